@@ -20,6 +20,7 @@ class Sampler(NamedTuple):
             is given and not read is refused: the user believes that it changes something.
         required: those without which it cannot tell the order.
         defaults: values for fields that were not given, where the framework's own default is not the job's.
+        choices: of a field whose words mean something to other samplers, those that mean something to this one.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Sampler(NamedTuple):
     fields: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
     defaults: Mapping[str, object] = {}
+    choices: Mapping[str, tuple[str, ...]] = {}
 
 
 def fields(names: str) -> frozenset[str]:
@@ -38,11 +40,12 @@ def fields(names: str) -> frozenset[str]:
 
 _GENERATOR: Final = fields("seed generator words_before words_between")
 _ONCE: Final = fields("words_once")
+_OF_TORCH: Final = {"generator": ("default", "own", "shared")}
 
 _TORCH: Final = (
     Sampler(
         "torch-distributed",
-        "mlfs.orders.torch_distributed:DistributedOrder",
+        "mlfs.orders.torch_distributed:distributed_order",
         fields("seed shuffle drop_last set_epoch"),
     ),
     Sampler(
@@ -50,9 +53,14 @@ _TORCH: Final = (
         "mlfs.orders.torch_random:RandomOrder",
         _GENERATOR | _ONCE | fields("trailing_permutation replacement num_samples"),
         defaults={"generator": "default"},
+        choices=_OF_TORCH,
     ),
     Sampler(
-        "torch-subset", "mlfs.orders.torch_subset:SubsetOrder", _GENERATOR | _ONCE, defaults={"generator": "default"}
+        "torch-subset",
+        "mlfs.orders.torch_subset:SubsetOrder",
+        _GENERATOR | _ONCE,
+        defaults={"generator": "default"},
+        choices=_OF_TORCH,
     ),
     Sampler(
         "torch-weighted",
@@ -60,13 +68,22 @@ _TORCH: Final = (
         _GENERATOR | _ONCE | fields("weights_file replacement num_samples"),
         fields("weights_file"),
         {"generator": "default", "replacement": True},
+        _OF_TORCH,
     ),
     Sampler(
         "torch-stateful",
         "mlfs.orders.torch_stateful:StatefulOrder",
         _GENERATOR | fields("replacement num_samples"),
         fields("num_workers"),  # with workers it shuffles twice an epoch
-        defaults={"generator": "default"},
+        {"generator": "default"},
+        _OF_TORCH,
+    ),
+    Sampler(
+        "composed",
+        "mlfs.orders.composed:ComposedOrder",
+        _GENERATOR | fields("draw seeding dealing shard_first num_samples drop_last"),
+        defaults={"generator": "torch"},
+        choices={"generator": ("torch", "numpy", "numpy-legacy", "python", "jax")},
     ),
     Sampler("sequential", "mlfs.orders.sequential:SequentialOrder", fields("drop_last contiguous")),
     Sampler("explicit", "mlfs.orders.explicit:ExplicitOrder", fields("order_file"), fields("order_file")),
@@ -80,12 +97,13 @@ _ACCELERATE: Final = fields(
 )
 
 _WRAPPERS: Final[tuple[Sampler, ...]] = (
-    Sampler("accelerate", "mlfs.orders.accelerate:AccelerateOrder", _ACCELERATE),
+    Sampler("accelerate", "mlfs.orders.accelerate:AccelerateOrder", _ACCELERATE, choices=_OF_TORCH),
     Sampler(
         "hf-trainer",
         "mlfs.orders.accelerate:AccelerateOrder",
         _ACCELERATE,
         defaults={"seed": 42, "use_seedable_sampler": True},
+        choices=_OF_TORCH,
     ),
     Sampler("ra-sampler", "mlfs.orders.repeat_aug:RASamplerOrder", fields("seed shuffle repeats set_epoch")),
     Sampler(
@@ -93,9 +111,9 @@ _WRAPPERS: Final[tuple[Sampler, ...]] = (
         "mlfs.orders.repeat_aug:TimmRepeatAugOrder",
         fields("shuffle repeats selected_round selected_ratio set_epoch"),
     ),
-    Sampler("numpy", "mlfs.orders.script_shuffles:NumpyOrder", fields("seed drop_last legacy reseed in_place")),
-    Sampler("python-random", "mlfs.orders.script_shuffles:PythonRandomOrder", fields("seed drop_last reseed in_place")),
-    Sampler("hf-datasets", "mlfs.orders.script_shuffles:HFDatasetsOrder", fields("seed reseed in_place")),
+    Sampler("numpy", "mlfs.orders.script_shuffles:numpy_order", fields("seed drop_last legacy reseed in_place")),
+    Sampler("python-random", "mlfs.orders.script_shuffles:python_order", fields("seed drop_last reseed in_place")),
+    Sampler("hf-datasets", "mlfs.orders.script_shuffles:hf_datasets_order", fields("seed reseed in_place")),
     Sampler("paddle", "mlfs.orders.paddle:PaddleOrder", fields("shuffle drop_last")),
 )
 

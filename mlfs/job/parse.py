@@ -22,6 +22,8 @@ from mlfs.job.spec import COMMON, VERSION, JobSpec, describe
 
 # What MOUNT/.mlfs/jobs/NAME.json says besides the fields of the job: how far it is, how long its data set is, and for a
 # served order a hash of what it rests on in the tree (`mlfs.orders.served`).
+# Who gives one of these puts an order together, and need not say so.
+COMPOSED, PUTS_TOGETHER = "composed", frozenset({"draw", "seeding", "dealing"})
 SHOWN_BESIDES = frozenset({"state", "samples", "tree"})
 
 
@@ -69,10 +71,12 @@ def _filled(given: dict[str, Any]) -> dict[str, Any]:
     """The given fields, completed by those of the preset and by the sampler's own defaults."""
     name = given.get("preset")
     preset = PRESETS.get(name, {}) if isinstance(name, str) else {}
-    chosen = given.get("sampler", preset.get("sampler", JobSpec.model_fields["sampler"].default))
+    usual = COMPOSED if given.keys() & PUTS_TOGETHER else JobSpec.model_fields["sampler"].default
+    chosen = given.get("sampler", preset.get("sampler", usual))
     sampler = built_in(chosen) if isinstance(chosen, str) else None
     read = COMMON | (sampler.fields if sampler else frozenset())
     own = dict(sampler.defaults) if sampler else {}
+    own |= {"sampler": usual} if usual == COMPOSED == chosen else {}
     return own | {field: value for field, value in preset.items() if field in read} | given
 
 

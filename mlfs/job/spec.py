@@ -54,7 +54,8 @@ _RESUME = _group("resuming")
 _SERVED = _group("an order that mlfs serves")
 _LOADER = _group("the DataLoader")
 _SAMPLER = _group("the sampler")
-_TORCH = _group("torch's generators")
+_COMPOSED = _group("an order put together")
+_TORCH = _group("generators")
 _HF = _group("accelerate and HF Trainer")
 _AUGMENT = _group("repeated augmentation")
 _DALI = _group("DALI")
@@ -238,9 +239,30 @@ class JobSpec(BaseModel):
         json_schema_extra=_SAMPLER,
     )
 
-    generator: Literal["default", "own", "shared"] | None = Field(
+    draw: Literal["permutation", "shuffle", "sample", "with-replacement", "none"] | None = Field(
         None,
-        description='"default" (torch.manual_seed), "own" (the sampler\'s) or "shared" (the DataLoader\'s as well)',
+        description='"permutation" (of the sorted indices), "shuffle" (of what the epoch before left, in place),'
+        ' "sample" (the library\'s own, without replacement), "with-replacement" or "none"',
+        json_schema_extra=_COMPOSED,
+    )
+    seeding: str | None = Field(
+        None,
+        description='"goes-on" (seeded once), "same" (in each epoch), a sum such as "seed+epoch" or'
+        ' "1000*seed+epoch+rank", "[seed,epoch]" (numpy), "fold-in" or "split" (jax)',
+        max_length=100,
+        json_schema_extra=_COMPOSED,
+    )
+    dealing: Literal["strided", "padded", "contiguous", "batches", "alike"] | None = Field(
+        None,
+        description='"strided" (indices[rank::world_size]), "padded" (the same, filled up from the start), "contiguous"'
+        ' (a piece for each rank), "batches" (whole ones in turn) or "alike" (all of it for each rank)',
+        json_schema_extra=_COMPOSED,
+    )
+
+    generator: Literal["default", "own", "shared", "torch", "numpy", "numpy-legacy", "python", "jax"] | None = Field(
+        None,
+        description='"default" (torch.manual_seed), "own" (the sampler\'s) or "shared" (the DataLoader\'s as well);'
+        ' for an order put together "torch", "numpy" (default_rng), "numpy-legacy" (np.random.seed), "python" or "jax"',
         json_schema_extra=_TORCH,
     )
     words_before: int | None = Field(
@@ -436,6 +458,9 @@ class JobSpec(BaseModel):
             if getattr(self, field) is not None and not self.reads(field):
                 self._refuse_unread(field)
         sampler = built_in(self.sampler)
+        for field, words in sampler.choices.items() if sampler else ():
+            if getattr(self, field) not in (None, *words):
+                refuse(field, getattr(self, field), f'{one_of(words)} for the sampler "{self.sampler}"')
         for field in sorted(sampler.required) if sampler else ():
             if getattr(self, field) is None:
                 message = f'job field "{field}" is missing: the sampler "{self.sampler}" needs it'

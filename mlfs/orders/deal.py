@@ -1,10 +1,13 @@
-"""How torch and accelerate deal one epoch's order to the ranks.
+"""How one epoch's order is dealt to the ranks.
 
-In: sizes and a rank. Out: the positions of the epoch's order that the rank takes. Called by the torch samplers here.
+In: sizes and a rank. Out: the positions of the epoch's order that the rank takes. Called by the samplers.
 Source: torch/utils/data/distributed.py (torch 2.13); accelerate/data_loader.py, BatchSamplerShard (accelerate 1.15).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -49,3 +52,49 @@ def batch_positions(n: int, rank: int, world_size: int, batch_size: int, even: b
     # A batch may be said to be far larger than all that there is.
     positions = (starts[:, np.newaxis] + np.arange(min(batch_size, total), dtype=np.int64)).reshape(-1)
     return positions[positions < total] % max(n, 1)
+
+
+class Dealing(NamedTuple):
+    """A way in which n positions are dealt to ranks.
+
+    Attributes:
+        length: of the rank that gets most, by (n, world_size, drop_last, batch_size).
+        positions: those of a rank in order, by (n, rank, world_size, drop_last, batch_size).
+    """
+
+    length: Callable[[int, int, bool, int], int]
+    positions: Callable[[int, int, int, bool, int], Indices]
+
+
+def _every_nth(n: int, rank: int, world_size: int, drop_last: bool, batch_size: int) -> Indices:
+    """indices[rank::world_size]; with drop_last equally many for all ranks."""
+    positions = np.arange(rank, n, world_size, dtype=np.int64)
+    return positions[: n // world_size] if drop_last else positions
+
+
+def _contiguous(n: int, rank: int, world_size: int, drop_last: bool, batch_size: int) -> Indices:
+    """np.array_split's pieces, the first ones longer by one; with drop_last all are equally long."""
+    each, longer = divmod(n, world_size)
+    if drop_last:
+        return np.arange(rank * each, (rank + 1) * each, dtype=np.int64)
+    start = rank * each + min(rank, longer)
+    return np.arange(start, start + each + (rank < longer), dtype=np.int64)
+
+
+def _batches(n: int, rank: int, world_size: int, drop_last: bool, batch_size: int) -> Indices:
+    """Whole batches as cards are dealt; with drop_last without the last round, if it is not full."""
+    return batch_positions(n, rank, world_size, batch_size, even=False, drop_last=drop_last)
+
+
+DEALINGS: Final[Mapping[str, Dealing]] = {
+    "strided": Dealing(lambda n, world, drop, batch: rank_length(n, world, drop), _every_nth),
+    "padded": Dealing(
+        lambda n, world, drop, batch: rank_length(n, world, drop),
+        lambda n, rank, world, drop, batch: rank_positions(n, rank, world, drop),
+    ),
+    "contiguous": Dealing(lambda n, world, drop, batch: rank_length(n, world, drop), _contiguous),
+    "batches": Dealing(lambda n, world, drop, batch: len(_batches(n, 0, world, drop, batch)), _batches),
+    "alike": Dealing(lambda n, world, drop, batch: n, lambda n, rank, world, drop, batch: np.arange(n, dtype=np.int64)),
+}
+"""Each by the name that a job gives it: every world_size-th sample, the same with padding, pieces, whole batches, all
+samples to each rank."""

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mlfs.errors import JobError
+from mlfs.orders.draws import Draws
 from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
 from mlfs.orders.passes import pass_number
 from mlfs.orders.python_mt import PythonGenerator
-from mlfs.orders.reshuffled import Reshuffled
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
@@ -42,7 +42,9 @@ class PyDatasetOrder:
             raise JobError("a PyDataset shards nothing", hint, "world_size")
         self._spec = spec
         self._n_samples = n_samples
-        self._batches = Reshuffled(-(-n_samples // spec.batch_size), self._generator, continues=True, in_place=False)
+        batches, generator = -(-n_samples // spec.batch_size), PythonGenerator(spec.seed)
+        generator.skip(spec.words_before or 0)
+        self._batches = Draws(batches, "permutation", batches, generator, lambda before, epoch: before, goes_on=True)
         self._epoch = lru_cache(maxsize=EPOCHS_KEPT)(self._make)
 
     def stream_length(self, epoch: int) -> int:
@@ -52,11 +54,6 @@ class PyDatasetOrder:
     def rank_stream(self, epoch: int, rank: int) -> Indices:
         """The dataset indices in read order, shape (stream_length(epoch),)."""
         return self._epoch(epoch)
-
-    def _generator(self, epoch: int) -> PythonGenerator:
-        generator = PythonGenerator(self._spec.seed)
-        generator.skip(self._spec.words_before or 0)
-        return generator
 
     def _make(self, epoch: int) -> Indices:
         if not self._spec.shuffle:

@@ -1,7 +1,7 @@
-"""Python's random.shuffle, bit for bit, without its loop over the elements.
+"""Python's random module, bit for bit: its shuffle without a loop over the elements, its samples by its own code.
 
-In: a seed as given to random.seed. Out: a generator with `shuffle`. Called by `mlfs.orders.script_shuffles`,
-`mlfs.orders.split` and `mlfs.orders.keras_py_dataset`. Source: Lib/random.py (Random.shuffle,
+In: a seed as given to random.seed. Out: a generator. Called by `mlfs.orders.generators`, `mlfs.orders.split` and
+`mlfs.orders.keras_py_dataset`. Source: Lib/random.py (Random.shuffle,
 _randbelow_with_getrandbits), Modules/_randommodule.c; Python 3.11 to 3.14.
 
 shuffle goes backward: for i in n-1 .. 1, swap x[i] with x[j], j = getrandbits(k) drawn again until it is at most i,
@@ -13,26 +13,27 @@ accepted ones before it". There is only one (by induction over t), and starting 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
+from mlfs.orders.order import Indices
 from mlfs.orders.shuffle import Permutation, shuffle_from_targets
 
+_VERSION = 3  # of the states of Python's generator
 _CHUNK_WORDS = 1 << 15  # numpy gives each word in 64 bits; a chunk of 256 KiB stays in a core's cache
 _SKIPPED_AT_ONCE = 1 << 30  # some seconds: an interrupt is heard in between
 
 
 class PythonGenerator:
-    """random.Random(seed), as far as shuffle needs it."""
+    """random.Random(seed), as far as loops need it."""
 
     def __init__(self, seed: int) -> None:
-        state = random.Random(seed).getstate()[1]
         self._bits = np.random.MT19937()
-        key = np.array(state[:-1], dtype=np.uint32)
-        self._bits.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": int(state[-1])}}
+        self._go_on_from(random.Random(seed))
 
-    def skip(self, words: int) -> None:
+    def skip(self, words: int, /) -> None:
         """Pass over words that others draw; random.getrandbits(32) or less takes one, and so does randint mostly."""
         for start in range(0, words, _SKIPPED_AT_ONCE):
             self._bits.random_raw(min(_SKIPPED_AT_ONCE, words - start), output=False)
@@ -47,6 +48,33 @@ class PythonGenerator:
             targets[lowest : i + 1] = self._below(i, i + 1 - lowest, bits)[::-1]
             i = lowest - 1
         x[:] = x[shuffle_from_targets(targets, "backward")]
+
+    def permutation(self, n: int, /) -> Permutation:
+        """random.shuffle of list(range(n))."""
+        values = np.arange(n, dtype=np.int32)
+        self.shuffle(values)
+        return values
+
+    def sample(self, n: int, count: int, /) -> Indices:
+        """random.sample(range(n), count), by Python's own loop: a second for a million."""
+        return self._by_python(lambda rng: rng.sample(range(n), count))
+
+    def choices(self, n: int, count: int, /) -> Indices:
+        """random.choices(range(n), k=count)."""
+        return self._by_python(lambda rng: rng.choices(range(n), k=count) if n else [])
+
+    def _by_python(self, draw: Callable[[random.Random], list[int]]) -> Indices:
+        """Have Python draw, from the words that come next."""
+        rng, state = random.Random(), self._bits.state["state"]
+        rng.setstate((_VERSION, (*state["key"].tolist(), int(state["pos"])), None))
+        drawn = np.array(draw(rng), dtype=np.int64)
+        self._go_on_from(rng)
+        return drawn
+
+    def _go_on_from(self, rng: random.Random) -> None:
+        state = rng.getstate()[1]
+        key = np.array(state[:-1], dtype=np.uint32)
+        self._bits.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": int(state[-1])}}
 
     def _below(self, first: int, count: int, bits: int) -> npt.NDArray[np.int64]:
         """Draw numbers at most first, first - 1, ..., shape (count,)."""

@@ -1,0 +1,176 @@
+"""The generators of random numbers that scripts shuffle with, each by the draws that a loop makes of it.
+
+In: a seed. Out: permutations, shuffles and samples, bit for bit as the library draws them. Called by
+`mlfs.orders.composed` and the samplers that go on with one generator. A generator that is deep-copied goes on from the
+same state, and so does its copy.
+
+| name | library | source |
+| --- | --- | --- |
+| torch | torch.Generator, torch.manual_seed | ATen/native/TensorFactories.cpp (torch 2.13) |
+| numpy | numpy.random.default_rng | numpy/random/_generator.pyx (numpy 2.4; called) |
+| numpy-legacy | numpy.random.seed, RandomState; pandas, sklearn | numpy/random/mtrand.pyx (frozen: NEP 19) |
+| python | random.seed, random.Random | Lib/random.py (Python 3.11 to 3.14) |
+| jax | jax.random.key, PRNGKey | jax/_src/prng.py, random.py (jax 0.5 and later) |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+
+from mlfs.orders.jax_keys import JaxGenerator
+from mlfs.orders.mt19937 import TorchWords
+from mlfs.orders.order import Indices
+from mlfs.orders.permutation import next_randperm
+from mlfs.orders.python_mt import PythonGenerator
+from mlfs.orders.shuffle import Permutation
+
+Seed = int | tuple[int, int]
+"""A number, or numpy's sequence of a seed and an epoch."""
+
+_WORD: Final = 1 << 32
+
+
+class Shuffler(Protocol):
+    """A generator that shuffles an array in place; numpy's own are such."""
+
+    def shuffle(self, x: Permutation, /) -> None:
+        """Shuffle the array in place."""
+
+
+class Generator(Shuffler, Protocol):
+    """A generator as a loop uses it."""
+
+    def permutation(self, n: int, /) -> Permutation:
+        """Shuffle 0 .. n-1, as the library's own function for that does."""
+
+    def sample(self, n: int, count: int, /) -> Indices | Permutation:
+        """Draw `count` of 0 .. n-1 without replacement, as the library's own function for that does."""
+
+    def choices(self, n: int, count: int, /) -> Indices:
+        """Draw `count` of 0 .. n-1 with replacement, as the library's own function for that does."""
+
+    def skip(self, words: int, /) -> None:
+        """Pass over words of 32 bits that others draw."""
+
+
+def shuffled(generator: Shuffler, n: int) -> Permutation:
+    """0 .. n-1, shuffled: in most libraries that is a permutation."""
+    values = np.arange(n, dtype=np.int32)
+    generator.shuffle(values)
+    return values
+
+
+class _Torch:
+    """torch.Generator: `randperm` is its shuffle, and its sample the beginning of that."""
+
+    def __init__(self, seed: int) -> None:
+        self._words = TorchWords(seed)
+
+    def __deepcopy__(self, memo: object) -> _Torch:
+        other = _Torch(0)
+        other._words = self._words.copy()
+        return other
+
+    def shuffle(self, x: Permutation, /) -> None:
+        """x[:] = x[torch.randperm(len(x))]."""
+        x[:] = x[next_randperm(len(x), self._words)]
+
+    def permutation(self, n: int, /) -> Permutation:
+        """torch.randperm(n)."""
+        return next_randperm(n, self._words)
+
+    def sample(self, n: int, count: int, /) -> Permutation:
+        """torch.randperm(n)[:count]."""
+        return self.permutation(n)[:count]
+
+    def choices(self, n: int, count: int, /) -> Indices:
+        """torch.randint(n, (count,))."""
+        return (self._words.take(count) % np.uint32(max(n, 1))).astype(np.int64)
+
+    def skip(self, words: int, /) -> None:
+        """Pass over words."""
+        self._words.skip(words)
+
+
+class _Numpy:
+    """numpy.random.default_rng."""
+
+    def __init__(self, seed: Seed) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def shuffle(self, x: Permutation, /) -> None:
+        """rng.shuffle(x)."""
+        self._rng.shuffle(x)
+
+    def permutation(self, n: int, /) -> Permutation:
+        """rng.permutation(n)."""
+        return shuffled(self, n)
+
+    def sample(self, n: int, count: int, /) -> Indices:
+        """rng.choice(n, count, replace=False)."""
+        return self._rng.choice(n, count, replace=False)
+
+    def choices(self, n: int, count: int, /) -> Indices:
+        """rng.integers(n, size=count); rng.choice(n, count) is the same."""
+        return self._rng.integers(n, size=count)
+
+    def skip(self, words: int, /) -> None:
+        """Pass over words: the generator has 64 bits, and draws of 32 take them in pairs."""
+        self._rng.integers(_WORD, size=words, dtype=np.uint32)
+
+
+class _NumpyLegacy:
+    """numpy.random.RandomState."""
+
+    def __init__(self, seed: Seed) -> None:
+        self._rng = np.random.RandomState(seed)
+
+    def shuffle(self, x: Permutation, /) -> None:
+        """np.random.shuffle(x)."""
+        self._rng.shuffle(x)
+
+    def permutation(self, n: int, /) -> Permutation:
+        """np.random.permutation(n)."""
+        return shuffled(self, n)
+
+    def sample(self, n: int, count: int, /) -> Indices:
+        """np.random.choice(n, count, replace=False), the beginning of a permutation; pandas' sample calls it."""
+        return self._rng.permutation(n)[:count]
+
+    def choices(self, n: int, count: int, /) -> Indices:
+        """np.random.randint(n, size=count); np.random.choice(n, count) is the same."""
+        return self._rng.randint(n, size=count)
+
+    def skip(self, words: int, /) -> None:
+        """Pass over words."""
+        self._rng.randint(0, _WORD, words, dtype=np.uint32)
+
+
+class Library(NamedTuple):
+    """A library's generator.
+
+    Attributes:
+        make: gives the generator of a seed.
+        least, most: the seeds that the library takes; None has no bound.
+        takes_pairs: whether a seed may be a sequence of two numbers.
+        has_keys: whether it draws by keys, which no draw changes, so that no words are taken of it.
+    """
+
+    make: Callable[..., Generator]
+    least: int | None = None
+    most: int | None = None
+    takes_pairs: bool = False
+    has_keys: bool = False
+
+
+LIBRARIES: Final[Mapping[str, Library]] = {
+    "torch": Library(_Torch),
+    "numpy": Library(_Numpy, least=0, takes_pairs=True),
+    "numpy-legacy": Library(_NumpyLegacy, least=0, most=_WORD - 1, takes_pairs=True),
+    "python": Library(PythonGenerator),
+    "jax": Library(JaxGenerator, least=-(1 << 31), most=_WORD - 1, has_keys=True),
+}
+"""Each library by the name that a job gives it."""

@@ -1,0 +1,76 @@
+"""How the generator of each epoch is seeded: it goes on from the epoch before, or is made anew from a number.
+
+In: a rule as a job's `seeding` has it, such as "seed+epoch". Out: the generator that an epoch begins with. Called by
+`mlfs.orders.composed`.
+
+| rule | the generator of an epoch | in a script |
+| --- | --- | --- |
+| goes-on | that of the epoch before, as it was left | seeded once, before the first epoch |
+| same | made anew from the seed | `default_rng(seed).permutation(n)` in each epoch |
+| seed+epoch | made anew from that number, or from another sum | `manual_seed(seed + epoch)` |
+| [seed,epoch] | made anew from the sequence of both | `default_rng([seed, epoch])` |
+| fold-in | jax.random.fold_in(key, epoch) | jax |
+| split | key, subkey = jax.random.split(key): the subkey | jax |
+
+A sum has terms of seed, epoch, rank and numbers, each with a factor: seed+epoch-1, 1000*seed+epoch, seed+epoch+rank.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+RULES: Final = ("goes-on", "same", "[seed,epoch]", "fold-in", "split")
+OF_KEYS: Final = ("same", "fold-in", "split")
+_TERM: Final = re.compile(r"([+-]?)(?:(\d+)\*)?(seed|epoch|rank|\d+)(?:\*(\d+))?")
+_LARGEST: Final = 1 << 64
+
+
+class Seeding(NamedTuple):
+    """A rule, taken apart.
+
+    Attributes:
+        rule: one of RULES, or "linear".
+        seed, epoch, rank, constant: factors of the linear rule.
+    """
+
+    rule: str
+    seed: int = 0
+    epoch: int = 0
+    rank: int = 0
+    constant: int = 0
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether an epoch's generator is that of the epoch before."""
+        return self.rule in ("goes-on", "split")
+
+    @property
+    def tells_ranks_apart(self) -> bool:
+        """Whether each rank has a generator of its own."""
+        return bool(self.rank)
+
+    def number(self, seed: int, epoch: int, rank: int) -> int:
+        """The number that an epoch's generator is made from, by a linear rule."""
+        return self.seed * seed + self.epoch * epoch + self.rank * rank + self.constant
+
+
+def seeding_of(text: str) -> Seeding | None:
+    """The rule that a text says; None where it says none."""
+    text = re.sub(r"\s", "", text)
+    if text in RULES:
+        return Seeding(text)
+    factors, at = {"seed": 0, "epoch": 0, "rank": 0, "constant": 0}, 0
+    while at < len(text):
+        term = _TERM.match(text, at)
+        if term is None or (at and not term[1]):
+            return None
+        sign, before, name, after = term.groups()
+        number = int(before or 1) * int(after or 1) * (-1 if sign == "-" else 1)
+        if name.isdigit():
+            number, name = number * int(name), "constant"
+        factors[name] += number
+        at = term.end()
+    if (not factors["seed"] and not factors["epoch"]) or any(abs(factor) >= _LARGEST for factor in factors.values()):
+        return None
+    return Seeding("linear", **factors)

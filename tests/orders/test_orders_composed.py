@@ -1,0 +1,220 @@
+"""Loops that people write themselves, run here with the real libraries, against the orders put together for them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from orders_support import assert_same_order, job
+
+from mlfs.errors import JobError
+from mlfs.job import parse_job
+from mlfs.orders.registry import build_order
+from mlfs.orders.seeding import Seeding, seeding_of
+
+EPOCHS = 4
+SEEDINGS: dict[str, Callable[[int, int, int], Any]] = {
+    "same": lambda seed, epoch, rank: seed,
+    "seed+epoch": lambda seed, epoch, rank: seed + epoch,
+    "seed + epoch - 1": lambda seed, epoch, rank: seed + epoch - 1,
+    "1000*seed+epoch": lambda seed, epoch, rank: 1000 * seed + epoch,
+    "epoch*7+seed+1": lambda seed, epoch, rank: epoch * 7 + seed + 1,
+    "seed+epoch+100*rank": lambda seed, epoch, rank: seed + epoch + 100 * rank,
+    "[seed,epoch]": lambda seed, epoch, rank: [seed, epoch],
+}
+
+
+class TorchLoop:
+    """torch.Generator, as a loop calls it."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = torch.Generator().manual_seed(seed)
+
+    def permutation(self, n: int) -> list[int]:
+        return torch.randperm(n, generator=self.rng).tolist()
+
+    def shuffle(self, values: list[int]) -> list[int]:
+        return [values[at] for at in self.permutation(len(values))]
+
+    def sample(self, n: int, count: int) -> list[int]:
+        return self.permutation(n)[:count]
+
+    def choices(self, n: int, count: int) -> list[int]:
+        return torch.randint(n, (count,), generator=self.rng).tolist()
+
+    def words(self, count: int) -> None:
+        torch.randint(100, (count,), generator=self.rng)
+
+
+class NumpyLoop:
+    """default_rng or RandomState, as a loop calls it."""
+
+    def __init__(self, rng: Any) -> None:
+        self.rng = rng
+
+    def permutation(self, n: int) -> list[int]:
+        return self.rng.permutation(n).tolist()
+
+    def shuffle(self, values: list[int]) -> list[int]:
+        array = np.array(values, dtype=np.int64)
+        self.rng.shuffle(array)
+        return array.tolist()
+
+    def sample(self, n: int, count: int) -> list[int]:
+        return self.rng.choice(n, count, replace=False).tolist()
+
+    def choices(self, n: int, count: int) -> list[int]:
+        return self.rng.choice(n, count).tolist()
+
+    def words(self, count: int) -> None:
+        draw = self.rng.integers if hasattr(self.rng, "integers") else self.rng.randint
+        draw(0, 2**32, count, dtype=np.uint32)
+
+
+class PythonLoop:
+    """random.Random, as a loop calls it."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+
+    def permutation(self, n: int) -> list[int]:
+        return self.shuffle(list(range(n)))
+
+    def shuffle(self, values: list[int]) -> list[int]:
+        values = list(values)
+        self.rng.shuffle(values)
+        return values
+
+    def sample(self, n: int, count: int) -> list[int]:
+        return self.rng.sample(range(n), count)
+
+    def choices(self, n: int, count: int) -> list[int]:
+        return self.rng.choices(range(n), k=count)
+
+    def words(self, count: int) -> None:
+        for _ in range(count):
+            self.rng.getrandbits(32)
+
+
+LOOPS: dict[str, Callable[[Any], Any]] = {
+    "torch": TorchLoop,
+    "numpy": lambda seed: NumpyLoop(np.random.default_rng(seed)),
+    "numpy-legacy": lambda seed: NumpyLoop(np.random.RandomState(seed)),
+    "python": PythonLoop,
+}
+DEALT: dict[str, Callable[[list[int], int, int], list[int]]] = {
+    "strided": lambda order, rank, world: order[rank::world],
+    "contiguous": lambda order, rank, world: np.array_split(np.array(order, dtype=np.int64), world)[rank].tolist(),
+    "padded": lambda order, rank, world: (order + order * world)[: -(-len(order) // world) * world][rank::world],
+    "alike": lambda order, rank, world: order,
+}
+
+
+def drawn(loop: Any, kind: str, n: int, count: int, before: list[int]) -> list[int]:
+    """What a loop reads of n in an epoch, and what it goes on with."""
+    if kind == "permutation":
+        return loop.permutation(n)
+    if kind == "shuffle":
+        return loop.shuffle(before)
+    return loop.sample(n, count) if kind == "sample" else loop.choices(n, count)
+
+
+def written(fields: dict[str, Any], n: int) -> dict[tuple[int, int], list[int]]:
+    """The reads of each epoch and rank, by a loop with the real library."""
+    world, seeding, kind = fields["world_size"], fields["seeding"], fields["draw"]
+    reads: dict[tuple[int, int], list[int]] = {}
+    for rank in range(world):
+        mine = DEALT[fields["dealing"]](list(range(n)), rank, world) if fields["shard_first"] else list(range(n))
+        count = fields["num_samples"] if kind == "with-replacement" else min(fields["num_samples"], len(mine))
+        values, loop = list(range(len(mine))), None
+        for epoch in range(EPOCHS):
+            if seeding != "goes-on" or loop is None:
+                number = fields["seed"] if seeding == "goes-on" else SEEDINGS[seeding](fields["seed"], epoch, rank)
+                loop = LOOPS[fields["generator"]](number)
+                loop.words(fields["words_before"])
+            values = drawn(loop, kind, len(mine), count, values)
+            loop.words(fields["words_between"])
+            order = [mine[at] for at in values[:count]]
+            reads[epoch, rank] = order if fields["shard_first"] else DEALT[fields["dealing"]](order, rank, world)
+    return reads
+
+
+@given(data=st.data(), n=st.integers(4, 150), world=st.integers(1, 4))
+@settings(max_examples=250, deadline=None)
+def test_a_loop_of_ones_own_is_predicted(data: st.DataObject, n: int, world: int) -> None:
+    generator = data.draw(st.sampled_from(list(LOOPS)))
+    usual = [*SEEDINGS, "goes-on"]
+    seeding = data.draw(st.sampled_from([one for one in usual if one[0] != "[" or generator.startswith("numpy")]))
+    fields = {
+        "generator": generator,
+        "seeding": seeding,
+        "draw": data.draw(st.sampled_from(["permutation", "shuffle", "sample", "with-replacement"])),
+        "dealing": data.draw(st.sampled_from(list(DEALT))),
+        "shard_first": data.draw(st.booleans()),
+        "num_samples": data.draw(st.integers(1, n)),
+        "words_before": data.draw(st.integers(0, 9)),
+        "words_between": data.draw(st.integers(0, 9)),
+        "seed": data.draw(st.integers(1, 4_000_000)),
+        "world_size": world,
+    }
+    reads = written(fields, n)
+    assert_same_order(n, lambda epoch, rank: reads[epoch, rank], epochs=EPOCHS, **fields)
+
+
+def test_giving_a_part_puts_an_order_together() -> None:
+    """`--draw`, `--seeding` and `--dealing` need no `--sampler composed` beside them."""
+    spec = parse_job({"epochs": 2, "seeding": "seed+epoch", "generator": "numpy", "seed": 7})
+    assert spec.sampler == "composed"
+    assert build_order(spec, 30).rank_stream(1, 0).tolist() == np.random.default_rng(8).permutation(30).tolist()
+    assert parse_job(spec.to_json()) == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "seeding"),
+    [
+        ("seed+epoch", Seeding("linear", seed=1, epoch=1)),
+        (" 1000 * seed + epoch - 1 ", Seeding("linear", seed=1000, epoch=1, constant=-1)),
+        ("epoch*3+seed+rank*10", Seeding("linear", seed=1, epoch=3, rank=10)),
+        ("epoch", Seeding("linear", epoch=1)),
+        ("[seed, epoch]", Seeding("[seed,epoch]")),
+        ("fold-in", Seeding("fold-in")),
+        ("", None),
+        ("3", None),
+        ("seed epoch", None),
+        ("seed**2", None),
+        ("seed+worker", None),
+        ("9" * 30 + "*seed", None),
+    ],
+)
+def test_a_rule_of_seeding_is_a_sum_or_a_word(text: str, seeding: Seeding | None) -> None:
+    assert seeding_of(text) == seeding
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "way_out"),
+    [
+        ({"seeding": "seed^epoch"}, "seeding", "1000*seed"),
+        ({"seeding": "goes-on", "generator": "jax"}, "seeding", "split"),
+        ({"seeding": "fold-in", "generator": "numpy"}, "seeding", "seed+epoch"),
+        ({"seeding": "[seed,epoch]", "generator": "torch"}, "seeding", "only numpy"),
+        ({"seeding": "split", "generator": "jax", "words_before": 3}, "words_before", "left out"),
+        ({"draw": "with-replacement"}, "num_samples", "needs it"),
+        ({"draw": "permutation", "generator": "numpy-legacy", "seed": 2**32}, "seed", "0 to 4294967295"),
+        ({"draw": "permutation", "generator": "default"}, "generator", '"jax"'),
+        ({"sampler": "torch-random", "generator": "jax"}, "generator", '"shared"'),
+        ({"sampler": "torch-random", "draw": "permutation"}, "draw", "left out"),
+    ],
+)
+def test_parts_that_do_not_go_together_are_refused_with_those_that_do(
+    fields: dict[str, object], field: str, way_out: str
+) -> None:
+    with pytest.raises(JobError) as caught:
+        build_order(job(**fields), 9)
+    assert caught.value.field == field
+    assert way_out in str(caught.value)
