@@ -20,7 +20,7 @@ class Sampler(NamedTuple):
             is given and not read is refused: the user believes that it changes something.
         required: those without which it cannot tell the order.
         defaults: values for fields that were not given, where the framework's own default is not the job's.
-        choices: of a field whose words mean something to other samplers, those that mean something to this one.
+        words: of a field whose words mean something to other samplers, those that mean something to this one.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Sampler(NamedTuple):
     fields: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
     defaults: Mapping[str, object] = {}
-    choices: Mapping[str, tuple[str, ...]] = {}
+    words: Mapping[str, tuple[str, ...]] = {}
 
 
 def fields(names: str) -> frozenset[str]:
@@ -53,14 +53,14 @@ _TORCH: Final = (
         "mlfs.orders.torch_random:RandomOrder",
         _GENERATOR | _ONCE | fields("trailing_permutation replacement num_samples"),
         defaults={"generator": "default"},
-        choices=_OF_TORCH,
+        words=_OF_TORCH,
     ),
     Sampler(
         "torch-subset",
         "mlfs.orders.torch_subset:SubsetOrder",
         _GENERATOR | _ONCE,
         defaults={"generator": "default"},
-        choices=_OF_TORCH,
+        words=_OF_TORCH,
     ),
     Sampler(
         "torch-weighted",
@@ -83,7 +83,7 @@ _TORCH: Final = (
         "mlfs.orders.composed:ComposedOrder",
         _GENERATOR | fields("draw seeding dealing shard_first num_samples drop_last"),
         defaults={"generator": "torch"},
-        choices={"generator": ("torch", "numpy", "numpy-legacy", "python", "jax")},
+        words={"generator": ("torch", "numpy", "numpy-legacy", "python", "jax")},
     ),
     Sampler("sequential", "mlfs.orders.sequential:SequentialOrder", fields("drop_last contiguous")),
     Sampler("explicit", "mlfs.orders.explicit:ExplicitOrder", fields("order_file"), fields("order_file")),
@@ -97,13 +97,13 @@ _ACCELERATE: Final = fields(
 )
 
 _WRAPPERS: Final[tuple[Sampler, ...]] = (
-    Sampler("accelerate", "mlfs.orders.accelerate:AccelerateOrder", _ACCELERATE, choices=_OF_TORCH),
+    Sampler("accelerate", "mlfs.orders.accelerate:AccelerateOrder", _ACCELERATE, words=_OF_TORCH),
     Sampler(
         "hf-trainer",
         "mlfs.orders.accelerate:AccelerateOrder",
         _ACCELERATE,
         defaults={"seed": 42, "use_seedable_sampler": True},
-        choices=_OF_TORCH,
+        words=_OF_TORCH,
     ),
     Sampler("ra-sampler", "mlfs.orders.repeat_aug:RASamplerOrder", fields("seed shuffle repeats set_epoch")),
     Sampler(

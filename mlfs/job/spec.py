@@ -458,7 +458,7 @@ class JobSpec(BaseModel):
             if getattr(self, field) is not None and not self.reads(field):
                 self._refuse_unread(field)
         sampler = built_in(self.sampler)
-        for field, words in sampler.choices.items() if sampler else ():
+        for field, words in sampler.words.items() if sampler else ():
             if getattr(self, field) not in (None, *words):
                 refuse(field, getattr(self, field), f'{one_of(words)} for the sampler "{self.sampler}"')
         for field in sorted(sampler.required) if sampler else ():

@@ -1,4 +1,4 @@
-"""What is drawn in each epoch by one generator: a permutation, a shuffle of the last one, a sample.
+"""One generator draws in each epoch: a permutation, a shuffle of the last one, or a sample.
 
 In: how the generator of an epoch is made, and what is drawn with it. Out: each epoch's indices. Called by
 `mlfs.orders.composed` and the samplers that are such compositions. What an epoch draws may depend on all epochs before:
@@ -24,7 +24,7 @@ _KEPT_BYTES: Final = 64 << 20
 _STATE_BYTES: Final = 64 << 10  # what a generator and its object take at most
 
 Kind = Literal["permutation", "shuffle", "sample", "with-replacement", "none"]
-"""What is drawn; with "none" nothing is, and no `Draws` is made."""
+"""The kinds of draws; with "none" nothing is drawn, and no `Draws` is made."""
 
 
 class _State(NamedTuple):
@@ -35,7 +35,7 @@ class _State(NamedTuple):
 
 
 class Draws:
-    """What one generator draws of 0 .. n-1 in each epoch.
+    """The draws of one generator, of 0 .. n-1 in each epoch.
 
     Args:
         n: how many there are.
@@ -68,7 +68,7 @@ class Draws:
         self._alone = lru_cache(maxsize=EPOCHS_KEPT)(lambda epoch: self._advance(begin, epoch).values)
 
     def epoch(self, epoch: int) -> Permutation | Indices:
-        """What the epoch reads, shape (count,), read-only."""
+        """The indices that the epoch reads, shape (count,), read-only."""
         values = self._states.after(epoch).values if self._depends else self._alone(epoch)
         return values[: self._count]
 

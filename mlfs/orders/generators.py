@@ -69,11 +69,6 @@ class _Torch:
     def __init__(self, seed: int) -> None:
         self._words = TorchWords(seed)
 
-    def __deepcopy__(self, memo: object) -> _Torch:
-        other = _Torch(0)
-        other._words = self._words.copy()
-        return other
-
     def shuffle(self, x: Permutation, /) -> None:
         """x[:] = x[torch.randperm(len(x))]."""
         x[:] = x[next_randperm(len(x), self._words)]

@@ -49,21 +49,22 @@ class JaxGenerator:
 
     Args:
         seed: 32 bits, as jax has them unless 64 are enabled.
+        key: the key itself, in place of the seed's.
     """
 
-    def __init__(self, seed: int) -> None:
-        self._key = (0, seed & _WORD_MASK)
+    def __init__(self, seed: int = 0, key: tuple[int, int] | None = None) -> None:
+        self._key = (0, seed & _WORD_MASK) if key is None else key
 
     def fold_in(self, data: int) -> JaxGenerator:
         """jax.random.fold_in(key, data)."""
         x, y = threefry(self._key, np.zeros(1, np.uint32), np.array([data & _WORD_MASK], np.uint32))
-        return _with_key(int(x[0]), int(y[0]))
+        return JaxGenerator(key=(int(x[0]), int(y[0])))
 
     def split(self) -> JaxGenerator:
         """key, subkey = jax.random.split(key): goes on with the first, and gives the second."""
         kept, given = _split(self._key)
         self._key = kept
-        return _with_key(*given)
+        return JaxGenerator(key=given)
 
     def shuffle(self, x: Permutation, /) -> None:
         """x[:] = jax.random.permutation(key, x)."""
@@ -99,12 +100,6 @@ class JaxGenerator:
 
     def skip(self, words: int, /) -> None:
         """A key has no words that others draw."""
-
-
-def _with_key(first: int, second: int) -> JaxGenerator:
-    generator = JaxGenerator(0)
-    generator._key = (first, second)
-    return generator
 
 
 def _split(key: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
