@@ -290,7 +290,7 @@ DOCUMENTED = {"_replace", "_asdict", "_fields", "_exit", "_make"}
 ASK_PRIVATE = {
     "tests/engine/fakes.py", "tests/engine/test_engine.py", "tests/engine/test_engine_faults.py",
     "tests/engine/test_placing.py", "tests/engine/test_routes.py",
-    "tests/engine/test_shared_job_words.py", "tests/engine/test_uneven_ranks.py",
+    "tests/engine/test_shared_job_words.py",
     "tests/plan/scheduler/test_refilling.py", "tests/plan/scheduler/test_staging_window.py",
     "tests/plan/scheduler/test_warming.py",
 }  # fmt: skip

@@ -278,7 +278,8 @@ def test_registering_again_resumes_and_unregistering_leaves_nothing(tmp_path: Pa
             job = await mount.engine.shared.register(*again)
             await trio.sleep(1)
             assert job.matcher.ranks[0].frontier == 2 * 90 + 30
-            assert mount.engine.scheduler.uses["train"].cursors[0] >= 2 * 90 + 30 + 10
+            [record] = mount.engine.scheduler.records.values()
+            assert record.uses.cursors[0] >= 2 * 90 + 30 + 10
             await train(mount, [[epochs[2][0][30:]], epochs[3]])
             await trio.sleep(1)
             assert job.finished

@@ -125,6 +125,12 @@ def test_a_rank_that_is_slow_makes_steps_uneven_as_the_simulator_does_not_expect
     simulate(body)
 
 
+def coming_bytes(mount: Mount, rank: int) -> int:
+    """The bytes of the next batch of a rank of the only job."""
+    [job] = mount.engine.scheduler.records.values()
+    return job.coming_bytes(rank, mount.engine.scheduler.table.sizes)
+
+
 def test_batches_are_what_reads_have_told_whatever_was_registered(tmp_path: Path) -> None:
     async def body() -> None:
         async with running(tmp_path, FILES, staging=1 << 16, ram=1 << 21, runner=TimedRunner()) as mount:
@@ -140,7 +146,7 @@ def test_batches_are_what_reads_have_told_whatever_was_registered(tmp_path: Path
                 assert (rank.workers, rank.batch_bytes) == (2, pytest.approx(BATCH * a_file, rel=0.05))
             (job,) = mount.engine.statistics().jobs
             assert job.batch_files == BATCH
-            assert mount.engine.scheduler._following.coming_bytes("train", 0) == BATCH * a_file
+            assert coming_bytes(mount, 0) == BATCH * a_file
 
     simulate(body)
 
@@ -156,7 +162,7 @@ def test_the_bytes_of_a_part_of_a_batch_are_not_told(tmp_path: Path) -> None:
             for place, entries in enumerate(zip(*epochs[0], strict=True)):
                 left = len(epochs[0][0]) - place
                 coming = BATCH * a_file if left >= BATCH else 0
-                assert mount.engine.scheduler._following.coming_bytes("train", 0) == coming
+                assert coming_bytes(mount, 0) == coming
                 for rank, entry in enumerate(entries):
                     await mount.read(entry, 100 + rank)
                 await trio.sleep(0.1)

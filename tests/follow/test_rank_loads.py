@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from loaders import TimedLoader, opens_in_step
 from support.held import held_bytes
 
+from mlfs.follow.job import JobRun
 from mlfs.plan.loader_load import KEPT_BATCHES, MOST_KEPT_BATCHES, JobLoad
 from mlfs.plan.rank_load import Limit
 from mlfs.plan.scheduler import rank_loads
-from mlfs.plan.scheduler.rank_loads import RankLoads, Reader
+from mlfs.plan.scheduler.rank_loads import RankLoads
 
 BATCH, SAMPLES = 8, 800
 
@@ -28,19 +31,14 @@ class Known:
     reader_trains: bool = False
 
 
-@dataclass
-class Job:
-    """A job, as far as it is its loader that counts."""
-
-    name: str = "train"
-    loader: Known = field(default_factory=Known)
+def begun(known: Known | None = None, before: RankLoads | None = None) -> RankLoads:
+    """A job begins, with what is known of its loader."""
+    return RankLoads(cast(JobRun, SimpleNamespace(loader=known or Known())), before)
 
 
-def begun(batch_files: int = BATCH) -> RankLoads:
-    """A job begins."""
-    loads = RankLoads()
-    loads.begin(Job(loader=Known(batch_files)))
-    return loads
+def load_of(loads: RankLoads, now_s: float = -math.inf, coming: Callable[[int], int] = lambda rank: 0) -> JobLoad:
+    """What is told of the job. Args: coming: given a rank, the bytes of its next batch."""
+    return loads.load({rank: coming(rank) for rank in loads.ranks}, now_s)
 
 
 def told(
@@ -48,7 +46,7 @@ def told(
 ) -> JobLoad:  # fmt: skip
     """What is told of a job whose ranks have such loaders and wait for one another, at the end of its epochs."""
     loads = seen(*loaders, samples=samples, epochs=epochs, seed=seed, known=known)
-    return loads.statistics(lambda name, rank: 0)["train"]
+    return load_of(loads)
 
 
 def seen(
@@ -56,8 +54,7 @@ def seen(
     size_bytes: Callable[[int, int], int] = lambda rank, place: 100,
 ) -> RankLoads:  # fmt: skip
     """What was noted of such a job. Args: size_bytes: of a file, by rank and place in the stream."""
-    loads, rng, now_s = RankLoads(), random.Random(seed), 0.0
-    loads.begin(Job(loader=known or Known()))
+    loads, rng, now_s = begun(known), random.Random(seed), 0.0
     for epoch in range(epochs):
         opens = sorted(
             (now_s + at_s, rank, process, place)
@@ -65,8 +62,8 @@ def seen(
             for at_s, process, place in opened
         )
         for at_s, rank, process, place in opens:
-            reader, base = Reader("train", rank, process + 100 * rank + 10_000 * epoch), epoch * samples
-            loads.read(reader, base + place, base, at_s, 0.0, size_bytes(rank, place))
+            reader, base = process + 100 * rank + 10_000 * epoch, epoch * samples
+            loads.read(rank, reader, base + place, base, at_s, 0.0, size_bytes(rank, place))
         now_s = opens[-1][0] + 1.0
     return loads
 
@@ -77,8 +74,7 @@ def training(loads_s: list[float], step_s: float, steps: int = 40, jitter: float
     Args:
         loads_s: by rank, how long it loads a batch.
     """
-    loads, rng, ends_s = RankLoads(), random.Random(seed), [0.0] * len(loads_s)
-    loads.begin(Job(loader=Known(reader_trains=True)))
+    loads, rng, ends_s = begun(Known(reader_trains=True)), random.Random(seed), [0.0] * len(loads_s)
     for step in range(steps):
         reads, began_s = [], max(ends_s)
         for rank, load_s in enumerate(loads_s):
@@ -86,8 +82,8 @@ def training(loads_s: list[float], step_s: float, steps: int = 40, jitter: float
             reads += [(began_s + n * file_s, rank, step * BATCH + n) for n in range(BATCH)]
             ends_s[rank] = began_s + BATCH * file_s + step_s
         for read_s, rank, place in sorted(reads):
-            loads.read(Reader("train", rank, rank), place, 0, read_s, 0.0, 100)
-    return loads.statistics(lambda name, rank: 0)["train"]
+            loads.read(rank, rank, place, 0, read_s, 0.0, 100)
+    return load_of(loads)
 
 
 def limits(load: JobLoad) -> set[Limit]:
@@ -116,11 +112,11 @@ def test_a_loader_that_waits_for_training_is_idle_for_the_rest_of_a_step() -> No
 
 def test_waiting_is_told_apart_from_preprocessing() -> None:
     """Reads take 1 s from the one before, of which they wait 0.7 s; READs of an open file 0.1 s more."""
-    loads = begun(4)
+    loads = begun(Known(4))
     for place in range(4 * 12):
-        loads.read(Reader("train", 0, 7), place, 0, float(place), 0.7, 10)
-        loads.waited("train", 7, 0.1)
-    (rank,) = loads.statistics(lambda name, rank: 0)["train"].ranks
+        loads.read(0, 7, place, 0, float(place), 0.7, 10)
+        loads.waited(7, 0.1)
+    (rank,) = load_of(loads).ranks
     assert rank.waiting_s == pytest.approx(4 * 0.8)
     assert rank.work_s + rank.idle_s == pytest.approx(4 * 0.2, rel=0.2)
     assert rank.limit is Limit.READS
@@ -128,14 +124,14 @@ def test_waiting_is_told_apart_from_preprocessing() -> None:
 
 def test_what_reads_of_the_last_file_of_a_batch_wait_is_neither_preprocessing_nor_what_follows_it() -> None:
     """Four files of 100 ms of work each; READs of the last one wait 300 ms; 50 ms later the next batch begins."""
-    loads, now_s = begun(4), 0.0
+    loads, now_s = begun(Known(4)), 0.0
     for place in range(4 * 20):
-        loads.read(Reader("train", 0, 7), place, 0, now_s, 0.0, 10)
+        loads.read(0, 7, place, 0, now_s, 0.0, 10)
         now_s += 0.1
         if place % 4 == 3:
-            loads.waited("train", 7, 0.3)
+            loads.waited(7, 0.3)
             now_s += 0.35
-    (rank,) = loads.statistics(lambda name, rank: 0)["train"].ranks
+    (rank,) = load_of(loads).ranks
     assert rank.waiting_s == pytest.approx(0.3)
     assert rank.preprocess_s == pytest.approx(0.4)
     assert rank.handing_s + rank.idle_s == pytest.approx(0.05)
@@ -143,10 +139,10 @@ def test_what_reads_of_the_last_file_of_a_batch_wait_is_neither_preprocessing_no
 
 
 def test_without_the_beginning_of_an_epoch_nobody_knows_what_is_idling() -> None:
-    loads = begun(2)
+    loads = begun(Known(2))
     for place in range(2, 60):
-        loads.read(Reader("train", 0, 7), place, 0, place * 0.01 + place // 2, 0.0, 10)
-    (rank,) = loads.statistics(lambda name, rank: 0)["train"].ranks
+        loads.read(0, 7, place, 0, place * 0.01 + place // 2, 0.0, 10)
+    (rank,) = load_of(loads).ranks
     assert (rank.limit, rank.idle_s) == (Limit.UNKNOWN, 0.0)
 
 
@@ -165,14 +161,14 @@ def test_a_job_that_reads_no_more_has_no_straggler() -> None:
     """Its script was killed. Steps of 160 ms took 16 s in all."""
     loads = seen(TimedLoader(BATCH, 2, 2, open_s=0.02), TimedLoader(BATCH, 2, 2, open_s=0.01))
     for now_s, straggler in ((20.0, 0), (200.0, -1)):
-        load = loads.statistics(lambda name, rank: 0, now_s)["train"]
+        load = load_of(loads, now_s)
         assert (load.straggler, load.reads_now) == (straggler, straggler == 0)
         assert load.ranks[0].limit is Limit.PREPROCESSING
 
 
 def test_a_job_of_long_steps_reads_on_between_them() -> None:
     loads = seen(*[TimedLoader(BATCH, 1, 2, open_s=1.0 + rank, step_s=20.0) for rank in range(2)], samples=400)
-    assert loads.statistics(lambda name, rank: 0, 1200.0)["train"].reads_now
+    assert load_of(loads, 1200.0).reads_now
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4, 8])
@@ -278,10 +274,10 @@ def test_chance_makes_no_straggler_by_the_bytes_of_what_comes() -> None:
         loads = seen(*ranks, seed=seed, size_bytes=lambda rank, place, of=sizes: of[rank][place])
         for start in range(0, SAMPLES, 10 * BATCH):
             coming = [sum(of[start : start + BATCH]) for of in sizes]
-            named += loads.statistics(lambda name, rank, of=coming: of[rank])["train"].straggler >= 0
+            named += load_of(loads, coming=lambda rank, of=coming: of[rank]).straggler >= 0
         few, many = int(1e4), int(1e7)
         for coming in ([few, many], [many, few], [many, many]):
-            named += loads.statistics(lambda name, rank, of=coming: of[rank])["train"].straggler >= 0
+            named += load_of(loads, coming=lambda rank, of=coming: of[rank]).straggler >= 0
     assert named <= 1
 
 
@@ -321,25 +317,25 @@ def test_the_next_step_is_predicted_by_its_bytes() -> None:
 
     A batch larger than all that were seen counts as the largest of these.
     """
-    loads, now_s = begun(4), 0.0
+    loads, now_s = begun(Known(4)), 0.0
     for place in range(4 * 40):
         size_bytes = 10 + place // 4 % 20
-        loads.read(Reader("train", 0, 7), place, 0, now_s, 0.0, size_bytes)
+        loads.read(0, 7, place, 0, now_s, 0.0, size_bytes)
         now_s += size_bytes / 1000
     for coming, taken_as in ((40, 40), (100, 100), (200, 116), (4, 40)):
-        (rank,) = loads.statistics(lambda name, rank, coming=coming: coming)["train"].ranks
+        (rank,) = load_of(loads, coming=lambda rank, coming=coming: coming).ranks
         assert rank.next_s == pytest.approx(taken_as / 1000, rel=0.1)
 
 
 def test_two_lines_are_told_where_large_files_take_longer_for_each_byte() -> None:
     """A file takes 1 ms a byte up to 20 bytes, and 5 ms for each byte beyond."""
-    loads, now_s = begun(4), 0.0
+    loads, now_s = begun(Known(4)), 0.0
     for place in range(4 * 65):
         size_bytes = 10 + place // 4 % 20
-        loads.read(Reader("train", 0, 7), place, 0, now_s, 0.0, size_bytes)
+        loads.read(0, 7, place, 0, now_s, 0.0, size_bytes)
         now_s += (size_bytes + 4 * max(0, size_bytes - 20)) / 1000
     for size_bytes, taken_s in ((12, 0.012), (20, 0.02), (28, 0.06)):
-        (rank,) = loads.statistics(lambda name, rank, coming=4 * size_bytes: coming)["train"].ranks
+        (rank,) = load_of(loads, coming=lambda rank, coming=4 * size_bytes: coming).ranks
         assert rank.next_s == pytest.approx(4 * taken_s, rel=0.1)
 
 
@@ -347,52 +343,48 @@ def test_a_process_whose_threads_jump_between_batches_tells_nothing() -> None:
     loads, rng = begun(), random.Random(5)
     for start in range(0, 400, 40):
         for place in rng.sample(range(start, start + 40), 40):
-            loads.read(Reader("train", 0, 7), place, 0, place * 0.01, 0.0, 10)
-    assert not loads.statistics(lambda name, rank: 0)
+            loads.read(0, 7, place, 0, place * 0.01, 0.0, 10)
+    assert not loads.ranks
 
 
 def test_memory_is_bounded() -> None:
     """Neither more processes nor more batches are held than the bounds say, however many there are."""
-    loads, held = begun(2), []
+    loads, held = begun(Known(2)), []
     for process in range(3 * rank_loads.MOST_PROCESSES):
         for place in range(4):
-            loads.read(Reader("train", 0, process), place, 0, place * 0.01, 0.0, 10)
+            loads.read(0, process, place, 0, place * 0.01, 0.0, 10)
         if process in (rank_loads.MOST_PROCESSES + MOST_KEPT_BATCHES, 3 * rank_loads.MOST_PROCESSES - 1):
             held.append(held_bytes(loads))
     assert held[1] <= 1.2 * held[0]
-    loads.begin(Job(loader=Known(2)))
+    loads = begun(Known(2))
     for place in range(40 * KEPT_BATCHES):
-        loads.read(Reader("train", 0, 7), place, 0, place * 0.01, 0.0, 10)
+        loads.read(0, 7, place, 0, place * 0.01, 0.0, 10)
         if place in (4 * KEPT_BATCHES, 40 * KEPT_BATCHES - 1):
             held.append(held_bytes(loads))
     assert held[3] <= 1.05 * held[2]
-    loads.forget("train")
-    assert not loads.statistics(lambda name, rank: 0)
 
 
-def loaded(loads: RankLoads, job: Job, loader: TimedLoader, samples: int = 400) -> JobLoad:
+def loaded(loads: RankLoads, loader: TimedLoader, samples: int = 400) -> JobLoad:
     """What is told when a job that has begun has read an epoch."""
     for at_s, process, place in loader.opens(samples, random.Random(1)):
-        loads.read(Reader(job.name, 0, process), place, 0, at_s, 0.0, 100)
-    return loads.statistics(lambda name, rank: 0)[job.name]
+        loads.read(0, process, place, 0, at_s, 0.0, 100)
+    return load_of(loads)
 
 
 def test_a_job_that_is_begun_anew_with_other_workers_adds_to_what_was_seen_until_it_is_unregistered() -> None:
-    loads = RankLoads()
+    loads = None
     for workers in (1, 2, 4):
-        loads.begin(Job())
+        loads = begun(before=loads)
         # They crowd one another: all that each does for a batch takes as many times longer.
         loader = TimedLoader(BATCH, workers, 2, open_s=0.01 * workers, collate_s=0.02 * workers)
-        pace = loaded(loads, Job(), loader).pace
+        pace = loaded(loads, loader).pace
     assert pace == {workers: pytest.approx(workers * 0.1 / 100 / BATCH, rel=0.1) for workers in (1, 2, 4)}
-    loads.forget("train")
-    loads.begin(Job())
-    assert set(loaded(loads, Job(), TimedLoader(BATCH, 3, 2)).pace) == {3}
+    assert set(loaded(begun(), TimedLoader(BATCH, 3, 2)).pace) == {3}
 
 
 def test_workers_are_counted_though_they_are_many() -> None:
     workers = 100
-    load = loaded(begun(), Job(), TimedLoader(BATCH, workers, 2, open_s=0.01), samples=BATCH * workers * 5)
+    load = loaded(begun(), TimedLoader(BATCH, workers, 2, open_s=0.01), samples=BATCH * workers * 5)
     assert load.ranks[0].workers == workers
     assert load.ranks[0].step_s == pytest.approx(0.08 / workers, rel=0.1)
     assert set(load.pace) == {workers}
@@ -400,19 +392,18 @@ def test_workers_are_counted_though_they_are_many() -> None:
 
 def test_before_all_workers_need_have_been_seen_no_pace_is_told() -> None:
     loads = begun()
-    assert not loaded(loads, Job(), TimedLoader(BATCH, 16, 2), samples=32 * BATCH).pace
+    assert not loaded(loads, TimedLoader(BATCH, 16, 2), samples=32 * BATCH).pace
 
 
 def test_batches_that_prove_to_be_others_than_was_thought_are_noted_anew() -> None:
-    job = Job(loader=Known(batch_files=1))
-    loads = RankLoads()
-    loads.begin(job)
+    known = Known(batch_files=1)
+    loads = begun(known)
     for place in range(8):
-        loads.read(Reader("train", 0, 7), place, 0, place * 0.01, 0.0, 10)
-    assert not loads.statistics(lambda name, rank: 0), "a batch of one file has no gaps"
-    job.loader.batch_files = 4
+        loads.read(0, 7, place, 0, place * 0.01, 0.0, 10)
+    assert not loads.ranks, "a batch of one file has no gaps"
+    known.batch_files = 4
     for place in range(8, 50):
-        loads.read(Reader("train", 0, 7), place, 0, place * 0.01, 0.0, 10)
-    (rank,) = loads.statistics(lambda name, rank: 0)["train"].ranks
+        loads.read(0, 7, place, 0, place * 0.01, 0.0, 10)
+    (rank,) = load_of(loads).ranks
     assert (rank.batches, rank.batch_bytes) == (10, 40)
     assert rank.preprocess_s == pytest.approx(0.04)

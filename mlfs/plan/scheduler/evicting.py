@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.plan.scheduler.commands import Command, Evict
+from mlfs.plan.scheduler.job_record import JobRecord
 from mlfs.plan.scheduler.keeping import Keeping
-from mlfs.plan.scheduler.look_ahead import Uses
 from mlfs.plan.scheduler.states import SampleTable, State
 
 Ids = npt.NDArray[np.integer]
@@ -73,7 +73,7 @@ class Evicting:
         self._out = out
         self._under_way: set[int] = set()  # places that are about to give copies up
 
-    def make_room(self, uses: Mapping[str, Uses]) -> None:
+    def make_room(self, jobs: Mapping[int, JobRecord]) -> None:
         """Evict from each place that is nearly full what no job reads, or else what the plan lets go."""
         for place in self._keeping.stores:
             if place in self._under_way:
@@ -89,7 +89,7 @@ class Evicting:
             ):
                 continue
             if (lacks or 2 * free_bytes <= share_bytes) and place == self._keeping.evicts_from:
-                self._evict_furthest(place, max(share_bytes, lacking_bytes), uses)
+                self._evict_furthest(place, max(share_bytes, lacking_bytes), jobs)
 
     def _evict_unread(self, place: int, wanted_bytes: int) -> bool:
         """Evict copies that no job reads.
@@ -110,7 +110,7 @@ class Evicting:
             self._evict(place, victims)
         return True
 
-    def _evict_furthest(self, place: int, wanted_bytes: int, uses: Mapping[str, Uses]) -> None:
+    def _evict_furthest(self, place: int, wanted_bytes: int, jobs: Mapping[int, JobRecord]) -> None:
         """Evict the copies that are needed furthest ahead."""
         table, plan = self._table, self._keeping.plan
         state = np.frombuffer(table.state, dtype=np.uint8)
@@ -118,7 +118,7 @@ class Evicting:
         evictable = np.flatnonzero(held & ~np.isin(state, BUSY))
         if plan is None or plan.evicts_by is None or not len(evictable):
             return  # the room is promised to fetches under way: looking at what is needed would not change that
-        needed = needs(len(table.held_by), _streams(uses))
+        needed = needs(len(table.held_by), _streams(jobs))
         victims: list[int] = []
         freed = 0
         for sample in furthest_first(evictable, needed, plan.evicts_by).tolist():
@@ -140,11 +140,11 @@ class Evicting:
         self._keeping.uses(place, used_bytes)
 
 
-def _streams(uses: Mapping[str, Uses]) -> Iterable[tuple[Ids, int]]:
+def _streams(jobs: Mapping[int, JobRecord]) -> Iterable[tuple[Ids, int]]:
     """What each rank of each job has still to be looked at, and how far ahead of its look-ahead that is."""
-    for of in uses.values():
-        for rank, cursor in enumerate(of.cursors):
-            for index in of.job.epochs.at_hand.values():
+    for job in jobs.values():
+        for rank, cursor in enumerate(job.uses.cursors):
+            for index in job.run.epochs.at_hand.values():
                 yield from _of_rank(index, rank, cursor)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mlfs.follow.job import JobRun
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.commands import Command, Fetch, Item, KeepCopy, Recall
 from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
@@ -106,13 +105,13 @@ class Fetching:
         """Queue a sample that is ABSENT for a stranger, if no job's sample waits for a lane of its place."""
         place = self._routing.ahead(sample, self._table.held_by[sample], self._keeping.owner(sample), now_s)
         items = self._queues[self._pool_of[place]].items
-        if any(wanted.job is not None for wanted in items):
+        if any(wanted.job for wanted in items):
             return False
         self._table.move(sample, Verb.RESERVE)
-        self._queue(Wanted(sample, place, None, 0))
+        self._queue(Wanted(sample, place))
         return True
 
-    def reserve(self, sample: int, job: JobRun | None, epoch: int, now_s: float, first: bool = False) -> None:
+    def reserve(self, sample: int, job: int, epoch: int, now_s: float, first: bool = False) -> None:
         """Queue a sample that is ABSENT, at the place where it is got fastest. `first`: before all others there."""
         self._table.move(sample, Verb.RESERVE)
         place = self._routing.ahead(sample, self._table.held_by[sample], self._keeping.owner(sample), now_s)
@@ -181,7 +180,7 @@ class Fetching:
         items = [Item(sample, SOURCE, 0, keep_in) for sample, keep_in in promised.items() if keep_in]
         if items:
             self._fetches = fetch
-            wanted = {item.sample: Wanted(item.sample, SOURCE, None, 0) for item in items}
+            wanted = {item.sample: Wanted(item.sample, SOURCE) for item in items}
             self._running[fetch] = Running(fetch, queue, wanted, queue.lane_begins(), fills=True)
             for item in items:
                 self._table.move(item.sample, Verb.FILL)

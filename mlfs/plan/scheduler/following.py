@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
-from mlfs.follow.job import JobRun, Seen
+from mlfs.follow.job import NOTHING_YET, JobRun, Seen
 from mlfs.follow.nameless import NAMELESS
+from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.scheduler.beside import Beside
 from mlfs.plan.scheduler.commands import (
     Command,
@@ -26,77 +26,81 @@ from mlfs.plan.scheduler.commands import (
     Warn,
 )
 from mlfs.plan.scheduler.events import EpochKnown, Opened, ReadSeen
+from mlfs.plan.scheduler.job_record import JobRecord
 from mlfs.plan.scheduler.keeping import Keeping
-from mlfs.plan.scheduler.look_ahead import Uses
-from mlfs.plan.scheduler.rank_loads import Reader
-from mlfs.plan.scheduler.rank_waits import RankWaits
-from mlfs.plan.scheduler.reading_times import ReadingTimes
+from mlfs.plan.scheduler.rank_waits import RankReader, RankWaits
 from mlfs.plan.scheduler.states import SampleTable
 from mlfs.plan.scheduler.window import Window
 
 
 class Following:
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        records: the jobs' records by number, in the order in which the jobs came. Others may read them.
+        jobs: the jobs' runs by name. It is made anew when a job comes or goes.
+        rank_waits: which rank's readers have waited.
+    """
 
     def __init__(
-        self,
-        table: SampleTable,
-        window: Window,
-        keeping: Keeping,
-        reading_times: ReadingTimes,
-        rank_waits: RankWaits,
-        beside: Beside,
-        out: list[Command],
+        self, table: SampleTable, window: Window, keeping: Keeping, beside: Beside, out: list[Command]
     ) -> None:
         self._table = table
         self._window = window
         self._keeping = keeping
-        self._reading_times = reading_times
-        self._rank_waits = rank_waits
         self._beside = beside
         self._opening = Opening()
-        self._left: list[EpochLeft] = []  # to be told once nobody waits for a sample of these epochs
         self._out = out
-        self._jobs: dict[str, JobRun] = {}
-        self._uses: dict[str, Uses] = {}
-        self._members: dict[str, bytearray] = {}  # what each job reads: one that is given up says so no more
-        self.jobs: Mapping[str, JobRun] = MappingProxyType(self._jobs)
-        self.uses: Mapping[str, Uses] = MappingProxyType(self._uses)
+        self._last_number = 0
+        self._records: dict[int, JobRecord] = {}
+        self.records: Mapping[int, JobRecord] = self._records
+        self.jobs: Mapping[str, JobRun] = {}
+        self.rank_waits = RankWaits(self._records)
 
     # -- jobs come and go
 
-    def install(self, job: JobRun) -> None:
+    def install(self, run: JobRun) -> None:
         """A job begins: it was registered, adopted in place of another, or started again."""
-        self._leave(job.name)
-        if not job.observed:  # it is no job that goes on
-            self._rank_waits.begin_anew(job.name)
-            self._opening.forget(job.name)
-        self._rank_waits.loads.begin(job)
-        self._jobs[job.name], self._uses[job.name], self._members[job.name] = job, Uses(job), job.member
-        self._tell_members()
-        self._out.append(CountReads(job))
-        self._ask_for_epochs(job)
+        before = self._leave(run.name)
+        self._last_number += 1
+        job = JobRecord(self._last_number, run, before)
+        self._records[job.number] = job
+        self._jobs_changed()
+        self._out.append(CountReads(run))
+        self._ask_for_epochs(run)
         self.set_linger()
 
     def end(self, name: str) -> None:
         """The job of that name, if there is one, has ended."""
-        self._opening.forget(name)
         self._leave(name)
 
-    def _leave(self, name: str) -> None:
-        """Follow the job of that name no more."""
-        self._left = [left for left in self._left if left.job.name != name]
-        if self._jobs.pop(name, None) is None:
-            return
-        self._over(self._uses.pop(name).release())
-        del self._members[name]
-        self._tell_members()
-        self._out.append(ForgetReads(name))
-        self.set_linger()
+    def _leave(self, name: str) -> JobRecord | None:
+        """Follow the job of that name no more. Returns its record, if there is one."""
+        job = self.named(name)
+        if job is not None:
+            self._over(job.uses.release())
+            del self._records[job.number]
+            self._jobs_changed()
+            self._out.append(ForgetReads(name))
+            self.set_linger()
+        return job
 
-    def _tell_members(self) -> None:
-        """Have it known which samples jobs read that have not read all that they will, also those given up."""
-        self._keeping.jobs_read([self._members[name] for name, job in self._jobs.items() if not job.finished])
+    def _jobs_changed(self) -> None:
+        """Tell others of the jobs that there are.
+
+        What is kept depends on which samples jobs read that have not read all that they will, also those given up.
+        """
+        jobs = self._records.values()
+        self.jobs = {job.run.name: job.run for job in jobs}
+        self._keeping.jobs_read([job.member for job in jobs if not job.run.finished])
+
+    def named(self, name: str) -> JobRecord | None:
+        """The record of the job of that name, None where there is none."""
+        return next((job for job in self._records.values() if job.run.name == name), None)
+
+    def _record_of(self, run: JobRun) -> JobRecord | None:
+        """The record of a job, None for one that has ended, or in whose place another has come."""
+        return next((job for job in self._records.values() if job.run is run), None)
 
     def staged(self, most: int) -> list[int]:
         """Samples that are staged and will be read, the soonest needed first; at most so many.
@@ -104,88 +108,89 @@ class Following:
         Without those that a reader has open now: if their pages are gone they are not staged again (`PagesLost`).
         """
         found: list[tuple[float, int]] = []
-        for uses in self.uses.values():
-            if uses.job.predicting:
-                found += uses.staged(self._table, most)
+        for job in self._records.values():
+            if job.run.predicting:
+                found += job.uses.staged(self._table, most)
         return [sample for _, sample in sorted(found)[:most] if sample not in self._table.readers]
 
     def set_linger(self) -> None:
         """Used pages may fill the window exactly while no job's reads are predicted."""
-        self._window.set_linger(not any(job.predicting and not job.finished for job in self._jobs.values()))
+        predicted = any(job.run.predicting and not job.run.finished for job in self._records.values())
+        self._window.set_linger(not predicted)
 
-    def broken(self, job: JobRun, error: Exception) -> None:
+    def broken(self, run: JobRun, error: Exception) -> None:
         """A bug showed in computing for a job: give the job up."""
-        if self._jobs.get(job.name) is job:
+        job = self._record_of(run)
+        if job is not None:
             self._give_up(job, error)
 
-    def _give_up(self, job: JobRun, error: Exception) -> None:
+    def _give_up(self, job: JobRecord, error: Exception) -> None:
         """A bug showed while the job was followed: it is predicted no more."""
-        self._over(self._uses[job.name].release())
-        job.give_up()
-        self._out.append(JobFailed(job, error))
+        self._over(job.uses.release())
+        job.run.give_up()
+        self._out.append(JobFailed(job.run, error))
         self.set_linger()
 
     # -- epochs
 
-    def _ask_for_epochs(self, job: JobRun) -> None:
-        for epoch in job.wanted_epochs():
-            job.epochs.asked(epoch)
-            self._out.append(LoadEpoch(job, epoch))
+    def _ask_for_epochs(self, run: JobRun) -> None:
+        for epoch in run.wanted_epochs():
+            run.epochs.asked(epoch)
+            self._out.append(LoadEpoch(run, epoch))
 
     def epoch_known(self, known: EpochKnown) -> None:
         """An epoch's order was computed: match the reads that waited for it, and forget epochs that are over."""
-        job = known.job
-        if self._jobs.get(job.name) is not job:
+        run, job = known.job, self._record_of(known.job)
+        if job is None:
             return
         try:
-            uses, before = self._uses[job.name], dict(job.epochs.at_hand)
-            for epoch in job.add_epoch(known.streams):
-                self._over(uses.forget_epoch(before[epoch]))
-            for seen in job.release_held(self._others(job)):
+            before = dict(run.epochs.at_hand)
+            for epoch in run.add_epoch(known.streams):
+                self._over(job.uses.forget_epoch(before[epoch]))
+            for seen in run.release_held(self._others(job)):
                 self._came(job, seen)
-            self._ask_for_epochs(job)
+            self._ask_for_epochs(run)
         except Exception as error:
             self._give_up(job, error)
 
-    def epoch_unknown(self, job: JobRun, epoch: int) -> None:
+    def epoch_unknown(self, run: JobRun, epoch: int) -> None:
         """An epoch's order could not be computed: match the reads that waited for it without it."""
-        if self._jobs.get(job.name) is not job:
+        job = self._record_of(run)
+        if job is None:
             return
-        job.epochs.failed(epoch)
-        self._ask_for_epochs(job)
-        for seen in job.release_held(self._others(job)):
+        run.epochs.failed(epoch)
+        self._ask_for_epochs(run)
+        for seen in run.release_held(self._others(job)):
             self._came(job, seen)
 
     # -- reads
 
     def read(self, read: ReadSeen) -> None:
         """Have the jobs that read the sample match a read of it; learn from it where none of them follows it."""
-        followed, coming, match, reader = False, Seen(None), None, None
-        counted: list[tuple[str, int]] = []
-        for job in list(self._jobs.values()):
-            if not job.member[read.sample]:
+        followed, coming, matched = False, NOTHING_YET, NOT_MATCHED
+        counted: list[tuple[int, int]] = []
+        for job in list(self._records.values()):
+            run = job.run
+            if not run.member[read.sample]:
                 continue
             try:
-                others = self._others(job) if len(self._jobs) > 1 else ()
-                seen = job.observe(read.sample, read.process, read.parent, read.at_s, others)
+                others = self._others(job) if len(self._records) > 1 else ()
+                seen = run.observe(read.sample, read.process, read.parent, read.at_s, others)
                 self._came(job, seen)
+                match = seen.match
                 if read.waits and not seen.apart:  # what the source gives for it counts then
-                    epoch = job.epochs.epoch_of(seen.match.position) if seen.match else _epoch_of(job)
-                    counted.append((job.name, epoch))
-                if seen.match is not None:
-                    self._reading_times.read(job.name, read.process)
-                    match, reader = seen.match, Reader(job.name, seen.match.rank_index, read.process)
-                followed = followed or (job.predicting and not seen.apart)
+                    counted.append((job.number, run.epochs.epoch_of(match.position) if match else job.epoch))
+                if match is not None:
+                    job.times.read(read.process)
+                    index = run.epochs.index_at(match.position)
+                    base = index.base if index is not None else -1
+                    matched = Matched(RankReader(job.number, match.rank_index, read.process), match.position, base)
+                followed = followed or (run.predicting and not seen.apart)
                 coming = seen if seen.coming else coming
             except Exception as error:
                 self._give_up(job, error)
-        position = base = -1
-        if match is not None and reader is not None:
-            index = self._jobs[reader.job].epochs.index_at(match.position)
-            position, base = match.position, index.base if index is not None else -1
-        matched = Matched(reader, position, base, tuple(counted))
         if read.waits:
-            self._opening.waits(read.sample, read.process, matched)
+            self._opening.waits(read.sample, read.process, matched._replace(counted=tuple(counted)))
         else:
             self._goes_on(read.sample, read.at_s, matched)
         if not followed:
@@ -194,9 +199,9 @@ class Following:
     def opened(self, opened: Opened) -> None:
         """A reader who waited goes on: count what is known only now."""
         matched = self._opening.over(opened.sample, opened.process)
-        for name, epoch in matched.counted if opened.source_bytes else ():
-            if name in self._jobs:
-                self._jobs[name].count_pfs(epoch, opened.source_bytes)
+        for number, epoch in matched.counted if opened.source_bytes else ():
+            if number in self._records:
+                self._records[number].run.count_pfs(epoch, opened.source_bytes)
         self._goes_on(opened.sample, opened.at_s, matched)
         self._tell_left()
 
@@ -207,10 +212,15 @@ class Following:
 
     def _goes_on(self, sample: int, at_s: float, matched: Matched) -> None:
         """A reader has the sample open."""
-        waited_s = self._rank_waits.read(sample, matched.reader)
-        if matched.reader is not None and matched.reader.process != NAMELESS and matched.base >= 0:
-            size_bytes = self._table.sizes[sample]
-            self._rank_waits.loads.read(matched.reader, matched.position, matched.base, at_s, waited_s, size_bytes)
+        reader = matched.reader
+        waited_s = self.rank_waits.read(sample, reader)
+        if reader is None or reader.process == NAMELESS or matched.base < 0:
+            return
+        job = self._records.get(reader.job)
+        if job is not None:
+            job.loads.read(
+                reader.rank, reader.process, matched.position, matched.base, at_s, waited_s, self._table.sizes[sample]
+            )
 
     def _read_beside(self, read: ReadSeen, coming: Sequence[int]) -> None:
         """A stranger has read, or somebody whose order nobody knows. `coming`: what he reads next, if a job says it."""
@@ -218,48 +228,31 @@ class Following:
             self._window.retire(read.sample)
         self._beside.goes_on_from(read.sample, read.process, read.at_s, coming)
 
-    def _others(self, job: JobRun) -> list[JobRun]:
-        return [other for other in self._jobs.values() if other is not job]
+    def _others(self, job: JobRecord) -> list[JobRun]:
+        return [other.run for other in self._records.values() if other is not job]
 
-    def _came(self, job: JobRun, seen: Seen) -> None:
+    def _came(self, job: JobRecord, seen: Seen) -> None:
         """Act on what a job made of a read."""
         if seen.restarted:
-            self._out.append(StartedAgain(job))
+            self._out.append(StartedAgain(job.run))
             return
-        uses = self._uses[job.name]
         if seen.given:
-            self._over(uses.given_up(seen.given))
-        if seen.match is not None and (sample := uses.passed(seen.match)) >= 0 and self._table.fulfil(sample):
+            self._over(job.uses.given_up(seen.given))
+        if seen.match is not None and (sample := job.uses.passed(seen.match)) >= 0 and self._table.fulfil(sample):
             self._window.retire(sample)
 
-    def who_needs(self, sample: int) -> tuple[JobRun, int] | None:
-        """A job that will read the sample by its prediction, and the epoch that it reads; None for nobody."""
-        for job in self._jobs.values():
-            if job.predicting and not job.finished and job.member[sample]:
-                return job, _epoch_of(job)
+    def who_needs(self, sample: int) -> tuple[int, int] | None:
+        """The number of a job that will read the sample by its prediction, and the epoch that it reads; or None."""
+        for job in self._records.values():
+            if job.run.predicting and not job.run.finished and job.run.member[sample]:
+                return job.number, job.epoch
         return None
-
-    def coming_bytes(self, name: str, rank: int) -> int:
-        """Bytes of the next whole batch of a local rank of a job; 0 where that is not known.
-
-        An epoch's last batch may be smaller than the others, and nobody knows what follows it.
-        """
-        job = self._jobs[name]
-        position = job.ranks.progress[rank].frontier
-        index = job.epochs.index_at(position)
-        if index is None:
-            return 0
-        offset = position - index.base
-        coming = index.ids[rank][offset : offset + job.loader.batch_files].tolist()
-        if len(coming) < job.loader.batch_files:
-            return 0
-        return sum(self._table.sizes[sample] for sample in coming if sample >= 0)
 
     def source_gave(self, sample: int, size_bytes: int) -> None:
         """The source gave bytes of a sample that was opened before: they count for the epoch that is being read."""
-        for job in self._jobs.values():
-            if job.member[sample]:
-                job.count_pfs(_epoch_of(job), size_bytes)
+        for job in self._records.values():
+            if job.run.member[sample]:
+                job.run.count_pfs(job.epoch, size_bytes)
 
     def _over(self, samples: Iterable[int]) -> None:
         """Uses that were counted ahead are over: they came, or were given up."""
@@ -269,10 +262,15 @@ class Following:
 
     # -- judging
 
-    def judge(self, now_s: float) -> None:
-        """After reads: judge all predictions, and report epochs that begin and end."""
-        for job in list(self._jobs.values()):
-            if job.given_up:
+    def judge(self, now_s: float, waited_s: float) -> None:
+        """After reads: judge all predictions, and report epochs that begin and end.
+
+        Args:
+            waited_s: how long all readers have waited since the mount.
+        """
+        for job in list(self._records.values()):
+            job.times.note(job.epoch, job.run.observed, now_s, waited_s)
+            if job.run.given_up:
                 continue
             try:
                 self._judge(job, now_s)
@@ -280,30 +278,36 @@ class Following:
                 self._give_up(job, error)
         self.set_linger()
 
-    def _judge(self, job: JobRun, now_s: float) -> None:
-        uses, predicted = self._uses[job.name], job.predicting
-        self._out.extend(Warn(f"job {job.name}: {said}") for said in job.judge(now_s))
-        if job.predicting != predicted:
+    def _judge(self, job: JobRecord, now_s: float) -> None:
+        run, uses, predicted = job.run, job.uses, job.run.predicting
+        self._out.extend(Warn(f"job {run.name}: {said}") for said in run.judge(now_s))
+        if run.predicting != predicted:
             self._over(uses.release())
-        for rank in job.ranks.newly_silent():
-            self._over(uses.leave_rank(rank, job.ranks.progress[rank].frontier))
-        self._out.extend(EpochBegan(job, epoch) for epoch in job.ranks.epochs_begun())
-        self._left += [EpochLeft(job, epoch) for epoch in job.ranks.epochs_ended()]
+        for rank in run.ranks.newly_silent():
+            self._over(uses.leave_rank(rank, run.ranks.progress[rank].frontier))
+        self._out.extend(EpochBegan(run, epoch) for epoch in run.ranks.epochs_begun())
+        job.left.extend(run.ranks.epochs_ended())
         self._tell_left()
-        self._ask_for_epochs(job)
+        self._ask_for_epochs(run)
 
     def _tell_left(self) -> None:
         """Tell of epochs that all ranks have left, and of which nobody waits for a sample."""
-        if not self._left:
-            return
-        over = [left for left in self._left if not self._opening.is_awaited(left.job.name, left.epoch)]
-        self._left = [left for left in self._left if left not in over]
-        self._out.extend(over)
+        for job in self._records.values():
+            if job.left:
+                awaited = [epoch for epoch in job.left if self._opening.is_awaited(job.number, epoch)]
+                self._out.extend(EpochLeft(job.run, epoch) for epoch in job.left if epoch not in awaited)
+                job.left[:] = awaited
 
+    # -- for the status
 
-def _epoch_of(job: JobRun) -> int:
-    """The epoch that the job's fastest rank reads."""
-    return job.epochs.epoch_of(max(rank.frontier for rank in job.ranks.progress))
+    def loads(self, now_s: float) -> dict[str, JobLoad]:
+        """By job, what its ranks' loaders do with their time. Jobs of which no whole batch was read yet are missing."""
+        sizes = self._table.sizes
+        return {
+            job.run.name: job.loads.load({rank: job.coming_bytes(rank, sizes) for rank in job.loads.ranks}, now_s)
+            for job in self._records.values()
+            if job.loads.ranks
+        }
 
 
 # -- reads whose readers still wait for the sample
@@ -318,13 +322,16 @@ class Matched(NamedTuple):
     Attributes:
         reader: who reads for a job, None for nobody. position: linear. base: where its epoch begins, -1 where the
             epoch is not at hand.
-        counted: each job that the read is counted for, by name, and the epoch.
+        counted: each job that the read is counted for, by its record's number, and the epoch.
     """
 
-    reader: Reader | None = None
+    reader: RankReader | None = None
     position: int = -1
     base: int = -1
-    counted: tuple[tuple[str, int], ...] = ()
+    counted: tuple[tuple[int, int], ...] = ()
+
+
+NOT_MATCHED = Matched()
 
 
 class Opening:
@@ -349,20 +356,12 @@ class Opening:
         """The process waits no more: what its read was matched to."""
         waiting = self._waiting.get((sample, process))
         if waiting is None:
-            return Matched()
+            return NOT_MATCHED
         matched = waiting.popleft()
         if not waiting:
             del self._waiting[sample, process]
         return matched
 
-    def forget(self, name: str) -> None:
-        """The job of that name has ended: nothing is counted for it any more."""
-        for waiting in self._waiting.values():
-            for at, matched in enumerate(waiting):
-                reader = matched.reader if matched.reader is not None and matched.reader.job != name else None
-                counted = tuple(one for one in matched.counted if one[0] != name)
-                waiting[at] = matched._replace(reader=reader, counted=counted)
-
-    def is_awaited(self, name: str, epoch: int) -> bool:
-        """Whether somebody waits for a sample of that epoch of the job."""
-        return any((name, epoch) in matched.counted for waiting in self._waiting.values() for matched in waiting)
+    def is_awaited(self, number: int, epoch: int) -> bool:
+        """Whether somebody waits for a sample of that epoch of the job with that number."""
+        return any((number, epoch) in matched.counted for waiting in self._waiting.values() for matched in waiting)

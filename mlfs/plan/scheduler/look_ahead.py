@@ -35,6 +35,9 @@ class Ahead(NamedTuple):
 class Uses:
     """The predicted uses of one job that are counted ahead: between each rank's reader and its cursor.
 
+    Args:
+        number: that of the job's record.
+
     Attributes:
         cursors: by local rank, the linear position that is looked at next.
         looked: positions that were looked at so far.
@@ -44,9 +47,9 @@ class Uses:
     are counted only where they are refilled.
     """
 
-    def __init__(self, job: JobRun) -> None:
-        self.job = job
-        self.cursors = [rank.frontier for rank in job.ranks.progress]
+    def __init__(self, run: JobRun, number: int) -> None:
+        self.run, self.number = run, number
+        self.cursors = [rank.frontier for rank in run.ranks.progress]
         self.looked = 0
         self._counted: dict[int, list[bytearray]] = {}
         self._refilling = Refilling()
@@ -57,15 +60,15 @@ class Uses:
         What was read or counted already is left out. The look-ahead is past a position when the caller asks for the
         one after it.
         """
-        index = self.job.epochs.index_at(self.cursors[rank])
+        index = self.run.epochs.index_at(self.cursors[rank])
         if index is None:
             return
-        in_rounds = any(at_hand.refill is not None for at_hand in self.job.epochs.at_hand.values())
+        in_rounds = any(at_hand.refill is not None for at_hand in self.run.epochs.at_hand.values())
         offset = self.cursors[rank] - index.base
-        progress = self.job.ranks.progress[rank]
-        most = self.job.batch_files
+        progress = self.run.ranks.progress[rank]
+        most = self.run.batch_files
         if len(self.cursors) == 1:  # no other rank is behind it: as far as it may be looked at
-            most = max(most, progress.frontier + self.job.epochs.first_length - self.cursors[rank])
+            most = max(most, progress.frontier + self.run.epochs.first_length - self.cursors[rank])
         stop = offset + max(1, min(most, LOOK_SAMPLES))
         for sample in index.ids[rank][offset:stop].tolist():
             position = self.cursors[rank]
@@ -82,7 +85,7 @@ class Uses:
 
     def _refilled(self, cursor: int, window_bytes: int) -> Iterator[tuple[int, int, int, int]]:
         """What is to be refilled when the look-ahead is at a position; LOOK_SAMPLES of it at most."""
-        at_hand, ranks = self.job.epochs.at_hand, self.job.ranks
+        at_hand, ranks = self.run.epochs.at_hand, self.run.ranks
         frontier = max(rank.frontier for rank in ranks.progress)
         for _ in range(LOOK_SAMPLES):
             due = self._refilling.next_due(at_hand, frontier, cursor, window_bytes)
@@ -103,8 +106,8 @@ class Uses:
         """
         twin = copy(self)
         twin.cursors, twin._refilling = self.cursors[:], self._refilling.copy()
-        index = self.job.epochs.index_at(self.cursors[rank])
-        while index is not None and self.job.epochs.index_at(twin.cursors[rank]) is index:
+        index = self.run.epochs.index_at(self.cursors[rank])
+        while index is not None and self.run.epochs.index_at(twin.cursors[rank]) is index:
             for _, _, sample, _ in twin.coming(rank, window_bytes):
                 return sample
         return -1
@@ -119,10 +122,10 @@ class Uses:
 
     def _ahead_of(self, rank: int, table: SampleTable) -> Ahead:
         """What was read out of turn leaves no gap: it is not read again."""
-        progress, cursor = self.job.ranks.progress[rank], self.cursors[rank]
+        progress, cursor = self.run.ranks.progress[rank], self.cursors[rank]
         position, samples, total_bytes = progress.frontier, 0, 0
         while position < cursor:
-            index = self.job.epochs.index_at(position)
+            index = self.run.epochs.index_at(position)
             if index is None:
                 break
             for sample in index.ids[rank][position - index.base : cursor - index.base].tolist():
@@ -137,10 +140,10 @@ class Uses:
     def staged(self, table: SampleTable, most: int) -> list[tuple[float, int]]:
         """At most so many samples of each rank that are staged, as (steps until it is read, sample)."""
         found: list[tuple[float, int]] = []
-        for rank, progress in enumerate(self.job.ranks.progress):
+        for rank, progress in enumerate(self.run.ranks.progress):
             position, enough = progress.frontier, len(found) + most
             while position < self.cursors[rank] and len(found) < enough:
-                index = self.job.epochs.index_at(position)
+                index = self.run.epochs.index_at(position)
                 if index is None:
                     break
                 stop = min(self.cursors[rank], index.base + index.length)
@@ -148,7 +151,7 @@ class Uses:
                     index.ids[rank][position - index.base : stop - index.base].tolist(), position
                 ):
                     if sample >= 0 and table.state[sample] == State.STAGED and not progress.is_done(at):
-                        found.append(((at - progress.frontier) / self.job.batch_files, sample))
+                        found.append(((at - progress.frontier) / self.run.batch_files, sample))
                         if len(found) == enough:
                             break
                 position = stop
@@ -156,7 +159,7 @@ class Uses:
 
     def count(self, rank: int, position: int) -> None:
         """Count the use at a position ahead."""
-        index = self.job.epochs.index_at(position)
+        index = self.run.epochs.index_at(position)
         assert index is not None
         counted = self._counted.get(index.epoch)
         if counted is None:
@@ -166,8 +169,8 @@ class Uses:
     def passed(self, match: Match) -> int:
         """A position was read. Returns its sample if the use had been counted ahead, else -1."""
         rank, position = match
-        self.cursors[rank] = max(self.cursors[rank], self.job.ranks.progress[rank].frontier)
-        index = self.job.epochs.index_at(position)
+        self.cursors[rank] = max(self.cursors[rank], self.run.ranks.progress[rank].frontier)
+        index = self.run.epochs.index_at(position)
         counted = self._counted.get(index.epoch) if index is not None else None
         if index is None or counted is None or not counted[rank][position - index.base]:
             return -1
@@ -178,7 +181,7 @@ class Uses:
         """Positions were given up, by rank. Returns the samples whose uses had been counted ahead."""
         samples: list[int] = []
         for rank, (low, high) in given:
-            for index in self.job.epochs.at_hand.values():
+            for index in self.run.epochs.at_hand.values():
                 first, last = max(low, index.base) - index.base, min(high, index.base + index.length) - index.base
                 counted = self._counted.get(index.epoch)
                 if first < last and counted is not None:
@@ -201,45 +204,45 @@ class Uses:
 
     def leave_rank(self, rank: int, start: int) -> list[int]:
         """Nobody reads for a rank here: its look-ahead begins anew. Returns the samples of its counted uses."""
-        samples = self.given_up([(rank, (start, self.job.epochs.end))])  # what was refilled lies beyond the cursor
+        samples = self.given_up([(rank, (start, self.run.epochs.end))])  # what was refilled lies beyond the cursor
         self.cursors[rank] = start
         return samples
 
     def release(self) -> list[int]:
         """Count nothing ahead any more. Returns the samples of all uses that were counted, one a use."""
         samples: list[int] = []
-        for index in self.job.epochs.at_hand.values():
+        for index in self.run.epochs.at_hand.values():
             samples += self.forget_epoch(index)
         self._counted.clear()
         self._refilling.begin_anew()
-        self.cursors = [rank.frontier for rank in self.job.ranks.progress]
+        self.cursors = [rank.frontier for rank in self.run.ranks.progress]
         return samples
 
 
-def nearest(uses: Mapping[str, Uses]) -> tuple[Uses, int] | None:
+def nearest(uses: Iterable[Uses]) -> tuple[Uses, int] | None:
     """The job and the rank whose next sample to look at is needed soonest, in steps; None when there is none."""
     best: tuple[Uses, int] | None = None
     least = float("inf")
-    for of in uses.values():
-        job = of.job
-        if not job.predicting or job.finished:
+    for of in uses:
+        run = of.run
+        if not run.predicting or run.finished:
             continue
-        frontiers = [rank.frontier for rank in job.ranks.progress]
-        limit, silent, end = max(1, job.epochs.first_length), job.ranks.silent, job.epochs.end
+        frontiers = [rank.frontier for rank in run.ranks.progress]
+        limit, silent, end = max(1, run.epochs.first_length), run.ranks.silent, run.epochs.end
         # A rank that cannot be looked at now counts as one that was looked at as far as is allowed.
         open_ends = []
         low = high = 0  # the epoch that the rank before is in: mostly that of the next rank, too
         for rank, (frontier, cursor) in enumerate(zip(frontiers, of.cursors, strict=True)):
             looks = cursor < end and rank not in silent
             if looks and not low <= cursor < high:
-                index = job.epochs.index_at(cursor)
+                index = run.epochs.index_at(cursor)
                 low, high = (0, 0) if index is None else (index.base, index.base + index.length)
                 looks = index is not None
             open_ends.append(cursor if looks else frontier + limit)
         rank = next_rank(frontiers, open_ends, limit)
         if rank < 0:
             continue
-        steps = (of.cursors[rank] - frontiers[rank]) / job.batch_files
+        steps = (of.cursors[rank] - frontiers[rank]) / run.batch_files
         if steps < least:
             best, least = (of, rank), steps
     return best

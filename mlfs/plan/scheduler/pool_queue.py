@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mlfs.follow.job import JobRun
 from mlfs.plan.lane_governor import LaneGovernor
 
 # How long a batch shall take a lane. A hop to a thread and back costs about as much as a sample from memory: it must
@@ -39,15 +38,17 @@ SMOOTHING = 0.2
 
 
 class Wanted(NamedTuple):
-    """A sample to fetch, its place, and the job and the epoch for which bytes of the source are counted.
+    """A sample to fetch, and its place.
 
-    A stranger's sample has no job.
+    Attributes:
+        job, epoch: the number of the job's record, and the epoch for which bytes of the source are counted. A
+            stranger's sample has neither.
     """
 
     sample: int
     place: int
-    job: JobRun | None
-    epoch: int
+    job: int = 0
+    epoch: int = 0
 
 
 @dataclass(eq=False, slots=True)

@@ -1,15 +1,17 @@
-"""How long each rank's readers have waited.
+"""Which rank's readers have waited: waits whose reader is not known yet, and who has which sample open.
 
-Pure. In: waits, each for a sample; reads, once it is known which rank reads. Out: seconds by job and rank, and by read
-for `mlfs.plan.scheduler.rank_loads`. A wait for an open is told before it is told that its reader goes on, so it is
-kept until then. A wait while the file is open counts for the rank that has opened it.
+Pure. In: waits, each for a sample; reads, once it is known which rank reads. Out: what each read has waited; waits that
+count in the records of the jobs. A wait for an open is told before it is told that its reader goes on, so it is kept
+until then. A wait while the file is open counts for the rank that has opened it.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from mlfs.plan.scheduler.rank_loads import RankLoads, Reader
+from mlfs.plan.scheduler.job_record import JobRecord
 
 # Waits whose read has not come: those of readers who were refused never come, so the oldest go.
 MOST_PENDING = 4096
@@ -17,61 +19,47 @@ MOST_PENDING = 4096
 MOST_OF_A_SAMPLE = 1024
 
 
+class RankReader(NamedTuple):
+    """A process that reads for a rank: the number of the job's record, the index of the rank, the process."""
+
+    job: int
+    rank: int
+    process: int
+
+
 class RankWaits:
-    """See the module.
+    """See the module."""
 
-    Attributes:
-        loads: what each rank's loader does with its time.
-    """
-
-    def __init__(self) -> None:
-        self.loads = RankLoads()
-        self._seconds: dict[str, dict[int, float]] = {}  # by job and index of the rank
+    def __init__(self, jobs: Mapping[int, JobRecord]) -> None:
+        self._jobs = jobs
         self._pending: OrderedDict[int, deque[float]] = OrderedDict()  # by sample: waits of readers not known yet
-        self._open: dict[int, Reader] = {}  # by sample that is open: who has opened it last
+        self._open: dict[int, RankReader] = {}  # by sample that is open: who has opened it last
 
     def waited(self, sample: int, seconds: float, opened: bool = False) -> None:
         """A reader of the sample has waited; with `opened` for bytes of a file that he had opened."""
         reader = self._open.get(sample) if opened else None
-        if reader is not None:
-            self._count(reader, seconds)
-            self.loads.waited(reader.job, reader.process, seconds)
-            return
-        self._pending.setdefault(sample, deque(maxlen=MOST_OF_A_SAMPLE)).append(seconds)
-        if len(self._pending) > MOST_PENDING:
-            self._pending.popitem(last=False)
+        if reader is None:
+            self._pending.setdefault(sample, deque(maxlen=MOST_OF_A_SAMPLE)).append(seconds)
+            if len(self._pending) > MOST_PENDING:
+                self._pending.popitem(last=False)
+        elif (job := self._jobs.get(reader.job)) is not None:
+            job.waited(reader.rank, seconds)
+            job.loads.waited(reader.process, seconds)
 
-    def read(self, sample: int, reader: Reader | None) -> float:
+    def read(self, sample: int, reader: RankReader | None) -> float:
         """The sample was read by a rank; by no rank of any job, with None. Returns how long that read has waited."""
-        waits = self._pending.get(sample)
         if reader is not None:
             self._open[sample] = reader
+        waits = self._pending.get(sample)
         if waits is None:
             return 0.0
         seconds = waits.popleft()
         if not waits:
             del self._pending[sample]
-        if reader is not None:
-            self._count(reader, seconds)
+        if reader is not None and (job := self._jobs.get(reader.job)) is not None:
+            job.waited(reader.rank, seconds)
         return seconds
 
     def closed(self, sample: int) -> None:
         """Nobody has the sample open any more."""
         self._open.pop(sample, None)
-
-    def begin_anew(self, name: str) -> None:
-        """The job is read from its beginning."""
-        self._seconds.pop(name, None)
-
-    def forget(self, name: str) -> None:
-        """The job has ended."""
-        self._seconds.pop(name, None)
-        self.loads.forget(name)
-
-    def statistics(self) -> dict[str, dict[int, float]]:
-        """Seconds by the job's name and the index of the rank; ranks that never waited are missing."""
-        return {name: dict(seconds) for name, seconds in self._seconds.items()}
-
-    def _count(self, reader: Reader, seconds: float) -> None:
-        of_job = self._seconds.setdefault(reader.job, {})
-        of_job[reader.rank] = of_job.get(reader.rank, 0.0) + seconds

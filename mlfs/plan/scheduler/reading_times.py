@@ -1,8 +1,8 @@
-"""How long each job has been reading, and how long its readers waited in that time: in all, and in its last epochs.
+"""How long a job has been reading, and how long its readers waited in that time: in all, and in its last epochs.
 
-Pure; times are passed in. In: who reads, how many samples each job has read by now, how long readers have waited in
-all. Out: the time between a job's first read and its last one, and the waiting in it. Used by
-`mlfs.plan.scheduler.scheduler`; `mlfs advise` and `status` read the results.
+Pure; times are passed in. In: who reads, how many samples the job has read by now, how long readers have waited in all.
+Out: the time between its first read and its last one, and the waiting in it. Each job's record has its own; `mlfs
+advise` and `status` read the results.
 """
 
 from __future__ import annotations
@@ -80,76 +80,62 @@ class _Span:
         return self.last_stall_s - self.first_stall_s
 
 
-class _Job:
-    """What is noted of one job."""
-
-    def __init__(self) -> None:
-        self.whole: _Span | None = None
-        self.epochs: dict[int, _Span] = {}  # ascending, the last one is the one that is read
-        self.processes: set[int] = set()  # those that have read since the job was last noted
-
-
 class ReadingTimes:
-    """See the module."""
+    """What is noted of one job's time."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, _Job] = {}
+        self._begin()
 
-    def read(self, name: str, process: int) -> None:
+    def _begin(self) -> None:
+        self._whole: _Span | None = None
+        self._epochs: dict[int, _Span] = {}  # ascending, the last one is the one that is read
+        self._processes: set[int] = set()  # those that have read since the job was last noted
+
+    def read(self, process: int) -> None:
         """A process has read as the job does."""
-        job = self._jobs.get(name)
-        if job is not None:
-            job.processes.add(process)
+        self._processes.add(process)
 
     def waiting(self, readers: int) -> None:
         """So many readers wait at this moment."""
-        for job in self._jobs.values():
-            if job.epochs:
-                span = job.epochs[next(reversed(job.epochs))]
-                span.most_waiting = max(span.most_waiting, readers)
+        if self._epochs:
+            span = self._epochs[next(reversed(self._epochs))]
+            span.most_waiting = max(span.most_waiting, readers)
 
-    def job_read(self, name: str, epoch: int, observed: int, now_s: float, stall_s: float) -> None:
-        """Note how far a job is.
+    def note(self, epoch: int, observed: int, now_s: float, stall_s: float) -> None:
+        """Note how far the job is.
 
         Args:
             epoch: the one that its fastest rank reads.
-            observed: how many samples it has read. Fewer than before: it was registered again, and begins anew.
+            observed: how many samples it has read. Fewer than before: its script was started again.
             now_s: the time now.
             stall_s: how long all readers have waited since the mount.
         """
-        job = self._jobs.get(name)
-        if job is None or (job.whole is not None and observed < job.whole.observed):
-            job = self._jobs[name] = _Job()
-        if not observed or (job.whole is not None and observed == job.whole.observed):
+        if self._whole is not None and observed < self._whole.observed:
+            self._begin()
+        if not observed or (self._whole is not None and observed == self._whole.observed):
             return
-        if job.whole is None:
-            job.whole = _Span(now_s, stall_s, 0, now_s, stall_s, observed)
-        if epoch not in job.epochs:
-            job.epochs[epoch] = _Span(now_s, stall_s, job.whole.observed if job.epochs else 0, now_s, stall_s, observed)
-            if len(job.epochs) > KEPT_EPOCHS:
-                del job.epochs[next(iter(job.epochs))]
-        for span in (job.whole, job.epochs[epoch]):
-            span.goes_on(now_s, stall_s, observed)
-        job.epochs[epoch].processes |= job.processes
-        job.processes.clear()
+        if self._whole is None:
+            self._whole = _Span(now_s, stall_s, 0, now_s, stall_s, observed)
+        if epoch not in self._epochs:
+            before = self._whole.observed if self._epochs else 0
+            self._epochs[epoch] = _Span(now_s, stall_s, before, now_s, stall_s, observed)
+            if len(self._epochs) > KEPT_EPOCHS:
+                del self._epochs[next(iter(self._epochs))]
+        self._whole.goes_on(now_s, stall_s, observed)
+        span = self._epochs[epoch]
+        span.goes_on(now_s, stall_s, observed)
+        span.processes |= self._processes
+        self._processes.clear()
 
-    def forget(self, name: str) -> None:
-        """The job has ended."""
-        self._jobs.pop(name, None)
-
-    def statistics(self) -> dict[str, ReadingTime]:
-        """Frozen figures by the job's name."""
-        return {name: _time_of(job) for name, job in self._jobs.items()}
-
-
-def _time_of(job: _Job) -> ReadingTime:
-    if job.whole is None:
-        return ReadingTime()
-    epochs = tuple(
-        EpochTime(
-            epoch, span.reading_s, span.stalled_s, max(1, len(span.processes), span.most_waiting),
-            span.observed - span.first_observed,
-        )
-        for epoch, span in job.epochs.items()
-    )  # fmt: skip
-    return ReadingTime(job.whole.reading_s, job.whole.stalled_s, epochs)
+    def statistics(self) -> ReadingTime:
+        """Frozen figures."""
+        if self._whole is None:
+            return ReadingTime()
+        epochs = tuple(
+            EpochTime(
+                epoch, span.reading_s, span.stalled_s, max(1, len(span.processes), span.most_waiting),
+                span.observed - span.first_observed,
+            )
+            for epoch, span in self._epochs.items()
+        )  # fmt: skip
+        return ReadingTime(self._whole.reading_s, self._whole.stalled_s, epochs)

@@ -28,10 +28,9 @@ from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
 from mlfs.plan.scheduler.evicting import Evicting
 from mlfs.plan.scheduler.fetching import Fetching
 from mlfs.plan.scheduler.following import Following
+from mlfs.plan.scheduler.job_record import JobRecord
 from mlfs.plan.scheduler.keeping import Keeping
-from mlfs.plan.scheduler.look_ahead import Ahead, Uses, nearest
-from mlfs.plan.scheduler.rank_waits import RankWaits
-from mlfs.plan.scheduler.reading_times import ReadingTimes
+from mlfs.plan.scheduler.look_ahead import Ahead, nearest
 from mlfs.plan.scheduler.routing import Rates, Routing
 from mlfs.plan.scheduler.states import SampleTable, State, Verb
 from mlfs.plan.scheduler.statistics import Statistics
@@ -76,13 +75,12 @@ class Scheduler:
         self.table = table
         self._out = out
         self._window, self._routing, self._keeping, self._fetching = window, routing, keeping, fetching
-        self._reading_times = ReadingTimes()
         self._pressure = Pressure(limits.window_bytes)
-        self._rank_waits = RankWaits()
-        self._waiting = Waiting(table, limits, window, routing, keeping, fetching, self._rank_waits, out)
         self._beside = Beside(table)
+        self._following = Following(table, window, keeping, self._beside, out)
+        self._jobs, self._rank_waits = self._following.records, self._following.rank_waits
+        self._waiting = Waiting(table, limits, window, routing, keeping, fetching, self._rank_waits, out)
         self._warming = Warming(table, keeping, fetching)
-        self._following = Following(table, window, keeping, self._reading_times, self._rank_waits, self._beside, out)
         self._evicting = Evicting(table, keeping, out)
         self._look = self._seen = False
         self._read_waited_s = 0.0  # beside what `Waiting` counts: after the open, which no choice of a place changes
@@ -133,13 +131,13 @@ class Scheduler:
         return self._following.jobs
 
     @property
-    def uses(self) -> Mapping[str, Uses]:
-        """How far each job's streams have been looked at."""
-        return self._following.uses
+    def records(self) -> Mapping[int, JobRecord]:
+        """All that is known of each job, by the record's number."""
+        return self._jobs
 
     def reads(self) -> int:
         """Reads that jobs have counted so far."""
-        return sum(job.observed for job in self._following.jobs.values())
+        return sum(job.run.observed for job in self._jobs.values())
 
     def staged(self, most: int) -> list[int]:
         """Samples that are staged and will be read, the soonest needed first; at most so many."""
@@ -179,8 +177,9 @@ class Scheduler:
             table.window_bytes, table.window_capacity_bytes, self._window.dropping, self._waiting.waiting,
             self._waiting.waited_s, fetching.under_way, self._look, fetching.stopped, fetching.peers_missed,
             fetching.statistics(), self._routing.statistics(), self._keeping.statistics(),
-            self._reading_times.statistics(), self._beside.statistics(), self._pressure.full_bytes,
-            self._warming.statistics(), self._rank_waits.statistics(),
+            {job.run.name: job.times.statistics() for job in self._jobs.values()},
+            self._beside.statistics(), self._pressure.full_bytes, self._warming.statistics(),
+            {job.run.name: dict(job.waited_s) for job in self._jobs.values() if job.waited_s},
         )  # fmt: skip
 
     def loads(self, now_s: float) -> Mapping[str, JobLoad]:
@@ -188,12 +187,12 @@ class Scheduler:
 
         Jobs of which no batch was read yet are missing.
         """
-        return self._rank_waits.loads.statistics(self._following.coming_bytes, now_s)
+        return self._following.loads(now_s)
 
     def ahead(self, name: str) -> tuple[Ahead, ...]:
         """What is staged ahead of each local rank of a job; nothing for a job that is not followed."""
-        uses = self._following.uses.get(name)
-        return uses.ahead(self.table) if uses is not None else ()
+        job = self._following.named(name)
+        return job.uses.ahead(self.table) if job is not None else ()
 
     # -- the step
 
@@ -227,7 +226,7 @@ class Scheduler:
         if not self._look and not self._fetching.stopped:
             self._beside.fetch(now_s, partial(self._fetching.reserve_beside, now_s=now_s))
         before = self.table.window_bytes
-        self._evicting.make_room(self._following.uses)
+        self._evicting.make_room(self._jobs)
         self._fetching.dispatch(self._waiting.is_urgent(now_s))
         if self.table.window_bytes < before:  # queued samples that nobody needs any more gave their room back
             self._look = True
@@ -268,7 +267,9 @@ class Scheduler:
     def _waits(self, waits: e.Waits, now_s: float) -> None:
         self._waiting.wait(waits.waiter, now_s)
         if not waits.waiter.is_peer:
-            self._reading_times.waiting(self._waiting.waiting)
+            waiting = self._waiting.waiting
+            for job in self._jobs.values():
+                job.times.waiting(waiting)
 
     def _readers_waited(self, waited: e.ReadersWaited, now_s: float) -> None:
         self._read_waited_s += waited.seconds
@@ -285,11 +286,8 @@ class Scheduler:
         """After reads: judge the predictions and the places by them."""
         waited_s = self._waiting.waited_s
         self._routing.judge(now_s, waited_s)
-        for job in self._following.jobs.values():
-            epoch = job.epochs.epoch_of(max(rank.frontier for rank in job.ranks.progress))
-            self._reading_times.job_read(job.name, epoch, job.observed, now_s, waited_s + self._read_waited_s)
-        self._following.judge(now_s)
-        self._look = self._look or bool(self._following.jobs)
+        self._following.judge(now_s, waited_s + self._read_waited_s)
+        self._look = self._look or bool(self._jobs)
         self._out.append(Digested())
 
     # -- looking ahead
@@ -298,13 +296,13 @@ class Scheduler:
         """Have what is needed soonest staged, until the window is full, nothing is left, or LOOK_A_STEP is reached."""
         looked = 0
         while looked < LOOK_A_STEP and not self._fetching.stopped:
-            found = nearest(self._following.uses)
+            found = nearest(job.uses for job in self._jobs.values())
             if found is None:
                 break
             uses, rank = found
             before = uses.looked
             for of_rank, position, sample, epoch in uses.coming(rank, self.table.window_capacity_bytes):
-                if not self._want(sample, uses.job, epoch, now_s):
+                if not self._want(sample, uses.number, epoch, now_s):
                     self._window.retire_all(self._beside.give_back())
                     self._look = False  # the window is full: whatever makes room looks again
                     return
@@ -316,7 +314,7 @@ class Scheduler:
             return
         self._look = False
 
-    def _want(self, sample: int, job: JobRun, epoch: int, now_s: float) -> bool:
+    def _want(self, sample: int, job: int, epoch: int, now_s: float) -> bool:
         """Have a sample staged; False when that has to wait for room, or for its pages to be gone."""
         table = self.table
         if table.window_bytes > table.window_capacity_bytes:  # readers who waited went over it
@@ -351,8 +349,8 @@ class Scheduler:
                 self._lane_failed(sample, landed.error, peer, now_s)
             self._look = True
             return
-        if landed.place == SOURCE and wanted is not None and wanted.job is not None:
-            wanted.job.count_pfs(wanted.epoch, landed.size_bytes)
+        if landed.place == SOURCE and wanted is not None and wanted.job in self._jobs:
+            self._jobs[wanted.job].run.count_pfs(wanted.epoch, landed.size_bytes)
         self.table.move(sample, Verb.LAND if landed.staged else Verb.FAIL)
         if not landed.staged:
             self._look = True
@@ -449,8 +447,8 @@ class Scheduler:
 
     def _resized(self, resized: e.Resized, now_s: float) -> None:
         self.table.resize(*resized)
-        for job in self._following.jobs.values():
-            job.resized(resized.sample, resized.new_bytes - resized.old_bytes)
+        for job in self._jobs.values():
+            job.run.resized(resized.sample, resized.new_bytes - resized.old_bytes)
         self._look = True
 
     # -- jobs, epochs, plans
@@ -461,8 +459,6 @@ class Scheduler:
 
     def _job_ended(self, ended: e.JobEnded, now_s: float) -> None:
         self._following.end(ended.name)
-        self._reading_times.forget(ended.name)
-        self._rank_waits.forget(ended.name)
         self._look = True
 
     def _epoch_known(self, known: e.EpochKnown, now_s: float) -> None:

@@ -16,8 +16,8 @@ from mlfs.plan.scheduler import evicting, keeping
 from mlfs.plan.scheduler.commands import Command, Evict
 from mlfs.plan.scheduler.config import PlaceInfo
 from mlfs.plan.scheduler.evicting import NOT_NEEDED, ROUND_SHARE, Evicting, furthest_first, needs
+from mlfs.plan.scheduler.job_record import JobRecord
 from mlfs.plan.scheduler.keeping import Keeping, Plan
-from mlfs.plan.scheduler.look_ahead import Uses
 from mlfs.plan.scheduler.states import PAGE_BYTES, SampleTable, Verb
 
 N, ROOM = 200, 100
@@ -37,13 +37,13 @@ class Some:
             self.keeping.found(sample, 1)
         self.keeping.uses(1, ROOM * PAGE_BYTES)
         index = SimpleNamespace(epoch=0, base=0, length=len(stream), ids=[np.array(stream, dtype=np.int32)])
-        job = SimpleNamespace(epochs=SimpleNamespace(at_hand={0: index}))
-        self.uses = {"train": cast(Uses, SimpleNamespace(job=job, cursors=[0]))}
+        run = SimpleNamespace(epochs=SimpleNamespace(at_hand={0: index}))
+        self.jobs = {1: cast(JobRecord, SimpleNamespace(run=run, uses=SimpleNamespace(cursors=[0])))}
         self.evicting = Evicting(self.table, self.keeping, self.out)
 
     def evicted(self) -> list[int]:
         """What is evicted now."""
-        self.evicting.make_room(self.uses)
+        self.evicting.make_room(self.jobs)
         commands, self.out[:] = self.out[:], []
         return [sample for command in commands for sample in cast(Evict, command).samples]
 

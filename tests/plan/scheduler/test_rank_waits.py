@@ -3,58 +3,83 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from mlfs.plan.scheduler import rank_waits
-from mlfs.plan.scheduler.rank_loads import Reader
-from mlfs.plan.scheduler.rank_waits import RankWaits
+from mlfs.plan.scheduler.job_record import JobRecord
+from mlfs.plan.scheduler.rank_waits import RankReader, RankWaits
+
+
+class Jobs:
+    """The records of two jobs, as far as waits are counted in them."""
+
+    def __init__(self) -> None:
+        self.waited: dict[int, dict[int, float]] = {}
+        self.waits = RankWaits(
+            {
+                number: cast(
+                    JobRecord, SimpleNamespace(waited=self._counting(number), loads=SimpleNamespace(waited=min))
+                )
+                for number in (1, 2)
+            }
+        )
+
+    def _counting(self, number: int):  # type: ignore[no-untyped-def]
+        def waited(rank: int, seconds: float) -> None:
+            of_job = self.waited.setdefault(number, {})
+            of_job[rank] = of_job.get(rank, 0.0) + seconds
+
+        return waited
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_each_wait_counts_for_the_rank_whose_read_follows(seed: int) -> None:
-    rng, waits = random.Random(seed), RankWaits()
-    expected: dict[str, dict[int, float]] = {}
+    rng, jobs = random.Random(seed), Jobs()
+    expected: dict[int, dict[int, float]] = {}
     pending: list[tuple[int, float]] = []
+    ended = 3  # the number of a job that has ended
     for _ in range(300):
         if rng.random() < 0.5 or not pending:
             wait = rng.randrange(20), float(rng.randrange(1, 9))
             pending.append(wait)
-            waits.waited(*wait)
+            jobs.waits.waited(*wait)
             continue
         sample = rng.choice(pending)[0]
         at = next(index for index, (other, _) in enumerate(pending) if other == sample)
         _, seconds = pending.pop(at)
-        reader = rng.choice([Reader("train", 0, 7), Reader("train", 1, 8), Reader("val", 0, 9), None])
-        waits.read(sample, reader)
-        if reader is not None:
-            of_job = expected.setdefault(reader[0], {})
-            of_job[reader[1]] = of_job.get(reader[1], 0.0) + seconds
-    assert waits.statistics() == expected
-    waits.forget("train")
-    assert "train" not in waits.statistics()
+        reader = rng.choice(
+            [RankReader(1, 0, 7), RankReader(1, 1, 8), RankReader(2, 0, 9), RankReader(ended, 0, 9), None]
+        )
+        assert jobs.waits.read(sample, reader) == seconds
+        if reader is not None and reader.job != ended:
+            of_job = expected.setdefault(reader.job, {})
+            of_job[reader.rank] = of_job.get(reader.rank, 0.0) + seconds
+    assert jobs.waited == expected
 
 
 def test_a_wait_while_the_file_is_open_counts_for_who_has_opened_it() -> None:
-    waits = RankWaits()
-    waits.waited(7, 2.0, opened=True)  # its read is told of later
-    waits.read(7, Reader("train", 1, 8))
-    waits.waited(7, 3.0, opened=True)
-    waits.closed(7)
-    waits.waited(7, 4.0, opened=True)
-    waits.read(7, None)  # a stranger
-    assert waits.statistics() == {"train": {1: 5.0}}
+    jobs = Jobs()
+    jobs.waits.waited(7, 2.0, opened=True)  # its read is told of later
+    jobs.waits.read(7, RankReader(1, 1, 8))
+    jobs.waits.waited(7, 3.0, opened=True)
+    jobs.waits.closed(7)
+    jobs.waits.waited(7, 4.0, opened=True)
+    jobs.waits.read(7, None)  # a stranger
+    assert jobs.waited == {1: {1: 5.0}}
 
 
 def test_waits_whose_reads_never_come_are_forgotten() -> None:
-    waits = RankWaits()
+    jobs = Jobs()
     for sample in range(rank_waits.MOST_PENDING + 1):
-        waits.waited(sample, 1.0)
+        jobs.waits.waited(sample, 1.0)
     for sample in range(rank_waits.MOST_PENDING + 1):
-        waits.read(sample, Reader("train", 0, 7))
-    assert waits.statistics() == {"train": {0: float(rank_waits.MOST_PENDING)}}
+        jobs.waits.read(sample, RankReader(1, 0, 7))
+    assert jobs.waited == {1: {0: float(rank_waits.MOST_PENDING)}}
     for _ in range(2 * rank_waits.MOST_OF_A_SAMPLE):  # a file that cannot be read is asked for again and again
-        waits.waited(7, 1.0)
+        jobs.waits.waited(7, 1.0)
     for _ in range(2 * rank_waits.MOST_OF_A_SAMPLE):
-        waits.read(7, Reader("val", 0, 7))
-    assert waits.statistics()["val"] == {0: float(rank_waits.MOST_OF_A_SAMPLE)}
+        jobs.waits.read(7, RankReader(2, 0, 7))
+    assert jobs.waited[2] == {0: float(rank_waits.MOST_OF_A_SAMPLE)}

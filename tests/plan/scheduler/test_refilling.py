@@ -78,7 +78,7 @@ def test_a_refill_is_no_use_of_what_was_read_or_counted_or_nobody_reads() -> Non
                 found.append(position)
         return found
 
-    uses = Uses(job)
+    uses = Uses(job, 1)
     found = looked_at(44)
     assert len(found) == len(set(found))
     assert set(range(20, 50)) - read < set(found) <= set(range(20, 60))  # some of the part that follows

@@ -6,11 +6,15 @@ hold. The checker keeps its own account of fetches and promises, which it takes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from types import FunctionType, ModuleType
 
+from mlfs.follow.job import JobRun
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.config import SOURCE, PlaceInfo
+from mlfs.plan.scheduler.job_record import JobRecord
 from mlfs.plan.scheduler.look_ahead import nearest
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.plan.scheduler.states import STATE_NAMES, State
@@ -54,6 +58,8 @@ class Watch:
         self._check_table(statistics)
         self._check_places(statistics)
         self._check_looks(statistics)
+        if any(isinstance(event, e.JobInstalled | e.JobEnded) for event in events):
+            self._check_forgotten()
 
     # -- the account
 
@@ -181,9 +187,10 @@ class Watch:
         table = self._table
         if statistics.looking or statistics.stopped or table.window_bytes > table.window_capacity_bytes:
             return
-        if nearest(self._scheduler.uses) is None:
+        of_jobs = [job.uses for job in self._scheduler.records.values()]
+        if nearest(of_jobs) is None:
             return
-        for uses in self._scheduler.uses.values():
+        for uses in of_jobs:
             for rank in range(len(uses.cursors)):
                 sample = uses.next_of(rank, table.window_capacity_bytes)
                 if sample < 0:
@@ -196,6 +203,16 @@ class Watch:
                         raise Broken(f"samples {lingering} linger, and the look-ahead waits for room")
                     return
         raise Broken("the look-ahead stands still, though there is something to look at and room for it")
+
+    def _check_forgotten(self) -> None:
+        """A job that has ended, or in whose place another one came, is forgotten with its record: nothing of the
+        scheduler leads to it, whatever is under way for it."""
+        records, runs = self._scheduler.records.values(), self._scheduler.jobs.values()
+        for found in reached_from(self._scheduler, JobRun, e.Waiter):  # who waits is the driver's
+            if isinstance(found, JobRecord) and found not in records:
+                raise Broken(f"the record of job {found.run.name} is reached, which has ended")
+            if isinstance(found, JobRun) and found not in runs:
+                raise Broken(f"job {found.name} is reached, which has ended")
 
     def _lingers(self, sample: int) -> bool:
         """Whether its pages stay, though nobody holds it open and nobody is to read it."""
@@ -224,3 +241,19 @@ class Watch:
         for what, count in left.items():
             if count:
                 raise Broken(f"at the end {count} {what} are left over")
+
+
+def reached_from(root: object, *ends: type) -> Iterator[object]:
+    """All that an object leads to, without classes, modules, plain values, and what lies behind objects of `ends`.
+
+    Of a function it is what it was made with, and not the module that it stands in.
+    """
+    seen, left = {id(root)}, [root]
+    while left:
+        of = left.pop()
+        for found in gc.get_referents(of.__closure__ if isinstance(of, FunctionType) else of):
+            if gc.is_tracked(found) and id(found) not in seen and not isinstance(found, type | ModuleType):
+                seen.add(id(found))
+                yield found
+                if not isinstance(found, ends):
+                    left.append(found)
