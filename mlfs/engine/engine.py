@@ -182,9 +182,7 @@ class Engine:
         )  # fmt: skip
         self.holes = Holes(self._fetcher, runner, limits.hedge_s)
         self.opens = Opens(context, self.scheduler, places, self.ranges, counted)
-        self._page_watch = PageWatch(
-            self.scheduler.staged, self.scheduler.reads, data.pages, runner, context.step, samples.file_of
-        )
+        self._page_watch = PageWatch(context, self.scheduler, data.pages, samples)
 
         # Other nodes.
         self._shared_plan = SharedPlan(self._planner, runner, clock, context.step, self.scheduler.keeping.holds)

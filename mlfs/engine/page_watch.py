@@ -11,14 +11,16 @@ look at a sample costs about as much as to open it, so a mount whose pages stay 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import trio
 
+from mlfs.engine.context import Context
 from mlfs.engine.pagecache import PageCache
-from mlfs.engine.runner import Runner
 from mlfs.plan.scheduler.events import PagesLost
+from mlfs.plan.scheduler.scheduler import Scheduler
+from mlfs.tree.samples import Samples
 
 POOL = "look"
 # After pages were found gone it is looked again so soon: a daemon that reclaims memory does so every few seconds.
@@ -44,30 +46,14 @@ class PageWatchStatistics:
 
 
 class PageWatch:
-    """See the module.
+    """Looks now and then whether the kernel still has pages of staged samples; `run` must be running."""
 
-    Args:
-        staged: at most so many samples that are staged and will be read, the soonest needed first.
-        reads: how many reads of jobs were seen so far.
-        step: takes events for the scheduler.
-        file_of: the file that a sample is.
-    """
-
-    def __init__(
-        self,
-        staged: Callable[[int], Sequence[int]],
-        reads: Callable[[], int],
-        pages: PageCache,
-        runner: Runner,
-        step: Callable[..., None],
-        file_of: Callable[[int], int],
-    ) -> None:
-        self._staged = staged
-        self._reads = reads
+    def __init__(self, context: Context, scheduler: Scheduler, pages: PageCache, samples: Samples) -> None:
+        self._step = context.step
+        self._runner = context.runner
+        self._scheduler = scheduler
         self._pages = pages
-        self._runner = runner
-        self._step = step
-        self._file_of = file_of
+        self._samples = samples
         self._looked_at = self._taken_back = 0
         self._paused = False
 
@@ -85,17 +71,17 @@ class PageWatch:
         while True:
             await trio.sleep(pause_s)
             gone = not self._paused and await self._look()
-            longest_s = LONGEST_IDLE_PAUSE_S if self._reads() == before else LONGEST_PAUSE_S
-            pause_s, before = SHORTEST_PAUSE_S if gone else min(longest_s, 2 * pause_s), self._reads()
+            longest_s = LONGEST_IDLE_PAUSE_S if self._scheduler.reads() == before else LONGEST_PAUSE_S
+            pause_s, before = SHORTEST_PAUSE_S if gone else min(longest_s, 2 * pause_s), self._scheduler.reads()
 
     async def _look(self) -> bool:
         """Look at a few samples, and at all of them if pages of one are gone; whether that was so."""
-        staged = self._staged(MOST)
+        staged = self._scheduler.staged(MOST)
         soonest = staged[: A_FEW // 2]
         spread = staged[A_FEW // 2 :: max(1, 2 * len(staged) // A_FEW)]
         if not await self._lost_of([*soonest, *spread]):
             return False
-        staged = self._staged(MOST)
+        staged = self._scheduler.staged(MOST)
         for start in range(0, len(staged), AT_ONCE):
             if self._paused:
                 break
@@ -115,4 +101,5 @@ class PageWatch:
 
     def _gone(self, samples: Sequence[int]) -> list[int]:
         """In a worker: those of the samples whose pages are not all there."""
-        return [sample for sample in samples if not self._paused and not self._pages.resident(self._file_of(sample))]
+        file_of, resident = self._samples.file_of, self._pages.resident
+        return [sample for sample in samples if not self._paused and not resident(file_of(sample))]
