@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from mlfs.engine.context import Context
 from mlfs.engine.fetch import Fetched, Fetcher, as_os_error, landed_of
@@ -69,29 +68,22 @@ class Demand:
         self._calls: dict[int, Call] = {}
         self._past: set[Waiter] = set()  # answered past a scheduler that failed over them, and may answer them yet
 
-    def carry_out(self) -> dict[type, Callable[[Any], None]]:
-        """The methods that carry out the commands about those who wait, by the command's class."""
-        return {
-            c.Answer: self._answer,
-            c.OpenDirect: self._open_direct,
-            c.Refuse: self._refuse,
-            c.Abandon: self._abandon,
-            c.Fault: self._fault,
-        }
-
     # -- answers
 
-    def _answer(self, command: c.Answer) -> None:
+    def answer(self, command: c.Answer) -> None:
+        """Whoever waits may go on."""
         if waiter := self._who(command.waiter):
             # The fetch was one reader's, the first one's: for the others its sample was there. A node may have it, too.
             take = self._brought.get if command.waiter.is_peer else self._brought.pop
             waiter.answer(take(command.waiter.sample, None))
 
-    def _open_direct(self, command: c.OpenDirect) -> None:
+    def open_direct(self, command: c.OpenDirect) -> None:
+        """A reader goes on by itself."""
         if waiter := self._who(command.waiter):
             waiter.open_direct(command.unstaged)
 
-    def _refuse(self, command: c.Refuse) -> None:
+    def refuse(self, command: c.Refuse) -> None:
+        """Whoever waits gets an error."""
         text = f"the source did not answer within {self._timeout_s:g} s, twice"
         error = OSError(command.error, text if command.timed_out else os.strerror(command.error))
         brought = self._brought.get(command.waiter.sample)
@@ -105,7 +97,7 @@ class Demand:
             return None
         return cast(Answerable, waiter)
 
-    def _fault(self, fault: c.Fault) -> None:
+    def fault(self, fault: c.Fault) -> None:
         """A bug of the scheduler costs what its event was about, never the mount, and no reader his read: whoever waits
         reads the source by himself."""
         log.error("the scheduler failed over %r", fault.event, exc_info=fault.error)
@@ -154,7 +146,8 @@ class Demand:
         if item.keep_in and not landed.error and self._places.kinds[landed.place].is_afar:
             self._write_behind.keep(fetch, fetched, item.keep_in)
 
-    def _abandon(self, abandon: c.Abandon) -> None:
+    def abandon(self, abandon: c.Abandon) -> None:
+        """Nobody waits for a fetch any more."""
         call = self._calls.pop(abandon.fetch, None)
         if call is not None:
             call.give_up()

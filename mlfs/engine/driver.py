@@ -11,7 +11,6 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import trio
 
@@ -52,16 +51,6 @@ class Driver:
         self._alarm_s = math.inf
         self._alarm: trio.CancelScope | None = None
 
-    def carry_out(self) -> dict[type, Callable[[Any], None]]:
-        """The methods that carry out the commands about drops, time and words, by the command's class."""
-        return {
-            c.Drop: self._drop,
-            c.Evict: self._evict,
-            c.Warn: self._warn,
-            c.WakeAt: self._wake_at,
-            c.Count: self._count,
-        }
-
     def step(self, *events: e.Event) -> None:
         """On the loop: have the scheduler take events in, and carry out what it says."""
         self._inbox += events
@@ -78,7 +67,8 @@ class Driver:
 
     # -- drops, time, words
 
-    def _drop(self, drop: c.Drop) -> None:
+    def drop(self, drop: c.Drop) -> None:
+        """Have a worker drop pages."""
         start(self._runner, "drop", self._fetcher.drop, drop.samples, then=partial(self._dropped, drop.samples))
 
     def _dropped(self, samples: Sequence[int], _: None, error: BaseException | None) -> None:
@@ -86,7 +76,8 @@ class Driver:
             log.error("pages could not be dropped", exc_info=error)
         self.step(e.Dropped(samples))
 
-    def _evict(self, evict: c.Evict) -> None:
+    def evict(self, evict: c.Evict) -> None:
+        """Have a worker take copies out of a place."""
         call, then = self._fetcher.evict, partial(self._evicted, evict.place)
         start(self._runner, "keep", call, evict.place, evict.samples, then=then)
 
@@ -95,7 +86,8 @@ class Driver:
             log.error("copies could not be evicted", exc_info=error)
         self.step(e.Evicted(place, self._fetcher.used_bytes(place) if used_bytes is None else used_bytes))
 
-    def _wake_at(self, wake: c.WakeAt) -> None:
+    def wake_at(self, wake: c.WakeAt) -> None:
+        """Tell the scheduler when that time has come."""
         self._alarm_s = wake.at_s
         self._set_alarm()
 
@@ -113,8 +105,10 @@ class Driver:
             self._alarm, self._alarm_s = None, math.inf
             self.step(e.TimePassed())
 
-    def _warn(self, warn: c.Warn) -> None:
+    def warn(self, warn: c.Warn) -> None:
+        """Log it for a person."""
         log.warning("%s", warn.text)
 
-    def _count(self, count: c.Count) -> None:
+    def count(self, count: c.Count) -> None:
+        """Count a failure."""
         self._counters.error(count.kind)

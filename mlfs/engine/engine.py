@@ -196,12 +196,21 @@ class Engine:
             RollCall(self._figures),
         )  # fmt: skip
 
+        # Who carries out which command of the scheduler.
         self._hands: dict[type, Callable[[Any], None]] = {
             c.Fetch: self._fetch,
-            **self._driver.carry_out(),
-            **self._demand.carry_out(),
-            **self._lanes.carry_out(),
-            **self._write_behind.carry_out(),
+            c.Recall: self._lanes.recall,
+            c.KeepCopy: self._write_behind.keep_aside,
+            c.Drop: self._driver.drop,
+            c.Evict: self._driver.evict,
+            c.Answer: self._demand.answer,
+            c.OpenDirect: self._demand.open_direct,
+            c.Refuse: self._demand.refuse,
+            c.Abandon: self._demand.abandon,
+            c.Fault: self._demand.fault,
+            c.WakeAt: self._driver.wake_at,
+            c.Warn: self._driver.warn,
+            c.Count: self._driver.count,
             **self._jobs.carry_out(),
         }
         self._measure_places()

@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from mlfs.engine.context import Context
 from mlfs.engine.fetch import LARGEST_WHOLE_BYTES, Fetched, Fetcher, as_os_error, landed_of
@@ -87,10 +87,6 @@ class Lanes:
         self._batches: dict[int, _Batch] = {}
         self._stopped = False
 
-    def carry_out(self) -> dict[type, Callable[[Any], None]]:
-        """The methods that carry out the commands about lanes, by the command's class."""
-        return {c.Recall: self._recall}
-
     @property
     def at_work(self) -> int:
         """Batches that lanes have."""
@@ -143,7 +139,7 @@ class Lanes:
             self._count_landed(batch, landed)
             self._step(landed)
 
-    def _recall(self, recall: c.Recall) -> None:
+    def recall(self, recall: c.Recall) -> None:
         """A reader waits: have the sample back, or its result if it is there."""
         batch = self._batches.get(recall.fetch)
         if batch is None:

@@ -15,8 +15,9 @@ import logging
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import trio
@@ -24,7 +25,7 @@ import trio
 from mlfs.engine.context import Context, MountLimits
 from mlfs.engine.counted_opens import CountedOpens
 from mlfs.engine.digest import Digest
-from mlfs.engine.fetch import Fetched, Fetcher, as_os_error
+from mlfs.engine.fetch import Fetcher, as_os_error
 from mlfs.engine.pagecache import Buffer
 from mlfs.engine.shortages import patiently
 from mlfs.engine.write_behind import WriteBehind
@@ -117,9 +118,7 @@ class Ranges:
             self._shortages.met(Resource.FILES)
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         for _ in range(OPEN_TRIES):
-            opened = await self._twice("demand", self._or_error, self._fetcher.open, entry)
-            if isinstance(opened, OSError):
-                raise opened
+            opened = await self._twice("demand", self._fetcher.open, entry)
             if self._fetcher.is_current(entry, opened):
                 number = next(self._large_numbers) | (PASSED_ON if opened.unsized else 0)
                 self._large[number] = LargeHandle(entry, self._manifest.generation_view[entry], opened)
@@ -147,12 +146,10 @@ class Ranges:
         """Bytes through a large file's handle."""
         handle = self._large[number]
         with self._waits.of(number):
-            result: Buffer | OSError = await self._twice("read", self._or_error, handle.opened.read, offset, size)
-        if isinstance(result, OSError):
-            raise result
-        self._counted.ranged(len(result))
-        self._digest.source_gave(handle.entry, len(result))
-        return result
+            data: Buffer = await self._twice("read", handle.opened.read, offset, size)
+        self._counted.ranged(len(data))
+        self._digest.source_gave(handle.entry, len(data))
+        return data
 
     def _waited(self, file: int, seconds: float) -> None:
         """A READ has waited, of a large file's handle or of another file."""
@@ -208,17 +205,9 @@ class Ranges:
         return part
 
     async def _read_range(self, entry: int, generation: int, offset: int, size: int) -> Buffer:
-        opened = await self._twice("read", self._or_error, self._fetcher.open_unchanged, entry)
-        if isinstance(opened, OSError):
-            raise opened
-        try:
+        with closing(await self._twice("read", self._fetcher.open_unchanged, entry)) as opened:
             self._check_generation(entry, generation)
-            result: Buffer | OSError = await self._twice("read", self._or_error, opened.read, offset, size)
-        finally:
-            opened.close()
-        if isinstance(result, OSError):
-            raise result
-        return result
+            return await self._twice("read", opened.read, offset, size)
 
     def _held(self, sample: int, generation: int) -> Buffer | None:
         """The content, if it was fetched a moment ago."""
@@ -238,9 +227,7 @@ class Ranges:
         self._hot_flights[sample] = trio.Event()
         place, instead = self._scheduler.where(sample)
         try:
-            fetched: Fetched = await self._twice(
-                "read", patiently, self._shortages, self._fetcher.read_bytes, sample, place, instead
-            )
+            fetched = await self._twice("read", self._fetcher.read_bytes, sample, place, instead)
             self._check_generation(entry, generation)
         finally:
             self._hot_flights.pop(sample).set()
@@ -253,7 +240,7 @@ class Ranges:
         self._counted.answered_elsewhere(entry, kind)
         if fetched.place == SOURCE:
             self._digest.source_gave(entry, fetched.size_bytes)
-        if self._places.kinds[fetched.place].is_afar:
+        if kind.is_afar:
             self._write_behind.got_aside(fetched)
         self._remember(sample, generation, fetched.data)
         return fetched.data
@@ -268,24 +255,20 @@ class Ranges:
 
     # -- the source fails or hangs
 
-    def _or_error(self, call: Callable[..., T], *args: object) -> T | OSError:
-        """In a worker: what the call returns, or the error that it raises."""
-        result: T | OSError = patiently(self._shortages, _or_error, call, *args)
-        return result
-
     async def _twice(self, pool: str, call: Callable[..., T], *args: object) -> T:
-        """Run a call on the source; when it fails or hangs, once more. Raises ETIMEDOUT when the second hangs."""
+        """Run a call on the source; when it fails or hangs, once more. Raises: its error; ETIMEDOUT if both hang."""
+        asked: Callable[[], T | OSError] = partial(patiently, self._shortages, _or_error, call, *args)
         try:
-            result = await self._runner.run_within(self._limits.hedge_s, pool, call, *args)
+            result: T | OSError = await self._runner.run_within(self._limits.hedge_s, pool, asked)
         except trio.TooSlowError:
             self._too_slow()
         else:
             error = result if isinstance(result, OSError) else getattr(result, "error", None)
             if error is None or error.errno in FINAL_ERRORS:
-                return result
+                return _or_raised(result)
             self._counters.error("source_retried")
         try:
-            return await self._runner.run_within(self._limits.timeout_s, pool, call, *args)
+            return _or_raised(await self._runner.run_within(self._limits.timeout_s, pool, asked))
         except trio.TooSlowError:
             self._too_slow()
             text = f"the source did not answer within {self._limits.timeout_s:g} s, twice"
@@ -297,10 +280,18 @@ class Ranges:
 
 
 def _or_error(call: Callable[..., T], *args: object) -> T | OSError:
+    """In a worker: the call's result, or its error."""
     try:
         return call(*args)
     except (OSError, MemoryError) as error:
         return as_os_error(error)
+
+
+def _or_raised(result: T | OSError) -> T:
+    """On the loop: the result; an error is raised."""
+    if isinstance(result, OSError):
+        raise result
+    return result
 
 
 # -- how long readers wait in READ requests

@@ -7,8 +7,7 @@ opens. Lanes keep what they fetch ahead by themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mlfs.engine.coalesce import Coalesced
 from mlfs.engine.context import Context
@@ -50,10 +49,6 @@ class WriteBehind:
         """Bytes that are not kept yet, at most `most_bytes`."""
         return self._waiting_bytes
 
-    def carry_out(self) -> dict[type, Callable[[Any], None]]:
-        """The method that carries out the command about a sample that was got past the fetches."""
-        return {KeepCopy: self._keep_aside}
-
     def keep(self, fetch: int, fetched: Fetched, keep_in: tuple[int, ...]) -> None:
         """Have a place keep it; skipped when the writer is far behind."""
         if fetched.data is None or self._waiting_bytes + fetched.size_bytes > self._most_bytes:
@@ -72,7 +67,8 @@ class WriteBehind:
         finally:
             del self._aside[fetched.sample]
 
-    def _keep_aside(self, keep: KeepCopy) -> None:
+    def keep_aside(self, keep: KeepCopy) -> None:
+        """Have a place keep what was got past the fetches."""
         fetched = self._aside.get(keep.sample)
         if fetched is None:  # it was told within another step, and is over
             self._step(Kept(keep.fetch, keep.sample, 0))
