@@ -19,6 +19,7 @@ from mlfs.explain.attempt import Attempt
 from mlfs.explain.beginning import Beginning, Beginnings, enough, processes_ready
 from mlfs.explain.causes import LookedAt, likely_causes, registered_and_true
 from mlfs.explain.evidence import JUDGED_OPENS, fits
+from mlfs.explain.hypothesis import Hypothesis, Origin, Tally, Verdict, verdict
 from mlfs.explain.misfit import (
     FEWEST_OPENS,
     LAST_OPENS,
@@ -29,7 +30,6 @@ from mlfs.explain.misfit import (
     may_lack_set_epoch,
 )
 from mlfs.explain.port import Jobs, load_epochs
-from mlfs.explain.proposal import Proposal, Proposer, Tally, Verdict, verdict
 from mlfs.explain.screen import find_correction
 from mlfs.explain.search_stages import PlaceFound, WordsAsked
 from mlfs.explain.statistics import CaseStatistics, Instead
@@ -190,7 +190,7 @@ class RegisteredJob:
 
     # -- another registration
 
-    async def _find_variant(self, moved_job: Proposal | None = None) -> bool:
+    async def _find_variant(self, moved_job: Hypothesis | None = None) -> bool:
         """Try other registrations. Returns whether one of them explains the reads, or the registered one does again.
 
         Args:
@@ -300,7 +300,7 @@ class RegisteredJob:
 
     # -- the rule that installs
 
-    async def _confirm(self, found: Proposal, families: Families, opens: list[Open], seen: int) -> bool:
+    async def _confirm(self, found: Hypothesis, families: Families, opens: list[Open], seen: int) -> bool:
         """Have a hypothesis predict opens that it was not searched with; install it once they bear it out.
 
         If several families of processes read, only those count whose opens it was found to explain.
@@ -314,7 +314,7 @@ class RegisteredJob:
         """
         job, matcher, explained = self.job, self.job.matcher, found.families
         new = await self._shown(found, families.of(opens, explained))
-        if found.proposer is Proposer.PLACE and (fitting_ones := families.fitting(new.score.history)):
+        if found.origin is Origin.PLACE and (fitting_ones := families.fitting(new.score.history)):
             explained = fitting_ones
             new = await self._shown(found, families.of(opens, explained))
         others, opens = families.but(opens, explained), families.of(opens, explained)
@@ -349,11 +349,11 @@ class RegisteredJob:
                     await self._more_opens.wait()
         return False
 
-    async def _shown(self, found: Proposal, opens: list[Open]) -> JobRun:
+    async def _shown(self, found: Hypothesis, opens: list[Open]) -> JobRun:
         """The hypothesis as a job that has seen these opens."""
         job, matcher = self.job, self.job.matcher
         like = self._loader
-        if like is None and found.proposer is not Proposer.PLACE:
+        if like is None and found.origin is not Origin.PLACE:
             like = LearnedLoader(matcher.shape, matcher.lag)
         streams = job.streams if found.streams is None else found.streams
         new = JobRun(found.spec, streams, self._jobs.manifest.size, like=like, name_of=job.readers.name_of)
@@ -361,7 +361,7 @@ class RegisteredJob:
         await self._jobs.runner.run(POOL, new.replay, opens)  # thousands, maybe: not on the loop
         return new
 
-    async def _install(self, found: Proposal, new: JobRun, opens: list[Open], others: list[Open]) -> None:
+    async def _install(self, found: Hypothesis, new: JobRun, opens: list[Open], others: list[Open]) -> None:
         """Have the job go on as was found out, and say how it could have been registered so.
 
         Args:

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from mlfs.explain.confirm import Finding, confirm_sequential, order_head, reads_otherwise, refine
 from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates_apart
+from mlfs.explain.hypothesis import EPOCHS, JOB_NAME, Fields, Hypothesis, Origin, proposed
 from mlfs.explain.next_epoch import BASE_SEED_WORDS, continued
-from mlfs.explain.proposal import EPOCHS, JOB_NAME, Fields, Proposal, Proposer, proposed
 from mlfs.explain.recipes import Recipe, repeats_samples, same_first_epoch
 from mlfs.explain.search_stages import COMMON_SEEDS, Draw
 from mlfs.job import JobSpec
@@ -43,7 +43,7 @@ class Walk(NamedTuple):
         others_shuffle: whether somebody else reads it in another order: then who walks it is a stranger.
     """
 
-    ranked: list[Proposal]
+    ranked: list[Hypothesis]
     others_shuffle: bool
 
 
@@ -66,7 +66,7 @@ def of_walk(
     candidate = data_sets[finding.data_set]
     others_shuffle = any(map(reads_otherwise, as_indices(others, candidate.ids).heads))
     refined = refine(finding, as_indices(heads, candidate.ids))
-    return Walk(_proposed(candidate, explanations(refined, ()), Proposer.FILES), others_shuffle)
+    return Walk(_proposed(candidate, explanations(refined, ()), Origin.FILES), others_shuffle)
 
 
 class Seen(NamedTuple):
@@ -85,7 +85,7 @@ class Seen(NamedTuple):
 
 def of_finding(
     candidate: Candidate, finding: Finding, draws: Sequence[Draw], drawings: Sequence[JobSpec], last: int, seen: Seen
-) -> list[Proposal]:
+) -> list[Hypothesis]:
     """The hypotheses of a permutation that the reads of some process have shown.
 
     Args:
@@ -99,12 +99,12 @@ def of_finding(
     return _proposed(candidate, dealing(ranked, dealt(refined, opens, whose(seen.kin))))
 
 
-def of_draws(candidate: Candidate, finding: Finding, draws: Sequence[Draw]) -> list[Proposal]:
+def of_draws(candidate: Candidate, finding: Finding, draws: Sequence[Draw]) -> list[Hypothesis]:
     """The hypotheses of a permutation once it is known where its seed may have been drawn."""
     return _proposed(candidate, explanations(finding, draws))
 
 
-def of_recipe(candidate: Candidate, recipe: Recipe, opens: Sequence[Sequence[int]]) -> list[Proposal]:
+def of_recipe(candidate: Candidate, recipe: Recipe, opens: Sequence[Sequence[int]]) -> list[Hypothesis]:
     """The hypotheses of a recipe that explains the reads: it, and all with the same first epoch.
 
     Args:
@@ -121,8 +121,8 @@ def of_recipe(candidate: Candidate, recipe: Recipe, opens: Sequence[Sequence[int
     return _proposed(candidate, [{"name": JOB_NAME} | fields for fields in same_start])
 
 
-def _proposed(candidate: Candidate, ranked: Sequence[Fields], proposer: Proposer = Proposer.SEARCH) -> list[Proposal]:
-    return proposed((candidate.fields | fields for fields in ranked), proposer)
+def _proposed(candidate: Candidate, ranked: Sequence[Fields], origin: Origin = Origin.SEARCH) -> list[Hypothesis]:
+    return proposed((candidate.fields | fields for fields in ranked), origin)
 
 
 # -- a permutation, as torch's samplers make it

@@ -26,11 +26,11 @@ from mlfs.explain.confirm import Finding, confirm_sequential
 from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates_apart
 from mlfs.explain.explanations import Seen, of_draws, of_finding, of_recipe, of_walk
 from mlfs.explain.first_reads import FirstReads
+from mlfs.explain.hypothesis import Fields, Hypothesis, Origin, in_words, order_of
 from mlfs.explain.inferred_job import InferredJob
 from mlfs.explain.inferred_jobs import InferredJobs, MakeStreams, Reads
 from mlfs.explain.next_epoch import next_epoch
 from mlfs.explain.port import Jobs
-from mlfs.explain.proposal import Fields, Proposal, Proposer, in_words, order_of
 from mlfs.explain.question import FEWEST_SAMPLES, reads_needed
 from mlfs.explain.recipes import Recipe
 from mlfs.explain.search_stages import Draw, GeneratorsFound, SeedFound
@@ -121,7 +121,7 @@ class Inference:
         self._needed = reads_needed(max(jobs.manifest.n_files, FEWEST_SAMPLES))
         self._state = State.GATHERS
         self._called = trio.Event()  # there is something for the task to do
-        self._registered: frozenset[str] = frozenset()  # jobs that somebody has registered
+        self._has_registered = False  # whether somebody has registered a job, also one that was set aside
         self._offered: list[Fields] = []  # what explains the reads of other nodes
         self._searches = self._in_vain = 0
         self._scope: trio.CancelScope | None = None
@@ -133,7 +133,7 @@ class Inference:
         self._lost: InferredJob | None = None  # that was refuted, and among the reads is its next epoch
         self._attempt: Attempt | None = None  # what the task is at, or was at last
         self._unexplained: frozenset[int] = frozenset()  # processes whose reads nothing explains
-        self._by_chance: list[Proposal] = []  # what explained some first reads, and few of all that came
+        self._by_chance: list[Hypothesis] = []  # what explained some first reads, and few of all that came
 
     def _happens(self, cause: Cause) -> None:
         self._state = TRANSITIONS.get((self._state, cause), self._state)
@@ -180,7 +180,7 @@ class Inference:
 
     def _refute(self, inferred: InferredJob) -> None:
         """The reads no longer come as explained: the task is to begin with the other hypotheses."""
-        log.info("the reads no longer come in the inferred order: %s", in_words(inferred.proposal.spec))
+        log.info("the reads no longer come in the inferred order: %s", in_words(inferred.hypothesis.spec))
         if inferred.fitted_by_chance:
             self._by_chance += inferred.ranked
         self._reads, self._lost = self._reads.joined(inferred.unfit), inferred
@@ -204,14 +204,14 @@ class Inference:
         """A job came or went."""
         self._inferred.jobs_changed()
         registered = [job for job in self._jobs.jobs.values() if not job.inferred]
-        were, self._registered = self._registered, frozenset(job.name for job in registered)
+        had, self._has_registered = self._has_registered, bool(registered)
         if not all(map(self._is_set_aside, registered)):
             if self._state is not State.YIELDS:
                 self._cancel()
                 self._lost = None
                 self._happens(Cause.REGISTERED)
                 self._inferred.end_all()
-        elif self._state is State.YIELDS or (were and not registered):
+        elif self._state is State.YIELDS or (had and not registered):
             self._cancel()
             self._begin_anew()
             self._happens(Cause.UNREGISTERED)
@@ -300,10 +300,10 @@ class Inference:
                 spec = parse_job(fields)
             except JobError:
                 continue  # of a node with another version of mlfs
-            known = [*self._by_chance, *(inferred.proposal for inferred in self._inferred.in_force.values())]
+            known = [*self._by_chance, *(inferred.hypothesis for inferred in self._inferred.in_force.values())]
             is_known = any(order_of(spec) == order_of(other.spec) for other in known)
             if not (is_known or self._state is State.YIELDS or self._inferred.full):
-                installed |= await self._install([Proposal(spec, Proposer.NODE)], self._may_shuffle())
+                installed |= await self._install([Hypothesis(spec, Origin.NODE)], self._may_shuffle())
         return installed
 
     async def _goes_on(self, lost: InferredJob) -> bool:
@@ -314,7 +314,7 @@ class Inference:
         if found is None:
             return False
         chosen_from = lost.ranked if found.was_chosen else ()
-        return await self._install([found.proposal], reads, found.epoch, chosen_from)
+        return await self._install([found.hypothesis], reads, found.epoch, chosen_from)
 
     async def _walked(self) -> bool:
         """Whether processes read a data set in the order of its files: a job does so then, until another one is found
@@ -389,21 +389,21 @@ class Inference:
 
     async def _explained_by(
         self, candidate: Candidate, finding: Finding, draws: Sequence[Draw], lost: InferredJob | None
-    ) -> list[Proposal]:
+    ) -> list[Hypothesis]:
         """The hypotheses of a finding, by all that was read until now."""
         reads = self._may_shuffle()()
         seen = Seen(reads.heads(self._needed), reads.opens(), reads.kin())
         drawings, last = ([], 0) if lost is None else (lost.drawings, lost.last_epoch)
         return await self._jobs.runner.run(POOL, of_finding, candidate, finding, draws, drawings, last, seen)
 
-    async def _install_found(self, ranked: Sequence[Proposal], reads: Reads | None = None) -> bool:
+    async def _install_found(self, ranked: Sequence[Hypothesis], reads: Reads | None = None) -> bool:
         """Put the best hypothesis in force that is not known to have fitted by chance."""
         by_chance = [order_of(known.spec) for known in self._by_chance]
-        possible = [proposal for proposal in ranked if order_of(proposal.spec) not in by_chance]
+        possible = [hypothesis for hypothesis in ranked if order_of(hypothesis.spec) not in by_chance]
         return await self._install(possible, self._may_shuffle() if reads is None else reads)
 
     async def _install(
-        self, ranked: Sequence[Proposal], reads: Reads, epoch: int = 0, chosen_from: Sequence[Proposal] = ()
+        self, ranked: Sequence[Hypothesis], reads: Reads, epoch: int = 0, chosen_from: Sequence[Hypothesis] = ()
     ) -> bool:
         """Put the best hypothesis in force; its rivals wait for the next epoch's reads."""
         installed = await self._inferred.install(ranked, reads, epoch, chosen_from)
@@ -411,7 +411,7 @@ class Inference:
             self._are_explained(reads())
         return installed
 
-    async def _learn(self, found: Finding, ranked: Sequence[Proposal]) -> None:
+    async def _learn(self, found: Finding, ranked: Sequence[Hypothesis]) -> None:
         """Have the job that goes by the finding know where its seed may have been drawn."""
         inferred = self._inferred.with_seed_of(found)
         if inferred is not None:

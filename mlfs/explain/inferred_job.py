@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from mlfs.explain.evidence import FEWEST_FITTING, JUDGED_OPENS, borne_out, refuted
 from mlfs.explain.first_reads import FirstReads
-from mlfs.explain.proposal import Proposal
+from mlfs.explain.hypothesis import Hypothesis
 from mlfs.explain.search_stages import COMMON_SEEDS
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
@@ -30,15 +30,17 @@ class InferredJob:
         was_chosen: whether the first reads of an epoch have chosen this hypothesis from several.
 
     Attributes:
-        proposal: the one in force. ranked: all that explain what was read first, this one included, best first.
+        hypothesis: the one in force. ranked: all that explain what was read first, this one included, best first.
         unfit: the reads since the last twelve in a row that came as explained. In the beginning of an epoch all of its
             first twelve: one of another epoch may lie by chance where this one begins, and no search finds one without
             its first read.
     """
 
-    def __init__(self, job: JobRun, proposal: Proposal, ranked: Sequence[Proposal], was_chosen: bool = False) -> None:
+    def __init__(
+        self, job: JobRun, hypothesis: Hypothesis, ranked: Sequence[Hypothesis], was_chosen: bool = False
+    ) -> None:
         self.job = job
-        self.proposal = proposal
+        self.hypothesis = hypothesis
         self.ranked = ranked
         self.unfit = FirstReads()
         self._was_chosen = was_chosen
@@ -85,7 +87,7 @@ class InferredJob:
                 return [self._unseen.popleft() for _ in range(at + 1)]
         return []
 
-    def learn(self, ranked: Sequence[Proposal]) -> None:
+    def learn(self, ranked: Sequence[Hypothesis]) -> None:
         """More became known of where the seed was drawn: these explain what was read first, best first."""
         self.ranked = ranked
 
@@ -136,5 +138,5 @@ class InferredJob:
     def drawings(self) -> list[JobSpec]:
         """Jobs by the default generator: the one in force if further epochs have borne it out, else its rivals too."""
         borne_out_by_another_epoch = self.last_epoch > self._first
-        likely = [self.proposal] if borne_out_by_another_epoch else [self.proposal, *self.ranked]
-        return [proposal.spec for proposal in likely if proposal.spec.generator == "default"]
+        likely = [self.hypothesis] if borne_out_by_another_epoch else [self.hypothesis, *self.ranked]
+        return [hypothesis.spec for hypothesis in likely if hypothesis.spec.generator == "default"]

@@ -16,9 +16,9 @@ import numpy as np
 from mlfs.errors import JobError
 from mlfs.explain.confirm import Finding
 from mlfs.explain.first_reads import FirstReads, Read
+from mlfs.explain.hypothesis import JOB_NAME, Hypothesis, in_words
 from mlfs.explain.inferred_job import InferredJob
 from mlfs.explain.port import Jobs, load_epochs
-from mlfs.explain.proposal import JOB_NAME, Proposal, in_words
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
@@ -122,7 +122,7 @@ class InferredJobs:
     @property
     def explanation(self) -> str:
         """The explanation of the reads in words; "" while there is none."""
-        return "; ".join(in_words(inferred.proposal.spec) for inferred in self.in_force.values())
+        return "; ".join(in_words(inferred.hypothesis.spec) for inferred in self.in_force.values())
 
     @property
     def rivals(self) -> int:
@@ -132,7 +132,7 @@ class InferredJobs:
     # -- another one
 
     async def install(
-        self, ranked: Sequence[Proposal], reads: Reads, epoch: int = 0, chosen_from: Sequence[Proposal] = ()
+        self, ranked: Sequence[Hypothesis], reads: Reads, epoch: int = 0, chosen_from: Sequence[Hypothesis] = ()
     ) -> bool:
         """Put the first hypothesis in force that makes a job, where its readers are. Nobody has registered another one:
         so it is enough that the reads are no chance, and those to come may refute it.
@@ -141,24 +141,24 @@ class InferredJobs:
             epoch: whose beginning is explained. chosen_from: the rivals from which the reads have chosen this one;
                 none: the other ones of `ranked` are rivals, and the next epoch's reads will choose.
         """
-        for proposal in ranked:
+        for hypothesis in ranked:
             seen = reads()
-            made = await self._jobs.runner.run(POOL, self._streams_from, proposal.spec, epoch, seen)
+            made = await self._jobs.runner.run(POOL, self._streams_from, hypothesis.spec, epoch, seen)
             if made is not None:
-                await self._follow(proposal, chosen_from or ranked, *made, reads, was_chosen=bool(chosen_from))
+                await self._follow(hypothesis, chosen_from or ranked, *made, reads, was_chosen=bool(chosen_from))
                 return True
         return False
 
-    async def learn_more(self, inferred: InferredJob, ranked: Sequence[Proposal]) -> bool:
+    async def learn_more(self, inferred: InferredJob, ranked: Sequence[Hypothesis]) -> bool:
         """Take note of where the seed was drawn: the epochs after the first one may have another order.
 
         Returns whether the job was replaced by one that goes on in that order.
         """
-        if "batch_size" in inferred.proposal.spec.model_fields_set:
-            batch = {"batch_size": inferred.proposal.spec.batch_size}
+        if "batch_size" in inferred.hypothesis.spec.model_fields_set:
+            batch = {"batch_size": inferred.hypothesis.spec.batch_size}
             ranked = [replace(other, spec=other.spec.model_copy(update=batch)) for other in ranked]
         inferred.learn(ranked)
-        if inferred.job.ranks.current_epochs()[1] > 0 or not ranked or ranked[0].spec == inferred.proposal.spec:
+        if inferred.job.ranks.current_epochs()[1] > 0 or not ranked or ranked[0].spec == inferred.hypothesis.spec:
             return False  # the first reads of the next epoch choose
         streams = await self._jobs.runner.run(POOL, self._streams_of, ranked[0].spec)
         if streams is None or inferred not in self.in_force.values():
@@ -171,7 +171,7 @@ class InferredJobs:
     def with_seed_of(self, finding: Finding) -> InferredJob | None:
         """The job that was installed for the finding, before it was known where its seed was drawn."""
         for inferred in self.in_force.values():
-            spec = inferred.proposal.spec
+            spec = inferred.hypothesis.spec
             if ("seed" in spec.model_fields_set and spec.seed == finding.seed) or spec.generator == "default":
                 return inferred
         return None
@@ -193,8 +193,8 @@ class InferredJobs:
 
     async def _follow(
         self,
-        proposal: Proposal,
-        ranked: Sequence[Proposal],
+        hypothesis: Hypothesis,
+        ranked: Sequence[Hypothesis],
         streams: JobStreams,
         begin: Begin,
         reads: Reads,
@@ -213,8 +213,8 @@ class InferredJobs:
             if job.member[read.entry] and job.observe(*read).restarted:
                 job.restart()
         await self._jobs.install(job)
-        self.in_force[name] = InferredJob(job, proposal, ranked, was_chosen)
-        log.info("inferred from the reads: %s", in_words(proposal.spec))
+        self.in_force[name] = InferredJob(job, hypothesis, ranked, was_chosen)
+        log.info("inferred from the reads: %s", in_words(hypothesis.spec))
 
 
 # -- where in a known order the readers are

@@ -109,15 +109,6 @@ def read_before(job: JobRun, epoch: int, opens: list[Open]) -> bool:
     return sum(read) >= SURE_SHARE * len(read)
 
 
-def fits_again(job: JobRun, agreed: int, fitting: int) -> bool:
-    """Whether the job as it is predicts some opens as well as what was found, and in their very order.
-
-    Args:
-        agreed: how many of them the job predicted. fitting: how many what was found did.
-    """
-    return job.matcher.shape.slack == 1 and fitting <= agreed
-
-
 def is_mere_walk(opens: Sequence[Open], first: int) -> bool:
     """Whether reads in the order of the directories may be those of `cp -r`, and not of a script that does not shuffle.
 

@@ -24,7 +24,7 @@ import numpy as np
 from mlfs.errors import JobError
 from mlfs.explain.confirm import order_head
 from mlfs.explain.evidence import NEXT_EPOCH_BITS, bits_near_the_start
-from mlfs.explain.proposal import Fields, Proposal, Proposer, proposed
+from mlfs.explain.hypothesis import Fields, Hypothesis, Origin, proposed
 from mlfs.explain.question import DataSet
 from mlfs.explain.recipes import OF_THREADS
 from mlfs.explain.search_stages import SAMPLER_SEED_WORD, Draw, WordsAsked
@@ -42,13 +42,13 @@ class NextEpoch(NamedTuple):
             before.
     """
 
-    proposal: Proposal
+    hypothesis: Hypothesis
     epoch: int
     was_chosen: bool
 
 
 def next_epoch(
-    ranked: Sequence[Proposal], drawings: Sequence[JobSpec], last: int, data_set: DataSet
+    ranked: Sequence[Hypothesis], drawings: Sequence[JobSpec], last: int, data_set: DataSet
 ) -> NextEpoch | None:
     """The job that goes on with an epoch by what explained those before it; None if its reads are nothing of that.
 
@@ -57,8 +57,8 @@ def next_epoch(
     Args:
         ranked: explain the epochs up to `last`. drawings: those of them that torch's default generator drew.
     """
-    others = [proposal for proposal in ranked if proposal.spec.sampler != "sequential"]
-    found = chosen([proposal.spec for proposal in others], data_set, (last + 1, last, 0))
+    others = [hypothesis for hypothesis in ranked if hypothesis.spec.sampler != "sequential"]
+    found = chosen([hypothesis.spec for hypothesis in others], data_set, (last + 1, last, 0))
     if found is not None:
         return NextEpoch(others[found[0]], found[1], True)
     going_on = goes_on(drawings, last, data_set)
@@ -145,7 +145,7 @@ BASE_SEED_WORDS = SEED_WORDS = 2
 """What a loader's iterator and its sampler's seed take from the default generator."""
 
 
-def goes_on(drawings: Sequence[JobSpec], last: int, data_set: DataSet) -> Proposal | None:
+def goes_on(drawings: Sequence[JobSpec], last: int, data_set: DataSet) -> Hypothesis | None:
     """The job that begins with the epoch that the reads begin; None if it is nowhere near.
 
     Args:
@@ -161,7 +161,7 @@ def goes_on(drawings: Sequence[JobSpec], last: int, data_set: DataSet) -> Propos
             going_on = continued([spec], last, (Draw(seed, found.words),)) if found is not None else []
             if going_on:
                 given = spec.model_dump(mode="json", exclude_unset=True, exclude_none=True, exclude={"words_once"})
-                return next(iter(proposed([given | going_on[0]], Proposer.EPOCH_BEFORE)), None)
+                return next(iter(proposed([given | going_on[0]], Origin.EPOCH_BEFORE)), None)
     return None
 
 

@@ -16,8 +16,8 @@ import numpy as np
 from mlfs.errors import JobError
 from mlfs.explain.confirm import pattern_of
 from mlfs.explain.evidence import NEARLY_BITS, SEED_BITS, bits_near_the_start, bits_of_distinct
+from mlfs.explain.hypothesis import EPOCHS, JOB_NAME, Fields
 from mlfs.explain.popular import POPULAR_SEEDS, WHOLE_ORDERS
-from mlfs.explain.proposal import EPOCHS, JOB_NAME, Fields
 from mlfs.explain.question import DataSet
 from mlfs.job import parse_job
 from mlfs.orders.order import Indices

@@ -1,6 +1,6 @@
 """Which variant of a registered job explains its opens, if any does: all are tried, the likeliest first.
 
-In: a job's specification and streams, the opens that disagree. Out: a `Proposal`, the job to go on with. Called by
+In: a job's specification and streams, the opens that disagree. Out: a `Hypothesis`, the job to go on with. Called by
 `mlfs.explain.correction` in a worker thread. What comes out explains the opens better than chance could; opens that it
 was not searched with have to confirm it.
 """
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from mlfs.errors import MlfsError
 from mlfs.explain.evidence import LEAST_BITS, beyond_chance, bits_of_hits
-from mlfs.explain.proposal import Proposal, Proposer
+from mlfs.explain.hypothesis import Hypothesis, Origin
 from mlfs.explain.variants import Variant, variants
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.matching import Open
@@ -114,7 +114,7 @@ def evidence_of(opens: Sequence[Open], families: Sequence[int]) -> list[Evidence
 def find_correction(
     spec: JobSpec, streams: JobStreams, opens: list[Open], epochs: list[int], n_entries: int, round_: int = 1,
     families: Sequence[int] = (),
-) -> Proposal | None:  # fmt: skip
+) -> Hypothesis | None:  # fmt: skip
     """The variant that explains the opens best, None when none does better than chance could.
 
     Where several families of processes read, it need not explain the opens of all of them: the others are strangers.
@@ -237,7 +237,7 @@ def changed_job(spec: JobSpec, streams: JobStreams, changes: Mapping[str, Any]) 
         return None
 
 
-def _correction(best: Screened, registered: JobSpec, round_: int) -> Proposal | None:
+def _correction(best: Screened, registered: JobSpec, round_: int) -> Hypothesis | None:
     """The job to go on with: from where the opens are, for the ranks that read."""
     score, variant, epoch, spec, streams, families = best
     # The batches count from where the loader began: from the epoch's beginning, unless that is far away.
@@ -260,7 +260,7 @@ def _correction(best: Screened, registered: JobSpec, round_: int) -> Proposal | 
         if "world_size" not in variant.changes:
             sentence = f"this mount is read by {_named(ranks)}, not by {_named(registered.ranks)}"
     made = changed_job(spec, streams, changes)
-    return None if made is None else Proposal(made[0], Proposer.VARIANT, made[1], sentence, register, families)
+    return None if made is None else Hypothesis(made[0], Origin.VARIANT, made[1], sentence, register, families)
 
 
 def _named(ranks: Sequence[int]) -> str:

@@ -1,6 +1,6 @@
 """A job whose sampler draws from one generator: where in that generator's words an epoch may begin, and what follows.
 
-In: a registered job, the place at which an epoch was found to begin. Out: where to look for an epoch, a `Proposal`.
+In: a registered job, the place at which an epoch was found to begin. Out: where to look for an epoch, a `Hypothesis`.
 Called by `mlfs.explain.correction`; `mlfs.explain.word_search` looks.
 
 Such an order rests on three numbers: the seed, the words that were drawn before the first epoch (`words_before`: a
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
-from mlfs.explain.proposal import Proposal, Proposer
+from mlfs.explain.hypothesis import Hypothesis, Origin
 from mlfs.explain.screen import changed_job
 from mlfs.explain.search_stages import SAMPLER_SEED_WORD
 from mlfs.explain.variants import switches
@@ -143,7 +143,7 @@ def words_before(job: JobRun, drawing: Drawing, epoch: int) -> int:
     return (spec.words_before or 0) + epoch * (drawing.an_epoch + (spec.words_between or 0))
 
 
-def switched(job: JobRun, drawing: Drawing, epoch: int, words: int) -> Proposal | None:
+def switched(job: JobRun, drawing: Drawing, epoch: int, words: int) -> Hypothesis | None:
     """The job whose loader itself takes just as many words from the epoch before to this one, by one of its switches.
 
     Nobody draws less than nothing: an epoch that begins earlier than the registered loader alone would have it says
@@ -160,11 +160,11 @@ def switched(job: JobRun, drawing: Drawing, epoch: int, words: int) -> Proposal 
         other = drawing_of(made[0], len(job.streams.sample_ids))
         if other is not None and other.an_epoch + (spec.words_between or 0) == step:
             changes = {name: value for name, value in variant.changes.items() if getattr(spec, name) != value}
-            return Proposal(made[0], Proposer.PLACE, made[1], variant.sentence, changes)
+            return Hypothesis(made[0], Origin.PLACE, made[1], variant.sentence, changes)
     return None
 
 
-def moved(job: JobRun, drawing: Drawing, epoch: int, words: int, registered: JobSpec) -> Proposal | None:
+def moved(job: JobRun, drawing: Drawing, epoch: int, words: int, registered: JobSpec) -> Hypothesis | None:
     """The job with an epoch that begins after so many words, from that epoch on."""
     known, start = dict(_known(job)), job.spec.start_epoch
     if known and epoch > min(known) and known[min(known)] == words:
@@ -191,7 +191,7 @@ def moved(job: JobRun, drawing: Drawing, epoch: int, words: int, registered: Job
     if drawing.an_epoch:
         order = PlacedOrder(spec, len(streams.sample_ids), known, drawing.an_epoch + given["words_between"])
         streams = JobStreams(spec, streams.sample_ids, order)
-    return Proposal(spec, Proposer.PLACE, streams, sentence, differing)
+    return Hypothesis(spec, Origin.PLACE, streams, sentence, differing)
 
 
 def _in_numbers(known: Mapping[int, int], drawing: Drawing, given_between: int) -> dict[str, int]:

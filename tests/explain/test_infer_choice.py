@@ -14,9 +14,9 @@ from mlfs.explain.command_lines import MOST_SEEDS, seeds_on_command_lines
 from mlfs.explain.confirm import Finding
 from mlfs.explain.data_sets import MOST_CANDIDATES
 from mlfs.explain.explanations import explanations
+from mlfs.explain.hypothesis import Fields
 from mlfs.explain.next_epoch import chosen, continued
 from mlfs.explain.popular import LOOKED_THROUGH
-from mlfs.explain.proposal import Fields
 from mlfs.explain.question import MOST_HEADS, DataSet, likely, reads_needed, unlikely
 from mlfs.explain.recipes import same_first_epoch
 from mlfs.explain.search_stages import LATEST_WORD, Draw

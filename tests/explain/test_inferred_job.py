@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlfs.explain.hypothesis import Hypothesis, Origin
 from mlfs.explain.inferred_job import InferredJob
-from mlfs.explain.proposal import Proposal, Proposer
 from mlfs.follow.job import JobRun
 from mlfs.job import parse_job
 from mlfs.orders.registry import build_order
@@ -21,7 +21,7 @@ def test_an_epoch_in_another_order_is_kept_from_its_first_read_on() -> None:
     job = JobRun(spec, JobStreams(spec, np.arange(N), build_order(spec, N)), np.full(N, 10, dtype=np.int64))
     for epoch in job.missing_epochs():
         job.add_epoch(job.load_epoch(epoch))
-    inferred = InferredJob(job, Proposal(spec, Proposer.SEARCH), [])
+    inferred = InferredJob(job, Hypothesis(spec, Origin.SEARCH), [])
     first = job.streams.epoch_ids(0, 0).tolist()
     other = build_order(parse_job(FIELDS | {"seed": 4, "world_size": 1}), N).rank_stream(1, 0).tolist()
     reads = [(entry, 1) for entry in first] + [(entry, 2) for entry in other]

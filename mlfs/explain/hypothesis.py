@@ -1,11 +1,12 @@
-"""A proposal: a hypothesis with another specification than the one in force; and the rule by which it takes its place.
+"""A hypothesis: a job as it may be, with another specification than the one in force; and the rule that installs it.
 
-Pure. In: what proposers find, and how reads came. Out: verdicts. Used by all of `mlfs.explain`.
+Pure. In: what generators propose, and how reads came. Out: verdicts. Used by all of `mlfs.explain`.
 
-Proposers only propose, the likeliest first: the variants of a registration (`screen`), the place in its generator's
+Generators only propose, the likeliest first: the variants of a registration (`screen`), the place in its generator's
 words at which an epoch begins (`words`), the order of the files, a seed or another sampler (`explanations`), the epochs
-before (`next_epoch`), another node. Each has paid in bits for the choice that it had (`evidence`). Hypotheses with the
-specification in force, that its script was started again for one, are the job's own (`mlfs.follow`).
+before (`next_epoch`), another node. Each has paid in bits for the choice that it had (`evidence`). What else may be
+true of a job with the specification that is in force, such as that its script was started again, `mlfs.follow` knows
+itself.
 
 A registered job and one that nobody registered differ in what they begin with. Somebody has said that the first one is
 right: it is in force before any read, and what is to take its place must be borne out by reads that it was not searched
@@ -32,8 +33,8 @@ EPOCHS = 1000
 """Epochs of a job that nobody registered: more than anybody waits for, as nobody said how many there will be."""
 
 
-class Proposer(Enum):
-    """The part that finds what may be, and proposes it."""
+class Origin(Enum):
+    """The generator that proposed a hypothesis."""
 
     VARIANT = auto()
     """Another registration, the best of some hundred that mistakes make."""
@@ -55,7 +56,7 @@ class Proposer(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class Hypothesis:
     """A job as it may be, from where its reads are.
 
     Attributes:
@@ -67,7 +68,7 @@ class Proposal:
     """
 
     spec: JobSpec
-    proposer: Proposer
+    origin: Origin
     streams: JobStreams | None = None
     sentence: str = ""
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -94,14 +95,14 @@ class Verdict(Enum):
     REGISTERED_STANDS = auto()
 
 
-def verdict(found: Proposal, shown: Tally, further: Tally, registered: Tally | None) -> Verdict:
+def verdict(found: Hypothesis, shown: Tally, further: Tally, registered: Tally | None) -> Verdict:
     """The rule that installs, where a registered job is in force: whether a hypothesis takes its place.
 
     Args:
         shown: of all opens of the epoch, those included that the hypothesis was found by. further: of those since.
         registered: of the same further opens, by the job that is in force; None where its count says nothing.
     """
-    if found.proposer is Proposer.PLACE:  # no other of millions of orders begins so: further opens have nothing to add
+    if found.origin is Origin.PLACE:  # no other of millions of orders begins so: further opens have nothing to add
         return Verdict.INSTALL if fits(*shown) else Verdict.REFUTED
     if registered is not None and further.opens >= JUDGED_OPENS and further.fitting <= registered.fitting:
         return Verdict.REGISTERED_STANDS
@@ -113,12 +114,12 @@ def verdict(found: Proposal, shown: Tally, further: Tally, registered: Tally | N
 # -- specifications
 
 
-def proposed(ranked: Iterable[Fields], proposer: Proposer) -> list[Proposal]:
-    """The proposals that these fields make, in their order, without those that are no job."""
+def proposed(ranked: Iterable[Fields], origin: Origin) -> list[Hypothesis]:
+    """The hypotheses that these fields make, in their order, without those that are no job."""
     found = []
     for fields in ranked:
         try:
-            found.append(Proposal(parse_job(fields), proposer))
+            found.append(Hypothesis(parse_job(fields), origin))
         except JobError:
             continue
     return found
