@@ -4,9 +4,8 @@ Pure. In: what generators propose, and how reads came. Out: verdicts. Used by al
 
 Generators only propose, the likeliest first: the variants of a registration (`screen`), the place in its generator's
 words at which an epoch begins (`words`), the order of the files, a seed or another sampler (`explanations`), the epochs
-before (`next_epoch`), another node. Each has paid in bits for the choice that it had (`evidence`). What else may be
-true of a job with the specification that is in force, such as that its script was started again, `mlfs.follow` knows
-itself.
+before (`next_epoch`), another node. Each has paid in bits for the choice that it had (`evidence`). `mlfs.follow`
+itself knows what else may be true of a job with the specification in force, such as that its script was started again.
 
 A registered job and one that nobody registered differ in what they begin with. Somebody has said that the first one is
 right: it is in force before any read, and what is to take its place must be borne out by reads that it was not searched
