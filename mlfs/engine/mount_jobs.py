@@ -171,7 +171,7 @@ class MountJobs:
             c.ForgetReads: lambda command: self._planner.forget(command.name),
             c.EpochBegan: self._epoch_began,
             c.EpochLeft: self._epoch_left,
-            c.StartedAgain: self._started_again,
+            c.AnotherLeads: self._another_leads,
             c.JobFailed: self._job_failed,
             c.Digested: self._digested,
         }
@@ -213,31 +213,19 @@ class MountJobs:
                 logged[epoch] = now
                 log.info("job %s: epoch %d counted anew: %s", told.name, epoch, agreement_in_words(now))
 
-    def _started_again(self, command: c.StartedAgain) -> None:
+    def _another_leads(self, command: c.AnotherLeads) -> None:
+        """Put the explanation in force that fits the job's reads better than the one by which it is followed."""
         job = command.job
-        if job.reads_as_told:
-            self._follow_as_told(job)
-            return
-        if job.second_run.matcher is None:
+        leading = job.leading
+        if leading is None or self.jobs.get(job.name) is not job:
             return  # dealt with: several reads of a batch may say it
-        if self._shield(self._explainer.explains_restart, job):
-            job.forget_restart()
+        if leading is job.from_start and self._shield(self._explainer.explains_restart, job):
+            job.forget(leading)
             return
-        log.info("job %s: the script was started again from its first epoch", job.name)
-        job.restart()
+        log.info("job %s: %s", job.name, leading.claim.value)
+        followed = job.follow_leading()
         self._counters.begin_epoch()
-        self._install(job)
-
-    def _follow_as_told(self, job: JobRun) -> None:
-        """The job's own readers have come, and read as registered: what others showed before was no finding."""
-        registered = job.registered
-        if registered is None or self.jobs.get(job.name) is not job:
-            return  # dealt with
-        log.info("job %s: it is read as registered; what others read before is nothing to it", job.name)
-        registered.restart()
-        registered.set_aside(False)
-        self._counters.begin_epoch()
-        self._install(registered)
+        self._install(followed)
 
     def _job_failed(self, command: c.JobFailed) -> None:
         log.error("job %s: %s", command.job.name, GAVE_UP, exc_info=command.error)

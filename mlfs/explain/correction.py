@@ -35,12 +35,12 @@ from mlfs.explain.search_stages import PlaceFound, WordsAsked
 from mlfs.explain.statistics import CaseStatistics, Instead
 from mlfs.explain.word_search import place_nearby
 from mlfs.explain.words import Drawing, drawing_of, moved, switched, whereabouts
+from mlfs.follow.families import Key
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
 from mlfs.follow.score import Score
 from mlfs.follow.sentences import flags_of, register_flags
 from mlfs.follow.shape import LearnedLoader
-from mlfs.follow.trial import Key
 
 log = logging.getLogger("mlfs.explain")
 

@@ -210,8 +210,8 @@ class InferredJobs:
         job = JobRun(spec, streams, self._jobs.manifest.size, inferred=True, name_of=self._jobs.name_of)
         await load_epochs(self._jobs.runner, job, most=1)
         for read in reads().recent:
-            if job.member[read.entry] and job.observe(*read).restarted:
-                job.restart()
+            if job.member[read.entry] and job.observe(*read).another_leads:
+                job.follow_leading()
         await self._jobs.install(job)
         self.in_force[name] = InferredJob(job, hypothesis, ranked, was_chosen)
         log.info("inferred from the reads: %s", in_words(hypothesis.spec))

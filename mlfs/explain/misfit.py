@@ -61,10 +61,8 @@ def disagrees(job: JobRun) -> bool:
 
 def started_again(job: JobRun) -> bool:
     """Whether processes that are no kin of those before seem to read the job from its start: it will be followed."""
-    second = job.second_run.matcher
-    if second is None or job.second_run.is_kin or second.score.observed < FEWEST_AGAIN:
-        return False
-    return second.score.agreement_of_last(second.score.observed) >= SURE_SHARE
+    again = job.from_start
+    return again is not None and not again.is_kin and again.reads >= FEWEST_AGAIN and again.share >= SURE_SHARE
 
 
 def may_lack_set_epoch(job: JobRun) -> bool:
@@ -75,7 +73,9 @@ def may_lack_set_epoch(job: JobRun) -> bool:
     if not job.spec.set_epoch:
         return False
     own = built_in(job.spec.sampler)
-    if job.inferred or not job.second_run.is_kin or own is None or "set_epoch" not in own.fields:
+    if job.inferred or own is None or "set_epoch" not in own.fields:
+        return False
+    if job.from_start is None or not job.from_start.is_kin:
         return False
     first = job.spec.start_epoch
     return not any(cell.agreed > FEWEST_OPENS for (epoch, _), cell in job.score.cells.items() if epoch > first)

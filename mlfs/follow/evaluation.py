@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+from mlfs.follow.evidence import Read
 from mlfs.follow.plain_order import LONGEST_STEP
 from mlfs.follow.timeline import Timeline
-from mlfs.follow.trial import Read
 
 STEPS_TOLD = 4
 """Steps of a process that show an evaluation: in a shuffled epoch of 100 samples so many come once in ten thousand."""

@@ -4,9 +4,10 @@ Pure. In: a specification and its streams (mlfs.orders), reads, orders of epochs
 epochs whose order is wanted, whether the prediction is believed. All of it happens on the loop, but for `load_epoch`.
 
 The scheduler tells it of reads. The parts, in the order in which a read meets them: `SharedSamples` (is it another
-job's?), `evaluation` (does the job evaluate?), `strangers` (is it a reader of the job's at all?), `HeldReads` (does it
+job's?), `evaluation` (does the job evaluate?), `families` (is it a reader of the job's at all?), `HeldReads` (does it
 wait for an epoch's order?), `matching` (which position of which rank is it?), `loader_watch` (what does it tell of the
-loader?), `second_run` (was the script started again?), `local_ranks` (how far are the ranks?). Beside them
+loader?), `rival` (is something else true by now: was the script started again, or is it read as it was registered
+after all?), `local_ranks` (how far are the ranks?). Beside them
 `epochs_at_hand`, and for the status `findings`, `LateReads`, `BytesRead` and `RankRates`. The parts that have no module
 of their own stand below the job.
 """
@@ -26,6 +27,8 @@ from mlfs.follow.epoch_index import EpochIndex, Ids, Match
 from mlfs.follow.epochs_at_hand import EpochsAtHand
 from mlfs.follow.evaluation import Evaluation
 from mlfs.follow.evaluation import Verdict as Whose
+from mlfs.follow.evidence import LOOK_BACK_AFTER, LOST_READS, PROVED_READS, PROVED_SHARE, Read
+from mlfs.follow.families import Families, Family, Key, State, nameless
 from mlfs.follow.findings import Findings, epochs_in_unknown_order
 from mlfs.follow.job_statistics import JobState, JobStatistics
 from mlfs.follow.loader_watch import UNTIMED, LoaderWatch
@@ -35,13 +38,11 @@ from mlfs.follow.nameless import NAMELESS
 from mlfs.follow.nameless_reads import NamelessReads
 from mlfs.follow.plain_order import walked_to
 from mlfs.follow.progress import Given
+from mlfs.follow.rival import Claim, InForce, Rival
 from mlfs.follow.score import REMEMBERED_OPENS, Cell, Score
-from mlfs.follow.second_run import SecondRun
 from mlfs.follow.sentences import register_flags
 from mlfs.follow.shape import LearnedLoader, Shape
-from mlfs.follow.strangers import Readers, nameless
 from mlfs.follow.timeline import Timeline
-from mlfs.follow.trial import PROVED_SHARE, Family, Key, Read, Trial, Verdict, share_of
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
 
@@ -49,9 +50,6 @@ RECOVERED = 0.75
 """Share of the recent reads that must be predicted before a prediction that failed is believed again. It lies well
 above the half below which it fails, so that a job between the two does not go to and fro."""
 GAVE_UP = "mlfs failed to follow this job (the log says how); its reads are served as they come: register it again"
-LOOK_BACK_AFTER = 64
-"""Reads after the first process has proved to read for the job, until families that read before it and don't fit count
-as strangers: so long the other ranks may take to prove themselves."""
 
 
 class Seen(NamedTuple):
@@ -60,20 +58,21 @@ class Seen(NamedTuple):
     Attributes:
         match: the position that the read was matched to, None for none.
         given: positions that are given up by it, by local rank.
-        restarted: the read fits the job's first epoch, and not the one that the job was in.
+        another_leads: the reads fit another explanation better than the one by which the job is followed.
         apart: a stranger made the read, which is nothing to the job.
         coming: what the stranger reads next, where his order is plain.
     """
 
     match: Match | None
     given: Sequence[tuple[int, Given]] = ()
-    restarted: bool = False
+    another_leads: bool = False
     apart: bool = False
     coming: Sequence[int] = ()
 
 
 NOTHING_YET = Seen(None)  # a read that waits, or that is another job's
 APART = Seen(None, apart=True)  # a stranger's read
+ANOTHER_LEADS = Seen(None, another_leads=True)  # see `JobRun.leading`
 
 
 class JobRun:
@@ -90,11 +89,11 @@ class JobRun:
         member: by sample: whether the job reads it.
         predicting: whether its predictions are believed.
         given_up: whether following it failed: a read of its samples is nothing to it any more.
-        matcher: matches reads to positions in the streams. A second run has another one, and other `ranks`, `loader`
-            and `readers`.
+        matcher: matches reads to positions in the streams. Another run of the script has another one, and other
+            `ranks`, `loader` and `readers`.
         readers: which processes read for the job, and which are strangers. nameless: the same of those without names.
         registered: the job as it was registered, where this one was found to be what the script does instead.
-        reads_as_told: whether somebody reads it as it was registered: `registered` is to be followed again then.
+        leading: the rival that is to be put in force (`follow_leading`), as it explains the reads better.
     """
 
     def __init__(
@@ -122,18 +121,18 @@ class JobRun:
         self.shared = SharedSamples()
         self.held = HeldReads(self.epochs)
         self.loader = LoaderWatch(spec, streams, self.epochs, self.matcher)
-        self.second_run = SecondRun(self._expect)
         self.ranks = LocalRanks(spec, self.epochs, self.matcher)
         self.evaluation = Evaluation(self.epochs.timeline, spec.start_epoch)
         self.findings = Findings(spec.start_epoch, inferred)
         self.late = LateReads()
         self.bytes_read = BytesRead(spec, sizes)
         self.rates = RankRates()
-        self.readers = Readers(name_of)
+        self.readers = Families(name_of)
         self.nameless = NamelessReads(len(inside), bool(spec.shuffle) and spec.sampler != "sequential")
         self.registered: JobRun | None = None
-        self.reads_as_told = False
-        self._name_of = name_of
+        self.leading: Rival | None = None
+        self._leads_of: Family | None = None  # the one whose reads `leading` is about, None for all of the job
+        self._rivals: dict[Claim, Rival] = {}  # about all reads that count for the job
         self._look_back_at = 0  # reads that were counted when the families before the first proved one are judged
 
     @property
@@ -243,30 +242,23 @@ class JobRun:
             if self.held.hold(*read, matcher):
                 return NOTHING_YET
             return self._match_unproved(read) if readers.own else self._match_first(read)
-        family = readers.family(read.process, read.parent)
-        if family.again is not None and family.again is self.second_run.matcher:
-            family.again.observe(read.sample, read.process, read.parent)
-            return Seen(None, (), True)
-        verdict = readers.try_read(family, read, matcher, partial(self._begin_trial, read.at_s, before))
-        if verdict in (Verdict.JOINS, Verdict.INHERITS):
+        family = readers.keep_apart(read.process, read.parent)
+        if self._leads_of is family and self.leading is not None:
+            self.leading.read(read.sample, read.process, read.parent)
+            return ANOTHER_LEADS
+        was_stranger = family.state is State.STRANGER
+        leading = readers.try_read(family, read, matcher, self._propose_for_a_family, before)
+        if not family.is_apart:
             return self._match_waiting(family)
-        trial = family.trial
-        if verdict is Verdict.AGAIN and trial is not None:
-            family.reads_again(trial.again)
-            self.second_run.take(trial.again)
-            return Seen(None, (), True)
-        registered = self.registered
-        if verdict is Verdict.AS_TOLD and trial is not None and trial.as_told is not None and registered is not None:
-            registered.second_run.take(trial.as_told)
-            self.reads_as_told = True
-            return Seen(None, (), True)
-        if verdict is Verdict.STRANGER:
-            if not family.is_stranger:
-                family.call_stranger()
-                self._disown(family)
-            coming = walked_to(read.sample, self.member) if family.order.is_plain else ()
-            return Seen(None, apart=True, coming=coming)
-        return NOTHING_YET
+        if leading is not None:
+            self._rivals.pop(leading.claim, None)
+            self.leading, self._leads_of = leading, family
+            return ANOTHER_LEADS
+        if family.state is not State.STRANGER:
+            return NOTHING_YET
+        if not was_stranger:
+            self._disown(family)
+        return Seen(None, apart=True, coming=walked_to(read.sample, self.member) if family.order.is_plain else ())
 
     def _match_first(self, read: Read) -> Seen:
         """A read before anybody has proved to read for the job. Where several families read, each is seen alone too."""
@@ -277,10 +269,10 @@ class JobRun:
             self._disown(walker)
         else:
             seen = self._match_unproved(read)
-        if first is None or seen.restarted:
+        if first is None or seen.another_leads:
             return seen
         history = self.score.history
-        proved = readers.claims(read, self.matcher, partial(self._expect, self.epochs.at_hand)) or bool(readers.own)
+        proved = readers.reads_alone(read, self.matcher, self._propose_alone) or bool(readers.own)
         if not proved or readers.are_alone or all(opened.agrees for opened in history):
             return seen
         return self._match_without_others(first, readers.key_of(read.process, read.parent))
@@ -305,21 +297,88 @@ class JobRun:
             read = Read(opened.entry, opened.process, opened.parent, UNTIMED)
             mine = opened.process in self.readers.own or not self.readers.own
             if not mine:
-                self.readers.family(opened.process, opened.parent)  # seen alone, it did not fit
+                self.readers.keep_apart(opened.process, opened.parent)  # seen alone, it did not fit
             seen = self._match_unproved(read) if mine else self._observe_unproved(read, before=True)
             if seen.match is not None:
                 given.append((seen.match.rank_index, (seen.match.position, seen.match.position + 1)))
             given += seen.given
         return Seen(None, given)
 
-    def _begin_trial(self, at_s: float, before: bool) -> Trial:
-        """Matchers for reads that may be the job's after all."""
-        own, first, joins = self.matcher, self.epochs.first, self.matcher.joining()
-        again = joins if first is None else self.second_run.expected(own, first)
-        registered, as_told = self.registered, None
-        if registered is not None and registered.epochs.first is not None:
-            as_told = registered.second_run.expected(registered.matcher, registered.epochs.first)
-        return Trial(joins, again, as_told, own, at_s, before)
+    # -- rivals
+
+    def _from_start(self, like: StreamMatcher) -> StreamMatcher | None:
+        """A matcher that expects another run of the script. Args: like: has learned the loader.
+
+        It is matched to the first epoch only: it must not learn to follow the run that is under way.
+        """
+        first = self.epochs.first
+        return None if first is None else self._expect({first.epoch: first}, LearnedLoader(like.shape, like.lag))
+
+    def _propose_alone(self) -> Rival:
+        return Rival(Claim.ALONE, self._expect(self.epochs.at_hand), of_family=True)
+
+    def _propose_for_a_family(self) -> list[Rival]:
+        """What the reads of a family that is kept apart may be to the job, the likeliest first."""
+        registered = self.registered
+        matchers = {
+            Claim.AS_REGISTERED: None if registered is None else registered._from_start(registered.matcher),
+            Claim.JOINS: self.matcher.joining(),
+            Claim.FROM_START: self._from_start(self.matcher),
+        }
+        return [Rival(claim, made, of_family=True) for claim, made in matchers.items() if made is not None]
+
+    def _propose(self, process: int, parent: int) -> None:
+        """What the job's reads may be by now, as one was lost: there is one rival of each kind at a time."""
+        agreed = [seen for seen in self.score.history if seen.agrees]
+        is_kin = any(seen.process == process or (parent and seen.parent == parent) for seen in agreed)
+        for claim, job in ((Claim.FROM_START, self), (Claim.AS_REGISTERED, self.registered)):
+            matcher = None if job is None or claim in self._rivals else job._from_start(self.matcher)
+            if matcher is not None:
+                self._rivals[claim] = Rival(claim, matcher, of_family=False, is_kin=is_kin)
+
+    def _another_leads(self, read: Read, match: Match | None) -> bool:
+        """Show a read, which was matched by the order in force, to the others. Whether one of them leads by now."""
+        if self._leads_of is not None and self.leading is not None and self.leading.claim is Claim.FROM_START:
+            self.forget(self.leading)  # those before it still read
+        for rival in list(self._rivals.values()):
+            rival.compare(match, rival.read(read.sample, read.process, read.parent), self.matcher)
+            if rival.reads < PROVED_READS:
+                continue
+            if rival.leads(read.process, InForce(self.matcher)):
+                self.leading, self._leads_of = rival, None
+                return True
+            self.forget(rival)
+        return False
+
+    def forget(self, rival: Rival) -> None:
+        """It is refuted, or something else explains the reads that it is about."""
+        if self._rivals.get(rival.claim) is rival:
+            del self._rivals[rival.claim]
+        if self.leading is rival:
+            self.leading = self._leads_of = None
+
+    @property
+    def from_start(self) -> Rival | None:
+        """That the script was started again, while it may be so."""
+        leads = self.leading is not None and self.leading.claim is Claim.FROM_START
+        return self.leading if leads else self._rivals.get(Claim.FROM_START)
+
+    def follow_leading(self) -> JobRun:
+        """Put the rival that leads in force, and go on from where its reads are.
+
+        Returns:
+            the job that is followed from now on: this one, or the registered one.
+        """
+        leading, job = self.leading, self
+        if leading is not None and leading.claim is Claim.AS_REGISTERED and self.registered is not None:
+            job = self.registered
+            job.set_aside(False)
+        if leading is not None:
+            self.forget(leading)
+            job._begin_anew(leading.matcher, job.loader.shape_is_learned)
+        return job
+
+    # -- reads that are matched
 
     def _match_unproved(self, read: Read) -> Seen:
         """Match a read, and note how its process does."""
@@ -328,7 +387,6 @@ class JobRun:
         history = matcher.score.history
         last = history[-1] if history else None
         agrees = last is not None and last.process == read.process and last.agrees
-        readers.heir_read(read.process, read.parent, agrees)
         if matcher.follows(read.process):
             if not readers.own:
                 self._look_back_at = matcher.score.observed + LOOK_BACK_AFTER
@@ -339,13 +397,12 @@ class JobRun:
 
     def _match_waiting(self, family: Family) -> Seen:
         """A family has turned out to read for the job: match the reads that waited for that, as one."""
-        reads = [*family.earlier, *family.waiting]
-        whole = self.matcher.joining()
-        for read in reads if family.earlier else ():
-            whole.observe(read.sample, read.process, read.parent)
-        if share_of(whole) < PROVED_SHARE:  # before its trial it read something else
-            reads = list(family.waiting)
-        return self._match_all(reads)
+        earlier, waiting = list(family.earlier), list(family.waiting)
+        whole = Rival(Claim.JOINS, self.matcher.joining(), of_family=True)
+        for read in [*earlier, *waiting] if earlier else ():
+            whole.read(read.sample, read.process, read.parent)
+        # Else it read something else before its trial.
+        return self._match_all([*earlier, *waiting] if whole.share >= PROVED_SHARE else waiting)
 
     def _match_all(self, reads: Iterable[Read]) -> Seen:
         """Match reads that waited, as one."""
@@ -355,7 +412,7 @@ class JobRun:
             if self.held.hold(*read, self.matcher):
                 continue
             seen = self._match_unproved(read)
-            if seen.restarted:
+            if seen.another_leads:
                 return seen
             if match is not None and seen.match is not None:
                 given.append((match.rank_index, (match.position, match.position + 1)))  # it is over, as that one is
@@ -380,28 +437,18 @@ class JobRun:
         """Somebody reads as predicted: who read before, and did not, is a stranger."""
         self._look_back_at = 0
         for family in self.readers.others_before(self.score.history):
-            family.call_stranger()
             self._disown(family)
 
     def _match(self, sample: int, process: int, parent: int, at_s: float = UNTIMED) -> Seen:
         """Match a read to a position, and tell the parts of it."""
-        matcher, second_run = self.matcher, self.second_run
+        matcher = self.matcher
         before = matcher.score.agreed
         match, given = matcher.observe(sample, process, parent)
         self.loader.read(sample, process, match, at_s)
-        unfit = matcher.score.agreed <= before
-        if (unfit or second_run.matcher is not None) and second_run.leads(
-            sample, process, parent, match, matcher, self.epochs.first
-        ):
-            return Seen(None, (), True)
-        registered = self.registered
-        if registered is not None and (unfit or registered.second_run.matcher is not None):
-            # The script that was found to read another order was perhaps mended, and reads as registered now.
-            self.reads_as_told = registered.second_run.leads(
-                sample, process, parent, match, matcher, registered.epochs.first, fewest_read_before=0
-            )
-            if self.reads_as_told:
-                return Seen(None, (), True)
+        if matcher.score.agreed <= before and (match is None or matcher.score.agreement_of_last(LOST_READS) == 0.0):
+            self._propose(process, parent)
+        if (self._rivals or self.leading) and self._another_leads(Read(sample, process, parent, at_s), match):
+            return ANOTHER_LEADS
         if match is None:
             return Seen(None, given)
         self.late.read(at_s, match.position, self.epochs)
@@ -472,16 +519,12 @@ class JobRun:
 
     # -- another run of the script, or another explanation of it
 
-    def restart(self) -> None:
-        """Go on from where the second run of the script is."""
-        if self.second_run.matcher is not None:
-            self._begin_anew(self.second_run.matcher, self.loader.shape_is_learned)
-
     def _begin_anew(self, matcher: StreamMatcher, shape_is_learned: bool) -> None:
         """Go on with another matcher. Args: shape_is_learned: whether its shape was learned from the reads so far."""
-        self.second_run.forget()
+        self._rivals.clear()
+        self.leading = self._leads_of = None
         self.readers = self.readers.begin_anew()
-        self.reads_as_told, self._look_back_at = False, 0
+        self._look_back_at = 0
         matcher.widen_to(self.epochs.at_hand)
         self.matcher, self.predicting = matcher, True
         self.loader = LoaderWatch(
@@ -489,10 +532,6 @@ class JobRun:
         )  # fmt: skip
         self.ranks = LocalRanks(self.spec, self.epochs, matcher, self.ranks.silent)
         self.evaluation = Evaluation(self.epochs.timeline, self.spec.start_epoch)
-
-    def forget_restart(self) -> None:
-        """What seemed to be a second run of the script is something else."""
-        self.second_run.forget()
 
     def take_counts(self, other: JobRun, opens: Sequence[Open], said: str = "", way_out: str = "") -> None:
         """Go on with the counts of the job that this one replaces.

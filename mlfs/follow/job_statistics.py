@@ -60,7 +60,7 @@ class Stranger:
 
 @dataclass(frozen=True, slots=True)
 class ReadersStatistics:
-    """Who reads a job's samples; see `mlfs.follow.strangers`.
+    """Who reads a job's samples; see `mlfs.follow.families`.
 
     Attributes:
         own: the processes that have proved to read for the job.

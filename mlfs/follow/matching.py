@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from mlfs.follow.epoch_index import EpochIndex, Ids, Match
+from mlfs.follow.evidence import SURE_STREAK
 from mlfs.follow.learning import SURE, learn, seen_by_count, seen_where_matched, with_more_slack
 from mlfs.follow.nameless import NAMELESS
 from mlfs.follow.progress import Given, RankProgress
 from mlfs.follow.reach import lag_of
-from mlfs.follow.readers import SURE_STREAK
 from mlfs.follow.score import RECENT_OPENS, Open, Score
 from mlfs.follow.shape import LearnedLoader, Shape
 from mlfs.follow.tracker import Observed, Tracker

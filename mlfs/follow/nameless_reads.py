@@ -10,9 +10,9 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from mlfs.follow.families import Families
 from mlfs.follow.matching import StreamMatcher
 from mlfs.follow.nameless import NAMELESS
-from mlfs.follow.strangers import Readers
 
 BESIDE_OPENS, BESIDE_SHARE = 64, 0.5
 """The last opens of a job, and the share of them that must be predicted, for who walks the directories to be a stranger
@@ -56,7 +56,7 @@ class NamelessReads:
     def __init__(self, samples: int, shuffles: bool) -> None:
         self._walks = _Walks(samples) if shuffles else None
 
-    def are_the_jobs(self, sample: int, own: StreamMatcher, readers: Readers, others: Iterable[StreamMatcher]) -> bool:
+    def are_the_jobs(self, sample: int, own: StreamMatcher, readers: Families, others: Iterable[StreamMatcher]) -> bool:
         """Whether a read counts for the job.
 
         Args:

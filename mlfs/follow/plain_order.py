@@ -1,7 +1,7 @@
 """Notices that somebody reads the files in the order of the directories, as `find`, `cp -r` and `tar` walk them.
 
 Pure. In: what a family of processes opens. Out: whether its order is plain, and where it is. Used by
-`mlfs.follow.strangers`.
+`mlfs.follow.families`.
 
 Files are numbered directory by directory, and within a directory in the order of its listing, which is that of the
 names (`mlfs.tree.manifest`). So a walk, and a script that sorts its paths, opens the next number, or one a little

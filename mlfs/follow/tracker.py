@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from mlfs.follow.epoch_index import EpochIndex, Match
+from mlfs.follow.evidence import SURE_STREAK
 from mlfs.follow.nameless import NAMELESS, Nameless
 from mlfs.follow.occurrence import Occurrence, occurrences
 from mlfs.follow.progress import Given, RankProgress
 from mlfs.follow.reach import Reach
-from mlfs.follow.readers import SURE_STREAK, Families, Reader
 from mlfs.follow.score import Cell, Open, Score
 from mlfs.follow.shape import Shape, worker_and_turn
 from mlfs.follow.worker_stream import WorkerStream
@@ -28,8 +28,11 @@ from mlfs.follow.worker_stream import WorkerStream
 Observed = tuple[Match | None, list[tuple[int, Given]]]
 """The position that an open was matched to (None: none), and what is given up by it: rank, positions."""
 
-REMEMBERED_READERS = 4096
-"""Processes that are remembered. Loaders start new workers each epoch, so only the last ones matter."""
+REMEMBERED_PROCESSES = 4096
+"""Processes that are remembered, and parents of processes. Loaders start new workers each epoch, so only the last ones
+matter."""
+STREAMS_OF_A_PROCESS = 6
+"""Worker streams that a process may be reading: the same entry may occur in three epochs, and for two ranks in each."""
 FAR_STREAK = 6
 """Opens in order that a process must make before it is believed to be further ahead than its rank can have come: all
 that lies between is given up then."""
@@ -37,6 +40,85 @@ MOST_BEGINNINGS = 4
 """Streams that one open may seem to begin: so few that a process keeps those that it may read by the opens before."""
 MOST_STRAYS = 4
 """The same for streams in the middle of which an open lies, near its rank and far ahead of it."""
+
+
+class _Process:
+    """What a process reads.
+
+    Attributes:
+        streams: the worker streams that it may be reading, the likeliest first.
+        last_entry: what it opened last, -1 before anything.
+        rank_index: the rank that it reads for, -1 while that is not known.
+        streak: how many of its last opens were predicted, without one between them that was not.
+    """
+
+    __slots__ = ("_opened_again", "last_entry", "rank_index", "streak", "streams")
+
+    def __init__(self) -> None:
+        self.streams: list[WorkerStream] = []
+        self.last_entry = -1
+        self.rank_index = -1
+        self.streak = 0
+        self._opened_again = 0  # how often it has opened its last entry once more
+
+    def reads_next(self, entry: int) -> WorkerStream | None:
+        """The likeliest stream, if an open of the entry is simply the next one of it, and beyond doubt. Else None.
+
+        The open is then counted for the process; the caller moves the stream on.
+        """
+        if not self.streams or self._opened_again:
+            return None
+        stream = self.streams[0]
+        if stream.next_entry != entry or stream.entered_at >= 0:
+            return None
+        self.last_entry = entry
+        self.streak += 1
+        return stream
+
+    @property
+    def opened_again(self) -> int:
+        """How often it has opened its last entry once more since, which was not counted."""
+        return self._opened_again
+
+    def opens_again(self) -> None:
+        """It opened its last entry once more, which is not counted."""
+        self._opened_again += 1
+
+    def opens(self, entry: int, agrees: bool) -> int:
+        """It opened an entry, predicted or not. Returns how often it had opened the one before once more."""
+        again, self._opened_again = self._opened_again, 0
+        self.last_entry = entry
+        self.streak = self.streak + 1 if agrees else 0
+        return again
+
+    def reads_for(self, rank_index: int) -> bool:
+        """It is now known for which rank it reads. Returns whether that was not known before."""
+        first = self.rank_index < 0
+        self.rank_index = rank_index
+        return first
+
+    # -- the streams that it may be reading
+
+    def begins(self, streams: list[WorkerStream]) -> None:
+        """It probably begins to read one of these."""
+        self.streams = [*streams, *self.streams][:STREAMS_OF_A_PROCESS]
+
+    def strays(self, streams: list[WorkerStream]) -> None:
+        """It might be reading one of these, though nothing but its last open says so."""
+        self.streams = [*self.streams[: STREAMS_OF_A_PROCESS - len(streams)], *streams]
+
+    def put_first(self, stream: WorkerStream) -> None:
+        """This stream is the likeliest from now on."""
+        if not self.streams or self.streams[0] is not stream:
+            self.streams = [stream, *(other for other in self.streams if other is not stream)]
+
+    def put_second(self, streams: list[WorkerStream]) -> None:
+        """These streams are the likeliest but for the first."""
+        self.streams[1:1] = streams
+
+    def drop_unlikely(self) -> None:
+        """Keep as many streams as are worth a look."""
+        del self.streams[STREAMS_OF_A_PROCESS:]
 
 
 class _Fit(NamedTuple):
@@ -58,7 +140,7 @@ class _Now(NamedTuple):
     entry: int
     process: int
     parent: int
-    reader: Reader
+    reader: _Process
 
 
 class Tracker:
@@ -106,8 +188,8 @@ class Tracker:
         self._score = score
         self._reach = Reach(self.ranks, shape, lag, stream_length)
         self.nameless = Nameless(self.ranks, batch, lag, stream_length, epochs)
-        self._readers: OrderedDict[int, Reader] = OrderedDict()
-        self._families = Families()
+        self._readers: OrderedDict[int, _Process] = OrderedDict()
+        self._ranks_of_children: OrderedDict[int, frozenset[int]] = OrderedDict()  # by parent
         self._known: OrderedDict[tuple[int, int, int], None] = OrderedDict()  # epoch, rank, worker: somebody reads it
 
     def observe(self, entry: int, process: int, parent: int) -> Observed:
@@ -183,13 +265,13 @@ class Tracker:
             begun.add(rank_index)
         return match, given
 
-    def _observe_other(self, reader: Reader | None, entry: int, process: int, parent: int) -> Observed:
+    def _observe_other(self, reader: _Process | None, entry: int, process: int, parent: int) -> Observed:
         if process == NAMELESS:
             return self._observe_nameless(entry)
         found = occurrences(self._epochs, entry)
         if reader is None:
-            reader = self._readers[process] = Reader()
-            if len(self._readers) > REMEMBERED_READERS:
+            reader = self._readers[process] = _Process()
+            if len(self._readers) > REMEMBERED_PROCESSES:
                 self._readers.popitem(last=False)
             return self._begin(_Now(entry, process, parent, reader), found)
         now = _Now(entry, process, parent, reader)
@@ -207,7 +289,7 @@ class Tracker:
         self._readers.move_to_end(process)
         return self._begin(now, found)
 
-    def _fits(self, reader: Reader, found: list[Occurrence]) -> list[_Fit]:
+    def _fits(self, reader: _Process, found: list[Occurrence]) -> list[_Fit]:
         """Which of the occurrences the process can be at in the streams that it may be reading: the likeliest first.
 
         That is where it surely reads, as far as its threads overtake each other; then the nearest. A process with many
@@ -247,9 +329,9 @@ class Tracker:
         given: list[tuple[int, Given]] = []
         if stream.entered_at >= 0 and not self._move_rivals(stream, fits):
             given = self._take_beginning(stream.rank_index, stream.confirm())
-            self._families.add(now.parent, stream.rank_index)
+            self._note_rank(now.parent, stream.rank_index)
             self._known[self._worker_of(at)] = None
-            if len(self._known) > REMEMBERED_READERS:
+            if len(self._known) > REMEMBERED_PROCESSES:
                 self._known.popitem(last=False)
             if reader.reads_for(stream.rank_index) and self.trusts_shape:
                 self._score.count_late(now.process, stream.streak, stream.cell)
@@ -282,12 +364,21 @@ class Tracker:
         shared = len(at.epoch.codes(at.epoch.ids[at.rank_index].item(at.offset))) > 1 and len(at.epoch.ids) > 1
         return self._reach.may_begin(at, is_vacant=shared and self._worker_of(at) not in self._known)
 
+    def _note_rank(self, parent: int, rank_index: int) -> None:
+        """A child of the parent reads for the rank: the workers of a rank are children of the rank's process."""
+        known = self._ranks_of_children.get(parent, frozenset())
+        if parent and rank_index not in known:
+            self._ranks_of_children[parent] = known | {rank_index}
+            if len(self._ranks_of_children) > REMEMBERED_PROCESSES:
+                self._ranks_of_children.popitem(last=False)
+
     def _worker_of(self, at: Occurrence) -> tuple[int, int, int]:
         return at.epoch.epoch, at.rank_index, worker_and_turn(self.shape, at.x)[0]
 
     def _begin(self, now: _Now, found: list[Occurrence]) -> Observed:
         """The open fits no stream that the process may be reading: it may begin one."""
-        reach, family_rank = self._reach, self._families.only_rank(now.parent)
+        reach, ranks = self._reach, self._ranks_of_children.get(now.parent, frozenset())
+        family_rank = next(iter(ranks)) if len(ranks) == 1 else -1
 
         def order(at: Occurrence) -> tuple[bool, tuple[bool, int, int]]:
             return family_rank not in (-1, at.rank_index), reach.preference(at)

@@ -1,7 +1,7 @@
 """One worker's part of a rank's stream, and how far a process has read it.
 
 Pure. In: the shape of the loader, an epoch's streams, opens. Out: which entry the worker opens next. Used by
-`mlfs.follow.tracker`: a process has one or more worker streams that it may be reading (`mlfs.follow.readers`).
+`mlfs.follow.tracker`: a process has one or more worker streams that it may be reading.
 
 `mlfs.follow.shape` says which places of a rank's stream are a worker's, and what a turn is.
 """

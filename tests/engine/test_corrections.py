@@ -15,10 +15,10 @@ from fakes import Mount, running, simulate
 
 from mlfs.explain.misfit import disagreeing
 from mlfs.explain.screen import find_correction
+from mlfs.follow.evidence import STRANGER_READS
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
 from mlfs.follow.score import Cell
-from mlfs.follow.trial import STRANGER_READS
 from mlfs.job import parse_job
 from mlfs.orders.streams import build_streams
 

@@ -59,7 +59,7 @@ def test_evaluation_between_epochs_is_nothing_to_the_job(workers: int, eval_work
     last: Seen | None = None
     for process, entry, evaluates in in_turns(running, rng):
         last = job.observe(entry, process, process // 1000 * 1000 if process % 1000 else 1)
-        assert not last.restarted
+        assert not last.another_leads
         load(job)
         trained += not evaluates
         evaluated += evaluates
@@ -124,7 +124,7 @@ def test_evaluation_in_the_middle_of_an_epoch_is_nothing_to_the_job(
         running.append(interrupted(job, rank, train, evaluate, files, every, rng))
     trained = 0
     for process, entry, evaluates in in_turns(running, rng):
-        assert not job.observe(entry, process, process // 1000 * 1000 if process % 1000 else 1).restarted
+        assert not job.observe(entry, process, process // 1000 * 1000 if process % 1000 else 1).another_leads
         load(job)
         trained += not evaluates
     assert job.score.agreed == job.score.observed == trained

@@ -136,15 +136,15 @@ def test_a_script_that_is_started_again_is_followed_from_its_first_epoch(parent:
     read(job, 1, stop=100)
     assert job.ranks.epochs_begun() == range(1, 2)
     again = job.streams.epoch_ids(0, 0).tolist()
-    restarted = [job.observe(entry, 300, parent).restarted for entry in again[:64]]
+    restarted = [job.observe(entry, 300, parent).another_leads for entry in again[:64]]
     assert restarted.index(True) >= 31  # several batches: it is no chance
-    assert job.second_run.is_kin == (parent == 7)  # a worker of the same process, or another script's
+    assert job.from_start is not None
+    assert job.from_start.is_kin == (parent == 7)  # a worker of the same process, or another script's
     before = job.ranks
-    at = job.second_run.matcher.ranks[0].frontier if job.second_run.matcher else -1
-    job.restart()
+    assert job.follow_leading() is job
     assert job.ranks is not before
-    assert job.ranks.progress[0].frontier == at == 64
-    assert job.second_run.matcher is None
+    assert job.ranks.progress[0].frontier == 64
+    assert job.from_start is None
     assert [job.observe(entry, 300, parent).match for entry in again[64:70]] == [Match(0, p) for p in range(64, 70)]
     assert job.ranks.epochs_begun() == range(1, 1)
     assert None not in read(job, 1, process=300, stop=20)[1:]  # the epochs at hand are its own too
@@ -155,11 +155,11 @@ def test_what_seemed_to_be_a_second_run_is_forgotten() -> None:
     load(job)
     read(job, 0, stop=500)
     for entry in np.random.default_rng(0).integers(0, N, 40).tolist():
-        assert not job.observe(entry, 300, 9).restarted
+        assert not job.observe(entry, 300, 9).another_leads
     read(job, 0, process=400, stop=5)
-    assert job.second_run.matcher is not None
-    job.forget_restart()
-    assert job.second_run.matcher is None
+    assert job.from_start is not None
+    job.forget(job.from_start)
+    assert job.from_start is None
 
 
 def test_nothing_of_an_index_can_be_changed() -> None:

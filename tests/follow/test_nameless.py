@@ -177,9 +177,9 @@ def test_a_script_that_is_started_again_is_followed_from_its_start() -> None:
         loaded(job)
     restarted = 0
     for entry in reads_of(job, 2):
-        if job.observe(entry, NAMELESS, 0).restarted:
+        if job.observe(entry, NAMELESS, 0).another_leads:
             restarted += 1
-            job.restart()
+            job.follow_leading()
         loaded(job)
     assert restarted == 1
     assert job.finished

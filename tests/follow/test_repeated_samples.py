@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from loaders import Loader
 
+from mlfs.follow.evidence import FEWEST_READ_BEFORE
 from mlfs.follow.job import JobRun
-from mlfs.follow.second_run import FEWEST_READ_BEFORE
 from mlfs.job import parse_job
 from mlfs.orders.registry import build_order
 from mlfs.orders.streams import JobStreams
@@ -42,7 +42,7 @@ def drawn_run(ranks: int, repeats: int, workers: int, told: bool) -> JobRun:
                 continue
             process, entry = opened
             parent = process // 1000 * 1000 if process % 1000 else 1
-            assert not job.observe(entry, process, parent).restarted
+            assert not job.observe(entry, process, parent).another_leads
     return job
 
 
@@ -75,5 +75,5 @@ def test_reads_of_samples_that_nobody_has_read_are_no_second_run() -> None:
     ids = job.streams.epoch_ids(0, 0).tolist()
     for entry in ids[: FEWEST_READ_BEFORE - 1]:
         job.observe(entry, 100, 7)
-    assert not any(job.observe(entry, 200, 7).restarted for entry in ids[:100])
+    assert not any(job.observe(entry, 200, 7).another_leads for entry in ids[:100])
     assert job.ranks.progress[0].frontier == 100

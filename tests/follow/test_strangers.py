@@ -108,8 +108,8 @@ def run(drawn: Drawn, seed: int) -> tuple[JobRun, int]:
     stranger, read = drawn.stranger(rng), 0
 
     def observe(opened: tuple[int, int, int]) -> None:
-        if job.observe(*opened).restarted:
-            job.restart()  # as the daemon does
+        if job.observe(*opened).another_leads:
+            job.follow_leading()  # as the daemon does
 
     def strange_reads(count: int) -> int:
         opens = [opened for opened in (next(stranger, None) for _ in range(count)) if opened is not None]

@@ -115,15 +115,12 @@ class FakeJobs:
         """One open, as the engine digests it."""
         for job in list(self.running.values()):
             others = [other for other in self.running.values() if other is not job]
-            if job.member[entry] and job.observe(entry, process, parent, others=others).restarted:
-                if job.reads_as_told and job.registered is not None:
-                    job.registered.restart()
-                    job.registered.set_aside(False)
-                    await self.install(job.registered)
-                elif self.observer.explains_restart(job):
-                    job.forget_restart()
-                else:
-                    job.restart()
+            if job.member[entry] and job.observe(entry, process, parent, others=others).another_leads:
+                leading = job.leading
+                if leading is not None and leading is job.from_start and self.observer.explains_restart(job):
+                    job.forget(leading)
+                elif (followed := job.follow_leading()) is not job:
+                    await self.install(followed)
         self.observer.opened(entry, process, parent)
         for job in list(self.running.values()):
             self.load(job)

@@ -146,11 +146,9 @@ class EpochLeft(NamedTuple):
     epoch: int
 
 
-class StartedAgain(NamedTuple):
-    """A job's reads fit its first epoch and not the one that it was in.
-
-    Either the script runs again, or it repeats its first epoch's order. The driver decides, and installs the job anew
-    if it is a new run.
+class AnotherLeads(NamedTuple):
+    """A job's reads fit another explanation better than the one by which it is followed: another run of the script,
+    or the job as it was registered. The driver decides, and installs the job anew.
     """
 
     job: JobRun
@@ -197,5 +195,5 @@ class Count(NamedTuple):
 
 Command = (
     Fetch | KeepCopy | Abandon | Recall | Drop | Evict | Answer | OpenDirect | Refuse | LoadEpoch | CountReads
-    | ForgetReads | EpochBegan | EpochLeft | StartedAgain | JobFailed | Fault | Digested | Warn | WakeAt | Count
+    | ForgetReads | EpochBegan | EpochLeft | AnotherLeads | JobFailed | Fault | Digested | Warn | WakeAt | Count
 )  # fmt: skip

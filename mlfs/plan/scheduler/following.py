@@ -15,6 +15,7 @@ from mlfs.follow.nameless import NAMELESS
 from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.scheduler.beside import Beside
 from mlfs.plan.scheduler.commands import (
+    AnotherLeads,
     Command,
     CountReads,
     EpochBegan,
@@ -22,7 +23,6 @@ from mlfs.plan.scheduler.commands import (
     ForgetReads,
     JobFailed,
     LoadEpoch,
-    StartedAgain,
     Warn,
 )
 from mlfs.plan.scheduler.events import EpochKnown, Opened, ReadSeen
@@ -233,8 +233,8 @@ class Following:
 
     def _came(self, job: JobRecord, seen: Seen) -> None:
         """Act on what a job made of a read."""
-        if seen.restarted:
-            self._out.append(StartedAgain(job.run))
+        if seen.another_leads:
+            self._out.append(AnotherLeads(job.run))
             return
         if seen.given:
             self._over(job.uses.given_up(seen.given))

@@ -147,7 +147,7 @@ class Node:
             c.LoadEpoch: self._load_epoch,
             c.CountReads: self._count_reads,
             c.ForgetReads: self._count_reads,
-            c.StartedAgain: self._started_again,
+            c.AnotherLeads: self._another_leads,
             c.JobFailed: self._job_failed,
             c.WakeAt: self._wake_at,
         }
@@ -368,7 +368,7 @@ class Node:
     def _count_reads(self, _: c.CountReads | c.ForgetReads) -> None:
         self.tell(e.Planned(self._world.plan(self)))
 
-    def _started_again(self, command: c.StartedAgain) -> None:
+    def _another_leads(self, command: c.AnotherLeads) -> None:
         self._world.begins_anew(self, command.job)
 
     def _job_failed(self, command: c.JobFailed) -> None:

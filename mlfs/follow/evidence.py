@@ -1,0 +1,78 @@
+"""What a read is worth, and how much evidence decides: every number by which a job or a family of readers is judged.
+
+Pure. In: nothing. Out: a read, the bits that reads are worth, and the bars. Rivals of the order in force
+(`mlfs.follow.rival`) and families of readers (`mlfs.follow.families`) are judged by these and by nothing else. The
+bars were found by measuring, on drawn jobs and on real scripts: each says what goes wrong below it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+
+class Read(NamedTuple):
+    """A read of one of the job's samples."""
+
+    sample: int
+    process: int
+    parent: int
+    at_s: float
+
+
+MISS_BITS = 4.0
+"""What a read costs that comes otherwise than a rival predicts: until a loader's shape is known, about one in
+sixteen is in doubt."""
+
+
+def bits(agreed: float, observed: float, choices: int) -> float:
+    """What reads say for a rival. Args: choices: samples that each of them might have been of."""
+    return agreed * math.log2(max(2, choices)) - (observed - agreed) * MISS_BITS
+
+
+# -- a rival has proved itself
+
+SURE_STREAK = 8
+"""Predicted reads in a row, of one process, that are too many for chance, even in data sets of a few samples."""
+PROVED_READS, PROVED_SHARE = 32, 0.8
+"""Reads, and the share of them that must be predicted, where nobody reads eight in a row: a loader of many workers, and
+short epochs; and of a script that was started again, as each worker's first reads may be in doubt. Thirty-two are
+several batches, in which chance agrees now and then, and not in most."""
+
+# -- the script was started again
+
+LOST_READS = 8
+"""Reads none of which was predicted, before another run is looked for though reads are matched: one worker's or two
+batches' worth. A single one that was predicted says that the run under way still reads."""
+FEWEST_READ_BEFORE = 8
+"""Reads of another run, among the first 32, that must be of samples that were read before: by chance one or two are, in
+an order that repeats its samples; where fewer are, the first run had hardly begun, and the reads are still its own."""
+
+# -- before anybody has proved to read for the job
+
+FITTING_READS, FITTING_SHARE = 6, 0.5
+"""Reads of a family, and the share of them that is predicted, from which on it is no stranger: the first reads of each
+worker may be in doubt, and chance makes far fewer."""
+ALONE_READS = 512
+"""Reads of a family that has not proved itself after which it is seen anew, from where the job begins."""
+LOOK_BACK_AFTER = 64
+"""Reads after the first process has proved to read for the job, until families that read before it and don't fit count
+as strangers: so long the other ranks may take to prove themselves."""
+
+# -- once somebody has proved to read for the job
+
+STRANGER_READS = 16
+"""Reads that fit nothing before a family is a stranger: two batches of eight; a reader of the job proves itself with
+eight."""
+TRIAL_READS = 64
+"""Reads after which a trial begins anew where the ranks are by then. Another run of the script, which is known by its
+first 32 reads, shows in one trial."""
+EARLIER_READS = 512
+"""Reads of a family from before its trial that are kept: some batches of each worker, which may prove to be the job's
+with those of the trial. Where ranks have samples in common, it takes several trials to tell whose reads are whose."""
+HEIR_READS, HEIR_SILENCE_S = 32, 2.0
+"""Reads of a family, and seconds, through which nobody else reads the job, before the family is taken for the job's
+readers of today though it does not read as predicted: a script that was started again in another way."""
+ASTRAY_READS = 16
+"""Reads of a process that is kin of the job's readers and reads something else while they read as predicted, before it
+is a stranger all the same: another script of the same shell."""

@@ -1,0 +1,624 @@
+"""Which processes read for a job, and which are strangers to it: a backup, a colleague's `cp -r`, another script.
+
+Pure. In: reads of processes that are not known to read for the job, and what the job's own matcher knows. Out: whose
+each read is. Used by `mlfs.follow.job`, which matches what is the job's; what is a stranger's moves and judges nothing.
+
+Evidence belongs to *families*: the processes of one parent and program. A family has a state, and the one table below
+has all transitions with their causes. A process proves to read for the job when so many of its reads come as predicted
+that it is no chance; its family is proved with it, for good. A loader's workers are the family of those of the epoch
+before; the children of a proved process, and the parent of one, are its kin, and read for the job until they show that
+they don't.
+
+As long as nobody has proved himself, all reads are the job's: a registration that is wrong shows in them. Where several
+families read then, each is also seen alone. Afterwards the reads of all other families are on trial: rivals of
+their own match them (`mlfs.follow.rival`), and some of them are kept, in case they are the job's after all.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from mlfs.follow.evidence import (
+    ALONE_READS,
+    ASTRAY_READS,
+    EARLIER_READS,
+    FITTING_READS,
+    FITTING_SHARE,
+    HEIR_READS,
+    HEIR_SILENCE_S,
+    PROVED_READS,
+    STRANGER_READS,
+    TRIAL_READS,
+    Read,
+)
+from mlfs.follow.job_statistics import ReadersStatistics, Stranger
+from mlfs.follow.matching import StreamMatcher
+from mlfs.follow.plain_order import PlainOrder
+from mlfs.follow.rival import Claim, InForce, Rival
+from mlfs.follow.score import Open
+
+REMEMBERED_PROCESSES = 4096
+"""Processes whose family is remembered, and those that have proved themselves: loaders start new workers each epoch, so
+only the last ones matter."""
+MOST_FAMILIES = 64
+"""Families that are not the job's. The one that has not read for longest is forgotten first."""
+
+
+class State(Enum):
+    """Whose the reads of a family are."""
+
+    UNKNOWN = auto()
+    """The job's while nobody has proved himself; afterwards until a read does not fit."""
+    PROVED = auto()
+    """The job's: one of its processes has proved to read for it."""
+    KIN = auto()
+    """The job's: its parent has proved to read for it."""
+    HEIR = auto()
+    """The job's for now: nobody else reads, and what it reads shows what the script does today."""
+    ON_TRIAL = auto()
+    """Nobody's yet."""
+    STRANGER = auto()
+    """Not the job's."""
+
+
+class Cause(Enum):
+    """What changes the state of a family."""
+
+    PROVES = auto()
+    """One of its processes reads as predicted, so often that it is no chance."""
+    PARENT_PROVES = auto()
+    """Its parent does."""
+    DOES_NOT_FIT = auto()
+    """It reads what is not expected, somebody else has proved himself, and it is no kin of his."""
+    NOTHING_FITS = auto()
+    """A trial's reads fit no rival."""
+    JOINS = auto()
+    """It reads for a rank that nobody else reads for."""
+    INHERITS = auto()
+    """Nobody has read the job by its order for long, but this family reads it in another way."""
+    OTHERS_COME_BACK = auto()
+    """Those before an heir read as predicted again, or another heir has come."""
+    GOES_ASTRAY = auto()
+    """A kinsman reads something else while the others read as predicted: a family by itself, from now on."""
+    WAS_NOT_THE_JOBS = auto()
+    """Its reads from before anybody had proved himself don't fit, as somebody else's do."""
+    WALKS = auto()
+    """It walks the directories, nobody has proved himself, and another family reads in another order."""
+    WALKS_NO_MORE = auto()
+    """One of these three is over."""
+
+
+# state -> cause -> next state. Any transition that is missing here is a bug.
+TRANSITIONS: Final[dict[State, dict[Cause, State]]] = {
+    State.UNKNOWN: {
+        Cause.PROVES: State.PROVED,
+        Cause.PARENT_PROVES: State.KIN,
+        Cause.DOES_NOT_FIT: State.ON_TRIAL,
+        Cause.GOES_ASTRAY: State.STRANGER,
+        Cause.WAS_NOT_THE_JOBS: State.STRANGER,
+        Cause.WALKS: State.STRANGER,
+    },
+    State.PROVED: {Cause.WAS_NOT_THE_JOBS: State.STRANGER},
+    State.KIN: {Cause.PROVES: State.PROVED, Cause.WAS_NOT_THE_JOBS: State.STRANGER},
+    State.HEIR: {
+        Cause.PROVES: State.PROVED,
+        Cause.PARENT_PROVES: State.KIN,
+        Cause.DOES_NOT_FIT: State.ON_TRIAL,
+        Cause.OTHERS_COME_BACK: State.UNKNOWN,
+        Cause.GOES_ASTRAY: State.STRANGER,
+        Cause.WAS_NOT_THE_JOBS: State.STRANGER,
+    },
+    State.ON_TRIAL: {
+        Cause.PROVES: State.PROVED,
+        Cause.PARENT_PROVES: State.KIN,
+        Cause.JOINS: State.UNKNOWN,
+        Cause.INHERITS: State.HEIR,
+        Cause.NOTHING_FITS: State.STRANGER,
+        Cause.GOES_ASTRAY: State.STRANGER,
+        Cause.WAS_NOT_THE_JOBS: State.STRANGER,
+    },
+    State.STRANGER: {
+        Cause.PROVES: State.PROVED,
+        Cause.PARENT_PROVES: State.KIN,
+        Cause.JOINS: State.UNKNOWN,
+        Cause.INHERITS: State.HEIR,
+        Cause.WALKS_NO_MORE: State.UNKNOWN,
+    },
+}
+
+
+class Key(NamedTuple):
+    """A family: the parent, 0 where it is not known; the program's name; the process where it is a family by itself."""
+
+    parent: int
+    name: str
+    alone: int = 0
+
+
+NOBODYS = Key(0, "")
+"""The family of processes that ended before anybody saw whose children they are."""
+
+
+def nameless(process: int) -> str:
+    """The name of a process where nobody knows names."""
+    return ""
+
+
+class Trial:
+    """What a family's reads would be to the job, from one of them on.
+
+    Args:
+        rivals: the first that leads is believed. own: the job's matcher. others_read: it is known that others read.
+
+    Attributes:
+        reads: how many there were.
+    """
+
+    def __init__(self, rivals: Sequence[Rival], own: StreamMatcher, at_s: float, others_read: bool) -> None:
+        self.reads = 0
+        self._rivals = rivals
+        self._began_s = at_s
+        self._observed = -1 if others_read else own.score.observed
+        self._frontiers = [rank.frontier for rank in own.ranks]
+
+    def read(self, read: Read) -> None:
+        """One more read."""
+        self.reads += 1
+        for rival in self._rivals:
+            rival.read(read.sample, read.process, read.parent)
+
+    def is_silent(self, own: StreamMatcher) -> bool:
+        """Whether nobody has read the job since the trial began."""
+        return own.score.observed == self._observed
+
+    def leading(
+        self, read: Read, own: StreamMatcher, is_vacant: Callable[[int], bool], may_be_walk: bool
+    ) -> Rival | None:
+        """The rival that is to be believed after a read. Args: is_vacant: whether nobody reads for a rank."""
+
+        def has_room(rank: int) -> bool:
+            stood_still = rank >= 0 and own.ranks[rank].frontier == self._frontiers[rank]
+            return rank < 0 or is_vacant(rank) or stood_still or not read.parent
+
+        in_force = InForce(own, self.is_silent(own), may_be_walk, has_room)
+        return next((one for one in self._rivals if one.leads(read.process, in_force)), None)
+
+    def inherits(self, read: Read, own: StreamMatcher) -> bool:
+        """Whether nobody else has read the job for so long that the family's reads show what the script does now."""
+        long_enough = read.at_s < 0 or read.at_s - self._began_s >= HEIR_SILENCE_S
+        return self.is_silent(own) and long_enough and self.reads >= HEIR_READS
+
+    @property
+    def is_from_start(self) -> bool:
+        """Whether the family reads the job from its start. If others go on reading it, it was started twice."""
+        return any(one.claim is Claim.FROM_START and one.fits_all for one in self._rivals)
+
+
+class Family:
+    """Processes of one parent and program.
+
+    Attributes:
+        state: see State.
+        first_process: the one that was seen first. newest_process: the one that was seen last for the first time.
+        processes: how many were seen. reads: how many reads. order: whether it is plain. All three are of the time
+            before anybody has proved himself, or of that since it is kept apart.
+        last_read: the number of its last read among those before anybody has proved himself, 0 for none.
+        is_second_run: whether it was seen to read the job from its start.
+        waiting: its last reads, which will be matched if they prove to be the job's. earlier: those before its trial.
+        trial: None while none is under way.
+        alone: that it alone reads the job, where several families do; None before that is asked.
+    """
+
+    def __init__(self, key: Key, process: int, state: State) -> None:
+        self.key = key
+        self.state = state
+        self.alone: Rival | None = None
+        self.begin(process)
+        self.last_read = 0
+
+    def begin(self, process: int) -> None:
+        """Whose its reads are is asked anew."""
+        self.first_process = self.newest_process = process
+        self.processes = 1
+        self.reads = 0
+        self.order = PlainOrder()
+        self.is_second_run = False
+        self.waiting: deque[Read] = deque()
+        self.earlier: deque[Read] = deque(maxlen=EARLIER_READS)
+        self.trial: Trial | None = None
+
+    def move(self, cause: Cause) -> None:
+        """Change the state."""
+        self.state = TRANSITIONS[self.state][cause]
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether its reads are kept apart from the job's."""
+        return self.state is State.ON_TRIAL or self.state is State.STRANGER
+
+    def read_first(self, read: Read, number: int) -> None:
+        """One more read, before anybody has proved himself. Args: number: of the read among all."""
+        if not self.last_read:  # what it read beside an earlier run says nothing
+            self.begin(read.process)
+        self.reads += 1
+        self.last_read = number
+        self.order.read(read.sample, read.process)
+
+    def read(self, read: Read) -> None:
+        """One more read, which may prove to be the job's."""
+        if read.process != self.newest_process and self.waiting and read.process != self.waiting[-1].process:
+            self.newest_process = read.process
+            self.processes += all(seen.process != read.process for seen in self.waiting)
+        self.reads += 1
+        self.order.read(read.sample, read.process)
+        if len(self.waiting) == TRIAL_READS:
+            self.earlier.append(self.waiting.popleft())
+        self.waiting.append(read)
+
+    def begin_trial(self, trial: Trial) -> None:
+        """Only the last read, and those that follow, are on trial from now on."""
+        last = self.waiting.pop()
+        self.earlier += self.waiting
+        self.waiting.clear()
+        self.waiting.append(last)
+        self.trial = trial
+
+    def note_earlier(self, opens: Sequence[Open]) -> None:
+        """It made these reads before anybody knew that they were not the job's."""
+        for seen in opens:
+            self.order.read(seen.entry, seen.process)
+        self.reads += len(opens)
+        self.processes = max(self.processes, len({seen.process for seen in opens}))
+
+    def keep(self, reads: Iterable[Read]) -> None:
+        """It made these reads before all others that are kept."""
+        self.earlier = deque([*reads, *self.earlier], maxlen=EARLIER_READS)
+
+    def count(self, reads: int) -> None:
+        """It has made so many more reads; below 0: these will be told once more."""
+        self.reads = max(0, self.reads + reads)
+
+    def begin_run(self) -> None:
+        """The job's script runs anew, and nobody has proved himself."""
+        self.trial, self.alone, self.last_read = None, None, 0
+
+
+class Astray:
+    """Kin that has not proved itself: how it does, and how the others did meanwhile."""
+
+    __slots__ = ("agreed", "agreed_before", "parent", "process", "reads")
+
+    def __init__(self, process: int, parent: int, agreed_before: int) -> None:
+        self.process, self.parent = process, parent
+        self.reads = self.agreed = 0
+        self.agreed_before = agreed_before
+
+
+class Families:
+    """See the module. One object is for one run of the script.
+
+    Args:
+        name_of: the name of a process's program, "" where it is not known.
+
+    Attributes:
+        own: the processes that have proved themselves, with the rank that each reads for.
+    """
+
+    def __init__(self, name_of: Callable[[int], str]) -> None:
+        self.own: OrderedDict[int, int] = OrderedDict()
+        self._name_of = name_of
+        self._keys: OrderedDict[int, Key] = OrderedDict()  # by process
+        self._families: OrderedDict[Key, Family] = OrderedDict()  # whoever was kept apart, or read, last is last
+        self._parents: OrderedDict[int, None] = OrderedDict()  # of those in `own`: each is kin, whatever its family
+        self._astray: OrderedDict[int, Astray] = OrderedDict()
+        self._first_reads = self._first_families = 0  # before anybody has proved himself
+        self._heir: Family | None = None
+        self._heir_agreed = self._heir_since = 0
+
+    def begin_anew(self) -> Families:
+        """For another run of the script: the strangers stay known."""
+        anew = Families(self._name_of)
+        anew._keys.update((process, key._replace(alone=0)) for process, key in self._keys.items())
+        for key, family in self._families.items():
+            if family.state is State.STRANGER:
+                family.begin_run()
+                anew._families[key] = family
+        return anew
+
+    # -- who is who
+
+    def key_of(self, process: int, parent: int) -> Key:
+        """The family of a process. Its name is looked up once."""
+        if not parent:
+            return NOBODYS
+        key = self._keys.get(process)
+        if key is None or key.parent != parent:
+            name = self._name_of(process) if key is None else key.name
+            kin = (family.key for family in reversed(self._families.values()) if family.key.parent == parent)
+            name = name or next((of_kin.name for of_kin in kin), "")  # ended already: as its kin before it
+            key = self._keys[process] = Key(parent, name, 0 if key is None else key.alone)
+            _bound(self._keys, REMEMBERED_PROCESSES)
+        return key
+
+    def name_of(self, process: int) -> str:
+        """The name of a process's program, as it was when it read first."""
+        key = self._keys.get(process)
+        return (key.name if key is not None else "") or self._name_of(process)
+
+    def family_of(self, process: int, parent: int) -> Family:
+        """The record of a process's family."""
+        key = self.key_of(process, parent)
+        family = self._families.get(key)
+        if family is None:
+            is_kin = parent in self.own and not key.alone
+            family = self._families[key] = Family(key, process, State.KIN if is_kin else State.UNKNOWN)
+            self._forget_some()
+        return family
+
+    def _forget_some(self) -> None:
+        strange = [family.key for family in self._families.values() if family.is_apart or family.state is State.UNKNOWN]
+        if len(strange) > MOST_FAMILIES:
+            del self._families[strange[0]]
+        _bound(self._families, REMEMBERED_PROCESSES)
+
+    def are_the_jobs(self, process: int, parent: int, own: StreamMatcher) -> bool:
+        """Whether the reads of a process are the job's for now, though it may not have proved itself."""
+        if not self.own or process in self.own or self._is_kin(process, parent):
+            return True
+        family = self.family_of(process, parent)
+        if family.state is State.HEIR and own.score.agreed - self._heir_since - self._heir_agreed >= PROVED_READS:
+            family.move(Cause.OTHERS_COME_BACK)
+        return family.state is State.HEIR
+
+    def _is_kin(self, process: int, parent: int) -> bool:
+        """Whether a process is kin of those that have proved themselves."""
+        family = self.family_of(process, parent)
+        if not parent:
+            return not family.is_apart  # nobody knows: it has the benefit of the doubt
+        is_kin = family.state is State.PROVED or family.state is State.KIN
+        return is_kin or (process in self._parents and not family.key.alone)
+
+    def may_begin_a_rank(self, read: Read, own: StreamMatcher) -> bool:
+        """Whether a process of which nothing is known may begin to read for a rank that nobody reads for."""
+        if not self.own or self.is_apart(read.process, read.parent):
+            return False
+        vacant = any(self.is_vacant(index, own) for index in range(len(own.ranks)))
+        return vacant and own.fits(read.sample, read.process)
+
+    def is_vacant(self, rank_index: int, own: StreamMatcher) -> bool:
+        """Whether nobody has proved to read for a rank."""
+        for process, known in self.own.items():
+            if known < 0:  # it was not known yet when it proved itself
+                self.own[process] = own.rank_of(process)
+        return rank_index not in self.own.values()
+
+    def is_apart(self, process: int, parent: int) -> bool:
+        """Whether the reads of a process are kept apart from the job's."""
+        return self._kept_apart(process, parent) is not None
+
+    def is_on_trial(self, process: int, parent: int) -> bool:
+        """Whether the reads of a process are kept apart, and may yet prove to be the job's."""
+        family = self._kept_apart(process, parent)
+        return family is not None and family.state is State.ON_TRIAL
+
+    def walks(self, process: int, parent: int) -> bool:
+        """Whether a process is kept apart that reads in the order of the directories."""
+        family = self._kept_apart(process, parent)
+        return family is not None and family.order.is_plain
+
+    def _kept_apart(self, process: int, parent: int) -> Family | None:
+        family = None if process in self.own else self._families.get(self.key_of(process, parent))
+        return family if family is not None and family.is_apart else None
+
+    def prove(self, process: int, parent: int, rank_index: int) -> None:
+        """A process reads as predicted, so often that it is no chance."""
+        family = self.family_of(process, parent)
+        self._astray.pop(process, None)
+        self.own[process] = rank_index
+        _bound(self.own, REMEMBERED_PROCESSES)
+        if parent and family.state is not State.PROVED:
+            family.move(Cause.PROVES)
+        elif not parent and family.is_apart:  # nothing is known of the others that have no parent
+            family.move(Cause.JOINS)
+        family.alone = None
+        if parent and not family.key.alone:
+            self._parents[parent] = None
+            _bound(self._parents, REMEMBERED_PROCESSES)
+        for other in self._families.values():
+            of_child = other.key.parent == process and not other.key.alone
+            if of_child and other.state is not State.KIN and other.state is not State.PROVED:
+                other.move(Cause.PARENT_PROVES)
+
+    def statistics(self) -> ReadersStatistics:
+        """Frozen figures."""
+        strangers = (
+            Stranger(
+                family.first_process, family.key.parent, family.key.name,
+                family.processes, family.reads, family.order.is_plain, family.is_second_run,
+            )
+            for family in self._families.values()
+            if family.state is State.STRANGER
+        )  # fmt: skip
+        return ReadersStatistics(tuple(self.own), tuple(strangers))
+
+    # -- before anybody has proved himself
+
+    def walks_beside(self, read: Read) -> Family | None:
+        """The reader's family, if it walks the directories while somebody else reads in another order.
+
+        A script that does not shuffle walks the directories too. But nobody who walks them shows what the other does.
+        """
+        family = self.family_of(read.process, read.parent)
+        self._first_reads += 1
+        self._first_families += not family.last_read
+        family.read_first(read, self._first_reads)
+        beside = family.order.is_plain and any(
+            other.reads >= STRANGER_READS and not other.order.is_plain
+            for other in self._families.values()
+            if other.last_read and self._first_reads - other.last_read <= TRIAL_READS
+        )
+        if beside and not family.is_apart:
+            family.move(Cause.WALKS)
+        elif not beside and family.is_apart:
+            family.move(Cause.WALKS_NO_MORE)
+        self._families.move_to_end(family.key)
+        return family if beside else None
+
+    def reads_alone(self, read: Read, own: StreamMatcher, propose: Callable[[], Rival]) -> bool:
+        """Whether the reads of one family, seen alone, are those of the job, where several read.
+
+        Args:
+            own: the job's matcher, which has seen this read too. propose: that the job is read from its start.
+        """
+        if self.are_alone:
+            return False  # the job's own matcher sees it alone
+        family = self.family_of(read.process, read.parent)
+        rival = family.alone
+        if rival is None or rival.reads >= ALONE_READS:
+            before = [] if rival is not None else own.opens()
+            rival = family.alone = propose()
+            for seen in before:
+                if self.key_of(seen.process, seen.parent) == family.key:
+                    rival.read(seen.entry, seen.process, seen.parent)
+        else:
+            rival.read(read.sample, read.process, read.parent)
+        return rival.leads(read.process, InForce(own))
+
+    @property
+    def are_alone(self) -> bool:
+        """Whether no more than one family was seen before somebody proved himself."""
+        return self._first_families < 2
+
+    def fits_alone(self, opened: Open) -> bool:
+        """Whether a read is of a family that, seen alone, reads as predicted."""
+        family = self._families.get(self.key_of(opened.process, opened.parent))
+        alone = family.alone if family is not None else None
+        return alone is not None and alone.reads >= FITTING_READS and alone.share >= FITTING_SHARE
+
+    def seen_again(self, opened: Open) -> None:
+        """A read that may have been counted as a stranger's will be told once more."""
+        family = self._kept_apart(opened.process, opened.parent)
+        if family is not None:
+            family.count(-1)
+
+    def note_strangers(self, opens: Iterable[Open]) -> list[Family]:
+        """These reads turned out to be strangers'."""
+        reads: dict[Key, list[Open]] = {}
+        for seen in opens:
+            reads.setdefault(self.key_of(seen.process, seen.parent), []).append(seen)
+        found = []
+        for of_family in reads.values():
+            family = self._stranger(of_family[0].process, of_family[0].parent, Cause.WAS_NOT_THE_JOBS)
+            family.note_earlier(of_family)
+            found.append(family)
+        return found
+
+    def others_before(self, history: Iterable[Open]) -> list[Family]:
+        """Families that read before anybody had proved himself, are no kin, and did not read as predicted."""
+        reads: dict[Key, list[Open]] = {}
+        for seen in history:
+            if seen.process not in self.own and not self._is_kin(seen.process, seen.parent):
+                reads.setdefault(self.key_of(seen.process, seen.parent), []).append(seen)
+        unfit = [opens for opens in reads.values() if sum(seen.agrees for seen in opens) < FITTING_SHARE * len(opens)]
+        return self.note_strangers(seen for opens in unfit for seen in opens)
+
+    def _stranger(self, process: int, parent: int, cause: Cause) -> Family:
+        family = self.family_of(process, parent)
+        if not family.is_apart:
+            family.begin(process)
+        if family.state is not State.STRANGER:
+            family.move(cause)
+        self._families.move_to_end(family.key)
+        return family
+
+    # -- kin that reads something else
+
+    def kin_read(self, process: int, parent: int, agrees: bool, own: StreamMatcher) -> None:
+        """A read of kin that has not proved itself was matched."""
+        if not self.own:
+            return
+        if self._heir is not None and agrees and self.key_of(process, parent) == self._heir.key:
+            self._heir_agreed += 1
+        who = process if parent else 0  # processes that ended before anybody saw whose they are count as one
+        seen = self._astray.get(who)
+        if seen is None:
+            seen = self._astray[who] = Astray(process, parent, own.score.agreed - agrees)
+            _bound(self._astray, MOST_FAMILIES)
+        seen.reads += 1
+        seen.agreed += agrees
+
+    def gone_astray(self, own: StreamMatcher) -> list[Family]:
+        """Kin that read something else than what is predicted, while others read as predicted: strangers all the same.
+
+        Each process is a family by itself from now on.
+        """
+        found = []
+        for who, seen in list(self._astray.items()):
+            others = own.score.agreed - seen.agreed_before - seen.agreed
+            if seen.reads < ASTRAY_READS or 2 * seen.agreed >= seen.reads or others < ASTRAY_READS:
+                continue
+            del self._astray[who]
+            if not self._own_read_beside(seen, own.score.history):
+                continue  # chance: in an order that nobody knows, some reads of all processes seem to come as predicted
+            if seen.parent:
+                self._keys[seen.process] = self.key_of(seen.process, seen.parent)._replace(alone=seen.process)
+            family = self._stranger(seen.process, seen.parent, Cause.GOES_ASTRAY)
+            family.count(seen.reads - family.reads)
+            found.append(family)
+        return found
+
+    def _own_read_beside(self, seen: Astray, history: Iterable[Open]) -> bool:
+        """Whether processes that have proved themselves read as predicted since the other one began."""
+        opens = list(history)
+        begun = next((at for at, opened in enumerate(opens) if opened.process == seen.process), 0)
+        return sum(opened.agrees and opened.process in self.own for opened in opens[begun:]) >= ASTRAY_READS
+
+    # -- families that are kept apart
+
+    def keep_apart(self, process: int, parent: int) -> Family:
+        """The family of a process that is no kin of the job's readers: on trial, if nothing was known of it."""
+        family = self.family_of(process, parent)
+        if family.state is State.UNKNOWN or family.state is State.HEIR:
+            family.begin(process)
+            family.move(Cause.DOES_NOT_FIT)
+        self._families.move_to_end(family.key)
+        return family
+
+    def try_read(
+        self, family: Family, read: Read, own: StreamMatcher, propose: Callable[[], Sequence[Rival]], before: bool
+    ) -> Rival | None:
+        """A read of a family that is kept apart. Returns the rival that leads by it; and the family's state tells.
+
+        Args:
+            own: the job's matcher. propose: what the family's reads may be from now on. before: it came earlier.
+        """
+        family.read(read)
+        trial = family.trial
+        if trial is None or (trial.reads >= TRIAL_READS and not trial.is_silent(own)):
+            trial = Trial(propose(), own, read.at_s, others_read=before)
+            family.begin_trial(trial)
+        trial.read(read)
+        leading = trial.leading(read, own, lambda rank: self.is_vacant(rank, own), family.order.may_be_plain)
+        family.is_second_run = family.is_second_run or trial.is_from_start
+        if leading is not None and leading.claim is Claim.JOINS:
+            family.move(Cause.JOINS)
+        elif leading is None and trial.inherits(read, own) and not family.order.is_plain:
+            family.move(Cause.INHERITS)
+            self._inherits(family, own)
+        elif leading is None and trial.reads >= STRANGER_READS and family.state is State.ON_TRIAL:
+            family.move(Cause.NOTHING_FITS)
+        return leading
+
+    def _inherits(self, family: Family, own: StreamMatcher) -> None:
+        before = self._heir
+        if before is not None and before is not family and before.state is State.HEIR:
+            before.move(Cause.OTHERS_COME_BACK)
+        self._heir, self._heir_agreed, self._heir_since = family, 0, own.score.agreed
+
+
+def _bound(kept: OrderedDict[object, object] | OrderedDict, most: int) -> None:  # type: ignore[type-arg]
+    if len(kept) > most:
+        kept.popitem(last=False)
