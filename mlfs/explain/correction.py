@@ -25,9 +25,9 @@ from mlfs.explain.misfit import (
     LAST_OPENS,
     disagreeing,
     disagrees,
-    epochs_to_try,
     is_mere_walk,
     may_lack_set_epoch,
+    unexplained,
 )
 from mlfs.explain.port import Jobs, load_epochs
 from mlfs.explain.screen import find_correction
@@ -141,18 +141,28 @@ class RegisteredJob:
         self._count_search(len(disagreeing(score.history)), score.observed)
         log.info("job %s: reads don't come as registered; trying what else the script may do", job.name)
         drawing = drawing_of(job.spec, len(job.streams.sample_ids)) if job.streams.sample_ids.ndim == 1 else None
-        if drawing is not None and await self._find_place(drawing):
-            return
-        self._looked_at.add(LookedAt.WORDS)
-        if not self._is_followed(job) or not disagrees(job):
-            return
+        looked_near = trio.Event()  # near places are likelier than any variant, and take tenths of a second
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._set_aside_later)
-            explained = await self._find_variant()
-            nursery.cancel_scope.cancel()
-        if not explained:
-            self._looked_at.add(LookedAt.VARIANTS)
-            self._set_aside()
+
+            async def find_place() -> None:
+                if drawing is not None and await self._find_place(drawing, looked_near):
+                    nursery.cancel_scope.cancel()
+                self._looked_at.add(LookedAt.WORDS)
+                looked_near.set()
+
+            nursery.start_soon(find_place)
+            with trio.move_on_after(SET_ASIDE_AFTER_S) as in_time:
+                await looked_near.wait()
+            # Far places take seconds, and variants up to a minute: they are looked at side by side.
+            async with trio.open_nursery() as trying:
+                trying.start_soon(self._set_aside_later, in_time.deadline)
+                explained = self._is_followed(job) and disagrees(job) and await self._find_variant()
+                trying.cancel_scope.cancel()
+            if explained:
+                nursery.cancel_scope.cancel()
+            else:
+                self._looked_at.add(LookedAt.VARIANTS)
+                self._set_aside()
 
     def _count_search(self, opens: int, seen: int) -> None:
         """The search has so many opens to go by, the last of `seen`. The next search waits for twice as many more."""
@@ -166,9 +176,9 @@ class RegisteredJob:
 
     # -- nothing explains the reads
 
-    async def _set_aside_later(self) -> None:
+    async def _set_aside_later(self, at_s: float) -> None:
         """Trying all variants with millions of samples takes most of a minute: without the job it would not."""
-        await trio.sleep(SET_ASIDE_AFTER_S)
+        await trio.sleep_until(at_s)
         self._set_aside()
 
     def _set_aside(self) -> None:
@@ -196,16 +206,18 @@ class RegisteredJob:
         Args:
             moved_job: in place of the job as it is: with the beginning of an epoch that its reads have shown.
         """
-        job, shape, opens = self.job, self.job.matcher.shape, disagreeing(self.job.score.history)
-        seen, epochs = job.score.observed, epochs_to_try(job, opens)
+        job, shape, seen = self.job, self.job.matcher.shape, self.job.score.observed
         spec, streams = job.spec, job.streams
         if moved_job is not None and moved_job.streams is not None:
             spec, streams = moved_job.spec, moved_job.streams
-        families = Families(job)
-        found = await self._jobs.runner.run(
-            POOL, find_correction, spec, streams, opens, epochs, len(job.member),
-            shape.batch * max(1, shape.workers), [families.number_of(opened) for opened in opens],
-        )  # fmt: skip
+        families, found, opens = Families(job), None, list[Open]()
+        for opens, epochs in unexplained(job):
+            found = await self._jobs.runner.run(
+                POOL, find_correction, spec, streams, opens, epochs, len(job.member),
+                shape.batch * max(1, shape.workers), [families.number_of(opened) for opened in opens],
+            )  # fmt: skip
+            if found is not None:
+                break
         if found is None:
             log.info("job %s: no other registration that was tried explains the reads", job.name)
             return False
@@ -220,11 +232,14 @@ class RegisteredJob:
 
     # -- another place in the words of its generator
 
-    async def _find_place(self, drawing: Drawing) -> bool:
+    async def _find_place(self, drawing: Drawing, looked_near: trio.Event) -> bool:
         """Look for the epoch in the words of the registered seed's generator.
 
         Only one of a loader's workers reads from where the epoch begins, and it need not be the first that has read
         enough. So if the reads say nothing, the search looks once more when more processes have read enough by then.
+
+        Args:
+            looked_near: is set once it is known that no place nearby explains them.
         """
         job, n_samples = self.job, len(self.job.streams.sample_ids)
         begun = self._beginnings.latest(job)
@@ -234,7 +249,7 @@ class RegisteredJob:
                 begun = self._beginnings.latest(job)
                 continue
             ready, seen = processes_ready(begun, n_samples), job.score.observed
-            found = await self._place_of(drawing, begun, ready)
+            found = await self._place_of(drawing, begun, ready, looked_near)
             if found is not None:
                 return await self._go_on_at(drawing, begun, found.words, seen)
             before, begun = begun, self._beginnings.peek(job)
@@ -242,7 +257,9 @@ class RegisteredJob:
                 break  # an epoch that has begun meanwhile calls for a search of its own
         return False
 
-    async def _place_of(self, drawing: Drawing, begun: Beginning, ready: int) -> PlaceFound | None:
+    async def _place_of(
+        self, drawing: Drawing, begun: Beginning, ready: int, looked_near: trio.Event
+    ) -> PlaceFound | None:
         """The place at which the epoch begins, by its reads: looked for near where it should be, then far.
 
         Args:
@@ -257,6 +274,7 @@ class RegisteredJob:
         found = await runner.run(POOL, place_nearby, data_set, asked)
         if found is not None:
             return found
+        looked_near.set()
         attempt = self._attempt = Attempt(runner, self._jobs.clock, set())
 
         async def end_once_more_are_ready() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from statistics import median_low
+from typing import NamedTuple
 
 from mlfs.explain.evidence import SURE_SHARE
 from mlfs.follow.job import JobRun
@@ -81,19 +82,38 @@ def may_lack_set_epoch(job: JobRun) -> bool:
     return not any(cell.agreed > FEWEST_OPENS for (epoch, _), cell in job.score.cells.items() if epoch > first)
 
 
-def epochs_to_try(job: JobRun, opens: list[Open]) -> list[int]:
-    """The epochs that the disagreeing opens may belong to, the likeliest first.
+class Unexplained(NamedTuple):
+    """Opens that another registration has to explain, and the epochs that they may be of, the likeliest first.
 
     Where several epochs have the same order, the first that is tried is taken.
     """
+
+    opens: list[Open]
+    epochs: list[int]
+
+
+def unexplained(job: JobRun) -> list[Unexplained]:
+    """What is asked about a job whose reads disagree, one question after the other.
+
+    Opens of more than one epoch are cut to those of the last one: no epoch's order explains most of the others.
+    """
+    spec, opens = job.spec, disagreeing(job.score.history)
     before = [seen.cell.epoch for seen in list(job.score.history)[: -len(opens)] if seen.agrees]
-    if len(before) < FEWEST_BEFORE:
-        return [job.spec.start_epoch]  # nothing ever fitted: the script has just begun
-    last = median_low(before[-FEWEST_BEFORE:])  # one of them may be another epoch's by chance
-    epochs = list(range(last, min(last + 3, job.spec.epochs)))
+    an_epoch = max(1, job.streams.length(spec.start_epoch) * len(spec.ranks))
+    if len(before) < FEWEST_BEFORE:  # nothing ever fitted: the script has just begun, or it began some epochs ago
+        asked = [Unexplained(opens, [spec.start_epoch])]
+        passes = max(0, job.score.observed - FEWEST_OPENS) // an_epoch
+        last = min(spec.start_epoch + passes, spec.epochs - 1)
+        if last > spec.start_epoch:
+            asked.append(Unexplained(opens[-(job.score.observed - passes * an_epoch) :], [last, last - 1]))
+        return asked
+    passes = max(0, len(opens) - FEWEST_OPENS) // an_epoch
+    opens = opens[passes * an_epoch :]
+    last = median_low(before[-FEWEST_BEFORE:]) + passes  # one of them may be another epoch's by chance
+    epochs = list(range(min(last, spec.epochs - 1), min(last + 3, spec.epochs)))
     if len(epochs) > 1 and read_before(job, last, opens):
-        return [*epochs[1:], epochs[0]]
-    return epochs
+        epochs = [*epochs[1:], epochs[0]]
+    return [Unexplained(opens, epochs)]
 
 
 def read_before(job: JobRun, epoch: int, opens: list[Open]) -> bool:

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
+from math import log2
+from time import thread_time
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mlfs.errors import MlfsError
-from mlfs.explain.evidence import LEAST_BITS, beyond_chance, bits_of_hits
+from mlfs.explain.evidence import LEAST_BITS, SURE_SHARE, beyond_chance, bits_of_hits
 from mlfs.explain.hypothesis import Hypothesis, Origin
-from mlfs.explain.variants import Variant, variants
+from mlfs.explain.variants import OTHER_RANKS, Variant, pairs, variants
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.matching import Open
 from mlfs.follow.sentences import COUNTS_FROM_ONE, UNDER_WAY
@@ -39,6 +42,8 @@ LEAST_SHARE = 0.4
 SMALL_SEARCH = 5_000_000
 # And beyond so many it ends: they take some 40 s of a core.
 LONGEST_SEARCH = 400_000_000
+# Two mistakes at once are tried for so long, as this thread's time, singles included: some orders take milliseconds.
+LONGEST_FOR_PAIRS_S = 1.0
 # Where a script that is noticed so far into an epoch began to count its batches is not known.
 NEAR_THE_BEGINNING = 256
 # A script that begins an epoch shows one of its first 16 samples among the opens that disagree.
@@ -83,7 +88,11 @@ class Evidence(NamedTuple):
 
 
 class Screened(NamedTuple):
-    """A variant, the epoch in which it was compared with the opens, how well it did, and the job that it makes."""
+    """A variant, the epoch in which it was compared with the opens, how well it did, and the job that it makes.
+
+    Attributes:
+        surplus: the bits of its score that are left when it has paid for having been chosen.
+    """
 
     score: Score
     variant: Variant
@@ -91,6 +100,7 @@ class Screened(NamedTuple):
     spec: JobSpec
     streams: JobStreams
     families: frozenset[int]
+    surplus: float
 
 
 def evidence_of(opens: Sequence[Open], families: Sequence[int]) -> list[Evidence]:
@@ -125,14 +135,26 @@ def find_correction(
         families: of each open, the number of its process's family; empty: all are of one.
     """
     evidence = evidence_of(opens, families)
-    own = built_in(spec.sampler)
+    fields, reads = spec.model_dump(), _fields_of(spec.sampler)
+    singles = list(variants(fields, reads))
+    # What each choice of a mistake costs, in bits, and that of the epoch and of the families.
+    of_a_mistake, of_the_rest = log2(max(2, len(singles))), log2(len(evidence) * len(epochs))
     as_registered = [[streams.epoch_ids(epoch, rank) for rank in spec.ranks] for epoch in epochs if epoch >= epochs[0]]
     best: Screened | None = None
-    tried = computed = 0
-    for variant in variants(spec.model_dump(), own.fields if own else ()):
+    computed, begun_s = 0, thread_time()
+    for variant in chain(singles, pairs(fields, singles, _fields_of)):
+        if (
+            variant.mistakes > 1
+            and best is not None
+            and beyond_chance(best.surplus, 1)
+            and best.score.share >= SURE_SHARE
+        ):
+            break  # one mistake explains it
+        if computed > LONGEST_SEARCH or (variant.mistakes > 1 and thread_time() > begun_s + LONGEST_FOR_PAIRS_S):
+            break
         other = changed_job(spec, streams, variant.changes)
         for epoch in epochs if variant.epoch is None else [variant.epoch]:
-            if other is None or computed > LONGEST_SEARCH:
+            if other is None or epoch >= other[0].epochs:
                 continue
             ids = [other[1].epoch_ids(epoch, rank) for rank in other[0].ranks]
             was_small = computed <= SMALL_SEARCH
@@ -142,15 +164,23 @@ def find_correction(
             begins_elsewhere = variant.epoch is not None or "start_step" in variant.changes
             if not begins_elsewhere and any(_agree(ids, registered) for registered in as_registered):
                 continue  # not what sets the script apart
-            tried += len(evidence)
             screened = _best_of(EpochIndex(epoch, 0, ids, n_entries), evidence)
-            if screened is not None and (best is None or screened[0].bits > best.score.bits):
-                best = Screened(screened[0], variant, epoch, *other, screened[1])
-        if best is not None and best.score.exact and best.score.bits > 2 * LEAST_BITS:
+            if screened is None:
+                continue
+            surplus = screened[0].bits - variant.mistakes * of_a_mistake - of_the_rest
+            if best is None or surplus > best.surplus:
+                best = Screened(screened[0], variant, epoch, *other, screened[1], surplus)
+        if best is not None and best.score.exact and best.surplus > 2 * LEAST_BITS:
             break  # beyond doubt, and the likelier variants come first
-    if best is None or not beyond_chance(best.score.bits, tried):
+    if best is None or not beyond_chance(best.surplus, 1):
         return None
     return _correction(best, spec, round_)
+
+
+def _fields_of(sampler: str) -> Collection[str]:
+    """The fields that a sampler reads."""
+    own = built_in(sampler)
+    return own.fields if own is not None else ()
 
 
 def _agree(one: Sequence[Numbers], other: Sequence[Numbers]) -> bool:
@@ -163,23 +193,27 @@ def _agree(one: Sequence[Numbers], other: Sequence[Numbers]) -> bool:
 def _best_of(index: EpochIndex, evidence: Sequence[Evidence]) -> tuple[Score, frozenset[int]] | None:
     """How well an epoch's order explains the opens of those families of which it explains enough; None for none."""
     together, *alone = evidence
-    fitting = [one for one in alone if screen(index, one.entries, one.processes).share >= LEAST_SHARE]
+    samples = int(np.count_nonzero(np.greater_equal(index.code, 0)))
+    fitting = [one for one in alone if screen(index, samples, one.entries, one.processes).share >= LEAST_SHARE]
     families = frozenset[int]().union(*(one.families for one in fitting))
     if not alone or families == together.families:
-        score = screen(index, together.entries, together.processes)
+        score = screen(index, samples, together.entries, together.processes)
         return (score, together.families) if score.share >= LEAST_SHARE else None
     if not fitting:
         return None
     # A process is of one family, so the opens need not be in the order of time among families.
     entries, processes = (np.concatenate(of_all) for of_all in zip(*(one[:2] for one in fitting), strict=True))
-    return screen(index, entries, processes), families
+    return screen(index, samples, entries, processes), families
 
 
-def screen(index: EpochIndex, entries: Numbers, processes: Numbers) -> Score:
+def screen(index: EpochIndex, samples: int, entries: Numbers, processes: Numbers) -> Score:
     """Score an epoch's order against opens in the order of time.
 
     What counts are two opens in a row of one process: in the right order the second is the first's successor, but at
     the end of a batch; or a constant stride away (workers that take single samples in turn); or near (threads).
+
+    Args:
+        samples: how many different ones the epoch has. Ranks may read the same ones.
     """
     known: npt.NDArray[np.bool_] = np.greater_equal(index.code[entries], 0)
     order = np.argsort(processes[known], kind="stable")
@@ -189,12 +223,11 @@ def screen(index: EpochIndex, entries: Numbers, processes: Numbers) -> Score:
     ranks, offsets = np.divmod(codes, index.length)
     pairs = process[1:] == process[:-1]
     steps = np.where(ranks[1:] == ranks[:-1], np.diff(offsets), 0)[pairs]
-    n = max(2, index.length * len(index.ids))
     best = NO_SCORE
     for hits, ways, exact in _options(steps):
         count, total = int(np.count_nonzero(hits)), len(steps)
         # Half as much again: reads of distinct samples are not quite independent.
-        bits = bits_of_hits(count, total, min(0.99, 1.5 * ways / n))
+        bits = bits_of_hits(count, total, min(0.99, 1.5 * ways / max(2, samples)))
         if bits > best.bits:
             places = np.flatnonzero(pairs)[hits]
             seen = tuple(np.unique(ranks[places]).tolist())
@@ -239,7 +272,7 @@ def changed_job(spec: JobSpec, streams: JobStreams, changes: Mapping[str, Any]) 
 
 def _correction(best: Screened, registered: JobSpec, round_: int) -> Hypothesis | None:
     """The job to go on with: from where the opens are, for the ranks that read."""
-    score, variant, epoch, spec, streams, families = best
+    score, variant, epoch, spec, streams, families, _ = best
     # The batches count from where the loader began: from the epoch's beginning, unless that is far away.
     first = score.first - score.first % round_ if score.first > NEAR_THE_BEGINNING else 0
     changes: dict[str, object] = {"start_epoch": epoch, "start_step": first // streams.batch_files}
@@ -258,7 +291,8 @@ def _correction(best: Screened, registered: JobSpec, round_: int) -> Hypothesis 
         ranks = [best.spec.ranks[index] for index in score.ranks]
         changes["ranks"] = register["ranks"] = ranks
         if "world_size" not in variant.changes:
-            sentence = f"this mount is read by {_named(ranks)}, not by {_named(registered.ranks)}"
+            said = f"this mount is read by {_named(ranks)}, not by {_named(registered.ranks)}"
+            sentence = sentence.replace(OTHER_RANKS, said)
     made = changed_job(spec, streams, changes)
     return None if made is None else Hypothesis(made[0], Origin.VARIANT, made[1], sentence, register, families)
 
