@@ -12,22 +12,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable
-from typing import Protocol
 
 import trio
 
-from mountd.statistics import MountStatistics
+from mountd.statistics import MountStatistics, Parts
 
 # The pause after a text is so many times as long as that took, and no longer than this.
 PAUSE = 19
 LONGEST_PAUSE_S = 1.0
-
-
-class Source(Protocol):
-    """Whom the figures come from."""
-
-    def statistics(self) -> MountStatistics:
-        """All of them, frozen."""
 
 
 class _Coming:
@@ -41,7 +33,7 @@ class _Coming:
 class Figures:
     """See the module. Args: clock: seconds, to tell what a text costs."""
 
-    def __init__(self, source: Source, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, source: Parts, clock: Callable[[], float] = time.perf_counter) -> None:
         self._source = source
         self._clock = clock
         self._coming: dict[Hashable, _Coming] = {}

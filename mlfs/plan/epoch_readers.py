@@ -1,7 +1,7 @@
 """All reads to come: which node reads which sample in which epoch.
 
 Pure. In: the ranks' access streams, epoch by epoch, and which node each rank runs on. Out: readers by epoch and sample,
-from which `mlfs.plan.owners` places. Called by scripts/benchmark/plan.py, which measures planning a whole run.
+from which `mlfs.plan.owners` places. Called by `mlfs.engine.planner`.
 
 `Readers` holds one or two bytes for each read: 115 MB for 1.3 million samples, 90 epochs and 16 nodes, 2.6 GB for 14.2
 million samples and 1,024 nodes.
@@ -9,8 +9,8 @@ million samples and 1,024 nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,17 +21,6 @@ Nodes = npt.NDArray[np.unsignedinteger[Any]]
 # A rank's reads of samples that other ranks have read in the epoch already, as padding makes them. Up to so many are
 # noted one by one, which is quicker than the pass over the whole epoch that finds any number of them.
 _FEW = 64
-
-
-class EpochStreams(Protocol):
-    """The part of a job that is needed here. `mlfs.orders.streams.JobStreams` has it."""
-
-    @property
-    def epochs(self) -> int:
-        """How many epochs the job has."""
-
-    def epoch_ids(self, epoch: int, rank: int) -> Ids:
-        """The samples that a rank reads in an epoch, in read order; a negative id is no sample of this data set."""
 
 
 class Readers:
@@ -87,21 +76,3 @@ class Readers:
         rest = np.ones(len(ids), dtype=bool)
         rest[kept[first]] = False
         return np.stack([np.full(np.count_nonzero(rest), epoch), ids[rest], nodes[rest]], axis=1).astype(np.int64)
-
-
-def read_epochs(
-    streams: EpochStreams, node_of_rank: Sequence[int], n_samples: int, epochs: Iterable[int] | None = None
-) -> Iterator[Readers]:
-    """The readers of a job. They are yielded after each epoch, so that a plan can begin with the first one.
-
-    Args:
-        streams: the job.
-        node_of_rank: the node of each rank, 0 .. n_nodes-1.
-        n_samples: more than every id.
-        epochs: which ones are wanted, in that order (default: all).
-    """
-    wanted = list(range(streams.epochs) if epochs is None else epochs)
-    readers = Readers(n_samples, max(node_of_rank) + 1, len(wanted))
-    for epoch in wanted:
-        readers.add([(node, streams.epoch_ids(epoch, rank)) for rank, node in enumerate(node_of_rank)])
-        yield readers

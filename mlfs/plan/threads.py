@@ -128,11 +128,6 @@ def preprocessing_threads(model: SecondsByThreads, most: int, tolerance: float =
     return 1 + next(index for index, value in enumerate(seconds) if value <= good)
 
 
-def nearest_model(models: dict[float, PiecewiseLinear], size_bytes: float) -> PiecewiseLinear:
-    """The model of the nearest sample size (Section 4.1)."""
-    return models[min(models, key=lambda known: (abs(known - size_bytes), known))]
-
-
 def rates_by_threads(rates: Sequence[Curve], most: int) -> Floats:
     """Shape (most + 1, R): bytes per second of each route by number of threads, 0 to `most`."""
     return np.stack([curve.at(np.arange(most + 1)) for curve in rates], axis=-1)

@@ -63,7 +63,7 @@ def _run(case: Case) -> None:
 def _measure(case: Case) -> None:
     from mlfs.job import parse_job
     from mlfs.orders.registry import build_order
-    from mlfs.plan.epoch_readers import read_epochs
+    from mlfs.plan.epoch_readers import Readers
     from mlfs.plan.owners import place
 
     base_bytes = _peak_bytes()
@@ -74,7 +74,9 @@ def _measure(case: Case) -> None:
     order = build_order(spec, case.samples, None)
     first = int(order.rank_stream(0, 0)[0])
     first_s = time.perf_counter() - began
-    *_, readers = read_epochs(_Epochs(order, case.epochs), range(case.nodes), case.samples)
+    readers = Readers(case.samples, case.nodes, case.epochs)
+    for epoch in range(case.epochs):
+        readers.add([(node, order.rank_stream(epoch, node)) for node in range(case.nodes)])
     read_s = time.perf_counter() - began
     placement = place(sizes, readers.by_epoch, case.nodes, 1e9 * np.array(case.capacities_gb), copies_of=0)
     all_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu_began
@@ -90,17 +92,6 @@ def _measure(case: Case) -> None:
         f" Wanted: {case.wanted}",
         flush=True,
     )
-
-
-class _Epochs:
-    """The streams of an order as dataset indices, without a tree of files."""
-
-    def __init__(self, order: object, epochs: int) -> None:
-        self.order = order
-        self.epochs = epochs
-
-    def epoch_ids(self, epoch: int, rank: int) -> np.ndarray:
-        return self.order.rank_stream(epoch, rank)  # type: ignore[attr-defined, no-any-return]
 
 
 def _peak_bytes() -> int:

@@ -9,26 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlfs.plan.epoch_readers import Ids, Readers, read_epochs
+from mlfs.plan.epoch_readers import Readers
 
 N_SAMPLES = 9
 cluster = st.lists(
     st.lists(st.lists(st.integers(-1, N_SAMPLES - 1), max_size=8), min_size=3, max_size=3), min_size=1, max_size=6
 )
-
-
-class Listed:
-    """Streams written down: by epoch, by rank."""
-
-    def __init__(self, reads: list[list[list[int]]]) -> None:
-        self.reads = reads
-
-    @property
-    def epochs(self) -> int:
-        return len(self.reads)
-
-    def epoch_ids(self, epoch: int, rank: int) -> Ids:
-        return np.array(self.reads[epoch][rank], dtype=np.int64)
 
 
 def frequency_at(readers: Readers, node: int) -> list[int]:
@@ -39,8 +25,10 @@ def frequency_at(readers: Readers, node: int) -> list[int]:
 
 
 def readers_of(reads: list[list[list[int]]], node_of_rank: list[int]) -> Readers:
-    *_, last = read_epochs(Listed(reads), node_of_rank, N_SAMPLES)
-    return last
+    readers = Readers(N_SAMPLES, max(node_of_rank) + 1, len(reads))
+    for ranks in reads:
+        readers.add([(node, np.array(ids, dtype=np.int64)) for node, ids in zip(node_of_rank, ranks, strict=True)])
+    return readers
 
 
 @settings(deadline=None, max_examples=150)
@@ -56,23 +44,6 @@ def test_frequencies_count_every_read(reads: list[list[list[int]]], node_of_rank
     nodes = range(max(node_of_rank) + 1)
     for node in nodes:
         assert frequency_at(readers, node) == [count[s, node] for s in range(N_SAMPLES)]
-
-
-def test_the_first_epoch_is_there_before_the_second_is_asked_for() -> None:
-    asked: list[int] = []
-
-    class Watched(Listed):
-        def epoch_ids(self, epoch: int, rank: int) -> Ids:
-            asked.append(epoch)
-            return super().epoch_ids(epoch, rank)
-
-    steps = read_epochs(Watched([[[0, 1], [2]], [[2, 0], [1]]]), [0, 1], 3)
-    readers = next(steps)
-    assert set(asked) == {0}
-    assert readers.by_epoch[0].tolist() == [0, 0, 1]
-    assert frequency_at(readers, 0) == [1, 1, 0]
-    next(steps)
-    assert frequency_at(readers, 0) == [2, 1, 1]
 
 
 def test_many_nodes_need_two_bytes_and_too_many_are_refused() -> None:

@@ -13,7 +13,6 @@ from mlfs.plan.threads import (
     assign,
     in_proportion,
     load_s,
-    nearest_model,
     preprocessing_threads,
     rates_by_threads,
     topped_up,
@@ -166,8 +165,6 @@ def test_two_lines_are_found_again_and_give_the_fewest_threads_at_the_peak() -> 
     assert preprocessing_threads(model, 12) == 6
     with pytest.raises(ValueError, match="two lines need four"):
         PiecewiseLinear.fit([1, 2, 3], [3, 2, 1])
-    other = PiecewiseLinear.fit(threads, 2 * seconds)
-    assert nearest_model({100.0: model, 1000.0: other}, 800.0) is other
 
 
 def plain_fit(xs: list[float], ys: list[float]) -> float:

@@ -20,7 +20,6 @@ from mlfs.plan.threads import (
     assign,
     in_proportion,
     load_s,
-    nearest_model,
     preprocessing_threads,
     rates_by_threads,
     topped_up,
@@ -42,18 +41,18 @@ class GpuNode:
     preprocessing: Mapping[float, Curve] = field(default_factory=dict)
     preprocess_threads: int = 0
 
-    def models(self) -> dict[float, PiecewiseLinear]:
-        """The portfolio of Section 4.1: seconds for a byte by number of threads, for samples of several sizes."""
-        portfolio = {}
-        for size_bytes, curve in self.preprocessing.items():
-            threads, rates = np.array(curve.points).T
-            portfolio[size_bytes] = PiecewiseLinear.fit(threads, 1.0 / rates)
-        return portfolio
+    def preprocessing_model(self, sample_bytes: float) -> PiecewiseLinear:
+        """Seconds for a byte by number of threads: of the portfolio of Section 4.1 the model of the nearest size."""
+        threads, rates = np.array(self._of_size(sample_bytes).points).T
+        return PiecewiseLinear.fit(threads, 1.0 / rates)
 
     def preprocess_bytes_per_s(self, sample_bytes: float, threads: int) -> float:
         """How much that many threads preprocess of samples of about that size."""
+        return float(self._of_size(sample_bytes).at(threads))
+
+    def _of_size(self, sample_bytes: float) -> Curve:
         nearest = min(self.preprocessing, key=lambda known: (abs(known - sample_bytes), known))
-        return float(self.preprocessing[nearest].at(threads))
+        return self.preprocessing[nearest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ def coordinated(
         thread_s: given how many threads load, the seconds that one of them takes for a byte of each route, shape (R,).
     """
     every = loading + node.preprocess_threads
-    model = nearest_model(node.models(), sample_bytes)
+    model = node.preprocessing_model(sample_bytes)
 
     def preprocess_s(threads: int) -> float:
         return batch.size_bytes * model.at(threads) * node.gpus

@@ -64,7 +64,7 @@ def test_threads_move_to_loading_while_that_helps_and_preprocessing_keeps_up() -
 
 
 def test_the_model_of_the_nearest_sample_size_is_taken() -> None:
-    portfolio = node(6).models()
-    assert portfolio[1e5].at(6) == pytest.approx(3 * portfolio[1e6].at(6))
+    small, large = node(6).preprocessing_model(2e5), node(6).preprocessing_model(9e5)
+    assert small.at(6) == pytest.approx(3 * large.at(6))
     assert node(6).preprocess_bytes_per_s(2e5, 6) == 600.0
     assert node(6).preprocess_bytes_per_s(9e5, 6) == 1800.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from random import Random
-from typing import cast
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from mlfs.measure.rates import Rates
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.config import Limits, PlaceInfo
-from mlfs.plan.scheduler.routing import Rates as AskedRates
 from mlfs.plan.scheduler.scheduler import Scheduler
 
 
@@ -50,7 +48,7 @@ class Drawn:
 
     def scheduler(self) -> Scheduler:
         limits = Limits(self.window_bytes, 0, 5.0, 5.0)
-        return Scheduler(self.sizes.data, self.places(), limits, cast(AskedRates, Rates()))
+        return Scheduler(self.sizes.data, self.places(), limits, Rates())
 
     def runs(self) -> list[JobRun]:
         return [job_run(job, self.streams(job), 0, 1, self.sizes) for job in self.jobs]

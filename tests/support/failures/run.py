@@ -28,7 +28,6 @@ from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.config import Limits, PlaceInfo
 from mlfs.plan.scheduler.keeping import Plan
-from mlfs.plan.scheduler.routing import Rates as AskedRates
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.served.partition import footprints
 from mlfs.served.refill import Refill, refill_of
@@ -203,7 +202,7 @@ class Trial:
         """A node that begins, or comes back: what its disks held is found."""
         case, store = self.case, self.world.stores[number]
         limits = Limits(case.window_bytes, 0, case.hedge_s, case.timeout_s, LARGEST_WHOLE_BYTES)
-        scheduler = Scheduler(store.sizes, places, limits, cast(AskedRates, Rates()))
+        scheduler = Scheduler(store.sizes, places, limits, Rates())
         watch = Watch(scheduler, places)
         node = Node(number, self.heap, scheduler, places, self.world, self._traced(number, watch))
         if number < len(self.world.nodes):
