@@ -26,7 +26,7 @@ class First(NamedTuple):
 
 
 class AskedAgain:
-    """See the module. Called on the loop.
+    """Remembers first opens until their second one comes, or does not. Called on the loop.
 
     Args:
         given_up: (entry, reader, handle): who does not come.

@@ -27,7 +27,7 @@ class ReadFailureStatistics:
 
 
 class ReadFailures:
-    """See the module. Loop only.
+    """Counts them, and remembers the last one. Loop only.
 
     Args:
         path: the path of an entry, relative to the source.

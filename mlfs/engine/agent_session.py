@@ -32,7 +32,7 @@ LANDING_BYTES = 64 << 20
 
 
 class AgentSession:
-    """See the module.
+    """One agent's connection, landing memory and words, for as long as it is there.
 
     Attributes:
         node, nodes: the number of this node, and how many there are. about: what each has said of itself when it came.

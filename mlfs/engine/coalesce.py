@@ -12,7 +12,7 @@ import trio
 
 
 class Coalesced:
-    """See the module. Loop only; one task waits.
+    """Wakes one task, a moment after the first of several calls. Loop only.
 
     Attributes:
         called: whether the task is to go on anyway.

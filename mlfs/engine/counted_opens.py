@@ -18,7 +18,7 @@ MOST_REMEMBERED = 1 << 14
 
 
 class CountedOpens:
-    """See the module.
+    """Counts each open once, by the place that answered it.
 
     Args:
         sizes: bytes by entry.

@@ -45,7 +45,7 @@ class Answerable(Protocol):
 
 
 class Demand:
-    """See the module.
+    """Carries out the commands about those who wait.
 
     Args:
         timeout_s: the patience with a second try, for the message.
@@ -127,7 +127,7 @@ class Demand:
                 answered.append(cast(Answerable, waiter).in_place(0 if answered else gave))
         finally:
             self._fetcher.close_read()
-        if answered == [True]:
+        if answered == [True]:  # the one reader has the bytes: the loop need not be woken for what is left to do
             self._runner.unhurried()
         return fetched
 

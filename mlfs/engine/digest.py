@@ -50,7 +50,7 @@ def kin_of(pid: int) -> tuple[int, int]:
 
 
 class Digest:
-    """See the module.
+    """Collects opens and releases, and tells the scheduler of them together.
 
     Args:
         step: takes events for the scheduler. tell: hears of each open: entry, process, parent.

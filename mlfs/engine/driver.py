@@ -25,7 +25,7 @@ log = logging.getLogger("mlfs.engine")
 
 
 class Driver:
-    """See the module.
+    """Steps the scheduler: events in, one step at a time, commands out.
 
     Args:
         clock: seconds, monotone. do: has a command carried out, and never raises.

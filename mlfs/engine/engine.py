@@ -118,7 +118,7 @@ def _name_forgotten(_: None, error: BaseException | None) -> None:
 
 
 class Engine:
-    """See the module. `run` must be running for anything to move.
+    """All parts of one mount below the requests, wired together. `run` must be running for anything to move.
 
     Attributes:
         opens, ranges, holes, digest: what the request handlers call. shared: where jobs are registered, and end.

@@ -59,7 +59,7 @@ class WaitingPeer(Waiter):
 
 
 class Giving:
-    """See the module.
+    """Takes the samples that peers want, and answers the agent about each.
 
     Attributes:
         wanted: how many samples were asked for.

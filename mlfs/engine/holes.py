@@ -22,7 +22,7 @@ BLOCK_BYTES = 512  # of st_blocks, on all file systems
 
 
 class Holes:
-    """See the module.
+    """Answers SEEK_DATA and SEEK_HOLE.
 
     Args:
         patience_s: how long the source is waited for.

@@ -58,7 +58,7 @@ class _Over:
 
 
 class Lanes:
-    """See the module.
+    """Carries out fetches ahead of the readers, each a batch in a thread of its place.
 
     Args:
         cpu_clock: seconds that the calling thread has computed. most_kept_bytes: of what a lane collects.

@@ -25,7 +25,7 @@ Groups = Sequence[Sequence[int]]
 
 
 class LookedUp:
-    """See the module.
+    """Finds the changes that come with one: of the file itself, and of its other names.
 
     Args:
         regroup: called from the worker with the entries that are names of one file each: must have told

@@ -54,7 +54,9 @@ def seen_before(manifest: Manifest, scanned: ScanReport) -> NDArray[np.uint8]:
 
 
 class Looks:
-    """See the module. `look`, `way_to` and `was_read` run in worker threads, all else on the loop.
+    """Looks at entries of the source, and remembers which were looked at.
+
+    `look`, `way_to` and `was_read` run in worker threads, all else on the loop.
 
     Args:
         adopt: from a worker, takes over what a file or directory is now, in the manifest and in the kernel; the

@@ -96,7 +96,7 @@ class WaitingReader(Waiter):
 
 
 class Opens:
-    """See the module.
+    """Answers whether a file is in place, and takes readers who wait for one that is not.
 
     Attributes:
         ranges: for readers who read the source by ranges. counted: counts what was opened. clock: seconds, monotone.

@@ -87,7 +87,7 @@ class PeeringStatistics:
 
 
 class Peering:
-    """See the module."""
+    """Lets this node's agent in, and knows which nodes can be asked."""
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ class Shortage:
 
 
 class Shortages:
-    """See the module.
+    """Counts what the process was short of, and says so once.
 
     Args:
         limit: tells the limit of a resource; asked once a resource, when it is first met.

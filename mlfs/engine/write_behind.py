@@ -28,7 +28,7 @@ class _ToKeep(NamedTuple):
 
 
 class WriteBehind:
-    """See the module.
+    """Collects copies that places shall keep, and has a worker write them.
 
     Args:
         most_bytes: where the places' writer is this far behind, what comes is not kept: memory is bounded.

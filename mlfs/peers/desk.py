@@ -37,7 +37,7 @@ class _Request:
 
 
 class Desk:
-    """See the module.
+    """Asks the agent for samples, ahead or at once, and hands out the bytes that have landed.
 
     Args:
         send: has the agent take a packet; False when it does not.

@@ -21,7 +21,7 @@ _PAGE_BYTES = 4096
 
 
 class Landing:
-    """See the module.
+    """One memory file, divided into pieces.
 
     Attributes:
         fd: the memory, for the agent. size_bytes: of all of it.

@@ -43,7 +43,7 @@ class Flight:
 
 
 class Waiting:
-    """See the module.
+    """Knows who waits for which sample, and decides what is fetched for them and when they are answered.
 
     Attributes:
         waiters: by sample, those who wait for it, the first to come first; workers read it.
