@@ -1,7 +1,7 @@
 """One generator draws in each epoch: a permutation, a shuffle of the last one, or a sample.
 
 In: how the generator of an epoch is made, and what is drawn with it. Out: each epoch's indices. Called by
-`mlfs.orders.composed` and the samplers that are such compositions. The draws of an epoch may depend on all epochs before:
+`mlfs.orders.composed` and the samplers that are such compositions. An epoch's draws may depend on all epochs before:
 states of some of them are kept, which spares drawing from the first epoch on when a job goes back.
 """
 
