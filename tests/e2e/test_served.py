@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -179,38 +181,42 @@ def test_of_several_jobs_the_one_is_followed_that_reads_what_lies_at_the_path(so
             assert len(ServedSampler(mount.path / "c2", length=60)) == 60
 
 
-RANK = """
-import gc, sys, torch.distributed as dist
-from mlfs.torch import ServedSampler
-store, rank, path, seed, length = sys.argv[1:]
-dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{store}", rank=int(rank), world_size=2)
-sampler = ServedSampler(path, length=int(length), seed=int(seed))
-said = ""
-for epoch in (0, 1):
-    sampler.set_epoch(epoch)
-    try:
-        said += f"{len(list(sampler))} "
-    except Exception as error:
-        said += f"{error} "
-    dist.barrier()
-print(said)
-gc.freeze()  # see frameworks/served_script.py
-"""
+def read_as_rank(port: int, rank: int, path: Path, seed: int, length: int, said: Connection) -> None:
+    """What a rank of a group of two makes of two epochs: how many indices it is given, or the error."""
+    warnings.simplefilter("ignore")
+    torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    sampler = ServedSampler(path, length=length, seed=seed)
+    words = []
+    for epoch in (0, 1):
+        sampler.set_epoch(epoch)
+        try:
+            words.append(str(len(list(sampler))))
+        except Exception as error:
+            words.append(str(error))
+        torch.distributed.barrier()
+    said.send(" ".join(words))
 
 
 def words_of_ranks(paths: Sequence[Path], seeds: Sequence[int], lengths: Sequence[int] = (240, 240)) -> list[str]:
-    """What RANK prints in two processes of one group."""
+    """What `read_as_rank` says in two processes. They are forks, as each import of torch takes two seconds."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", RANK, port, str(rank), str(path), str(seed), str(length)],
-            stdout=subprocess.PIPE, text=True,
-        )
-        for rank, (path, seed, length) in enumerate(zip(paths, seeds, lengths, strict=True))
-    ]  # fmt: skip
-    return [rank.communicate(timeout=120)[0].strip() for rank in ranks]
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    ranks = []
+    for rank, of_rank in enumerate(zip(paths, seeds, lengths, strict=True)):
+        hears, said = context.Pipe(duplex=False)
+        process = context.Process(target=read_as_rank, args=(port, rank, *of_rank, said))
+        process.start()
+        said.close()
+        ranks.append((process, hears))
+    try:
+        assert all(hears.poll(120) for _, hears in ranks), "a rank says nothing"
+        return [hears.recv() for _, hears in ranks]
+    finally:
+        for process, _ in ranks:
+            process.kill()
+            process.join()
 
 
 @pytest.mark.parametrize(("seeds", "lengths"), [((1, 2), (240, 240)), ((1, 1), (240, 241))])

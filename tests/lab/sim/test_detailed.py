@@ -26,7 +26,7 @@ SMALL = {
     "nopfs-imagenet22k": (1024, 2),
     "nopfs-mnist": (8, 2),
     "nopfs-openimages": (128, 2),
-    "small-cluster": (40, 4),
+    "small-cluster": (40, 2),
     "thesis-s1": (2, 5),
     "thesis-s2": (40, 4),
     "thesis-s3": (60, 2),
