@@ -291,6 +291,10 @@ class Inference:
         walkers = self._reads.walkers()
         return lambda: self._reads.of(lambda process: process not in walkers)
 
+    def _shuffling(self) -> FirstReads:
+        """Those of them that have come."""
+        return self._may_shuffle()()
+
     async def _try_offered(self) -> bool:
         """Go by what explains other nodes' reads, if it is neither known here already nor refuted."""
         offered, self._offered = self._offered, []
@@ -335,7 +339,7 @@ class Inference:
 
     async def _data_sets(self) -> tuple[list[Candidate], set[int]]:
         """The data sets that the reads may be of, and the processes that have read enough of them."""
-        reads, needed, jobs = self._may_shuffle()(), self._needed, self._jobs
+        reads, needed, jobs = self._shuffling(), self._needed, self._jobs
         processes = reads.ready(needed)
         if not processes:
             return [], processes
@@ -371,7 +375,7 @@ class Inference:
                     continue
                 self._happens(Cause.FOUND)
                 if isinstance(event, Recipe):
-                    opens = self._may_shuffle()().opens()
+                    opens = self._shuffling().opens()
                     ranked = await self._jobs.runner.run(POOL, of_recipe, data_sets[event.data_set], event, opens)
                     installed = await self._install_found(ranked)
                 elif isinstance(event, SeedFound):
@@ -391,7 +395,7 @@ class Inference:
         self, candidate: Candidate, finding: Finding, draws: Sequence[Draw], lost: InferredJob | None
     ) -> list[Hypothesis]:
         """The hypotheses of a finding, by all that was read until now."""
-        reads = self._may_shuffle()()
+        reads = self._shuffling()
         seen = Seen(reads.heads(self._needed), reads.opens(), reads.kin())
         drawings, last = ([], 0) if lost is None else (lost.drawings, lost.last_epoch)
         return await self._jobs.runner.run(POOL, of_finding, candidate, finding, draws, drawings, last, seen)
@@ -416,7 +420,7 @@ class Inference:
         inferred = self._inferred.with_seed_of(found)
         if inferred is not None:
             if await self._inferred.learn_more(inferred, ranked):
-                self._are_explained(self._may_shuffle()())
+                self._are_explained(self._shuffling())
         elif self._lost is not None:  # meanwhile another epoch has begun
             self._lost.learn(ranked)
             await self._goes_on(self._lost)
