@@ -36,7 +36,7 @@ from mlfs.engine.looks import seen_before
 from mlfs.engine.mount_jobs import Listener
 from mlfs.engine.peering import PEER_LANES
 from mlfs.engine.recorder import Recorders
-from mlfs.engine.runner import DESCRIPTORS_A_THREAD, SPARE, Runner, ThreadRunner
+from mlfs.engine.runner import DESCRIPTORS_A_THREAD, SPARE, Runner
 from mlfs.engine.shortages import Shortages
 from mlfs.engine.statistics import EngineStatistics
 from mlfs.errors import ExitCode, MlfsError
@@ -214,7 +214,7 @@ class _Service:
         """Mount, serve, unmount."""
         shortages = Shortages()
         descriptors = share_descriptors()
-        runner = ThreadRunner(
+        runner = Runner(
             POOLS | {self.places.source.name: self.config.pfs_threads}, wait=self.channel.poll_wait,
             shortages=shortages, most_threads=descriptors.threads,
         )  # fmt: skip
@@ -557,7 +557,7 @@ def share_descriptors() -> Descriptors:
     return Descriptors(threads, free - KEPT_FREE - DESCRIPTORS_A_THREAD * threads)
 
 
-async def take_threads(runner: ThreadRunner, more: Mapping[str, int]) -> None:
+async def take_threads(runner: Runner, more: Mapping[str, int]) -> None:
     """Start the threads without which nothing can be served; raises MlfsError where they are not to be had.
 
     Args:

@@ -37,35 +37,6 @@ TRY_AGAIN_S = 1.0
 DESCRIPTORS_A_THREAD = 3
 
 
-class Runner(Protocol):
-    """Runs blocking calls beside the loop."""
-
-    async def run(self, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
-        """Run `call` in a thread of `pool` and return its result. Cancelled, it leaves the thread to finish alone."""
-
-    async def run_within(self, limit_s: float, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
-        """The same for a reader who waits. Raises: trio.TooSlowError when it takes longer than that."""
-
-    def start(self, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts, then: Then[T]) -> Call:
-        """On the loop: have a thread of `pool` run `call`, and tell `then` on the loop what became of it."""
-
-    def unhurried(self) -> None:
-        """From a worker, in a call that was started: the loop need not be woken for its result."""
-
-    def on_loop(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
-        """From a worker: run `call` on the loop, wait for it and return its result."""
-
-    def post(self, call: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
-        """From a worker: run `call` on the loop soon, without waiting."""
-
-
-class Call(Protocol):
-    """A call that was started."""
-
-    def give_up(self) -> None:
-        """On the loop: forget it. It is not made if no thread has begun it, and `then` is told nothing."""
-
-
 def start(runner: Runner, pool: str, call: Callable[..., Any], *args: object, then: Then[Any]) -> Call | None:
     """Start a call; where no thread is to be had it ends at once with that error."""
     try:
@@ -76,7 +47,7 @@ def start(runner: Runner, pool: str, call: Callable[..., Any], *args: object, th
 
 
 class LoopWait(Protocol):
-    """A wait of the loop outside of trio (mountd.poll_wait)."""
+    """A wait of the loop outside of trio. It is mountd.poll_wait's, and the engine does not know the daemon."""
 
     @property
     def calls(self) -> Calls:
@@ -96,22 +67,22 @@ class LoopWait(Protocol):
         """From a worker: end the wait."""
 
 
-class _Job:
+class Call:
     """A call, who is told of its end (None: nobody any more), and what became of it."""
 
     __slots__ = ("args", "call", "done", "error", "in_place", "result", "then")
 
-    def __init__(self, call: Callable[..., Any], args: tuple[Any, ...], then: Callable[[_Job], None]) -> None:
+    def __init__(self, call: Callable[..., Any], args: tuple[Any, ...], then: Callable[[Call], None]) -> None:
         self.call = call
         self.args = args
-        self.then: Callable[[_Job], None] | None = then
+        self.then: Callable[[Call], None] | None = then
         self.result: Any = None
         self.error: BaseException | None = None
         self.done = False  # as far as the loop knows
         self.in_place = False  # the task is not suspended: the loop itself waits where it is
 
     def give_up(self) -> None:
-        """The call is forgotten, and not made if no thread has begun it."""
+        """On the loop: forget it. It is not made if no thread has begun it, and `then` is told nothing."""
         self.then = None
 
     def outcome(self) -> Any:
@@ -133,7 +104,7 @@ class Calls:
     """
 
     def __init__(self) -> None:
-        self.owing: deque[_Job] = deque()
+        self.owing: deque[Call] = deque()
         self.busy = 0
         self.resuming = 0
 
@@ -141,7 +112,7 @@ class Calls:
         """A worker was given a call."""
         self.busy += 1
 
-    def finished(self, job: _Job) -> None:
+    def finished(self, job: Call) -> None:
         """From a worker: a call is over."""
         self.owing.append(job)
 
@@ -173,16 +144,16 @@ class _Worker:
 
     __slots__ = ("job", "wake")
 
-    def __init__(self, first: _Job | None) -> None:
-        self.job: _Job | None = first
+    def __init__(self, first: Call | None) -> None:
+        self.job: Call | None = first
         self.wake = os.eventfd(0, os.EFD_CLOEXEC)
 
-    def take(self) -> _Job:
+    def take(self) -> Call:
         """The job, which is not held here any longer."""
         job, self.job = self.job, None
-        return cast(_Job, job)
+        return cast(Call, job)
 
-    def sleep(self) -> _Job:
+    def sleep(self) -> Call:
         """Sleep until there is a job."""
         os.read(self.wake, 8)
         return self.take()
@@ -201,7 +172,7 @@ class _Starter:
         self._started = 0
         self._not_before_s = 0.0
 
-    def start(self, work: Callable[[_Worker, bool], None], first: _Job | None, name: str) -> _Worker | None:
+    def start(self, work: Callable[[_Worker, bool], None], first: Call | None, name: str) -> _Worker | None:
         """Start a thread that begins with a job, or asleep without one; None where no further one is to be had."""
         if first is not None and time.monotonic() < self._not_before_s:
             return None
@@ -230,7 +201,7 @@ class _Pool:
     """
 
     def __init__(
-        self, name: str, threads: int, finished: Callable[[_Job], None], starter: _Starter, spare: _Pool | None
+        self, name: str, threads: int, finished: Callable[[Call], None], starter: _Starter, spare: _Pool | None
     ) -> None:
         self.name = name
         self.threads = threads
@@ -239,7 +210,7 @@ class _Pool:
         self._spare = spare
         self._started = 0
         self._lock = threading.Lock()
-        self._waiting: deque[_Job] = deque()  # no thread was idle
+        self._waiting: deque[Call] = deque()  # no thread was idle
         self._idle: list[_Worker] = []
 
     def take(self, threads: int) -> bool:
@@ -249,7 +220,7 @@ class _Pool:
                 return False
         return True
 
-    def submit(self, job: _Job) -> None:
+    def submit(self, job: Call) -> None:
         """On the loop. The thread that was busy last is the first: what it needs is still in the processor's caches."""
         worker = self._idle_or_wait(job, wait=self._started >= self.threads)
         if worker is None:
@@ -266,7 +237,7 @@ class _Pool:
         worker.job = job
         os.eventfd_write(worker.wake, 1)
 
-    def _idle_or_wait(self, job: _Job, wait: bool) -> _Worker | None:
+    def _idle_or_wait(self, job: Call, wait: bool) -> _Worker | None:
         """An idle thread; where there is none the job waits for one, if it shall."""
         with self._lock:
             if self._idle:
@@ -275,7 +246,7 @@ class _Pool:
                 self._waiting.append(job)
             return None
 
-    def _start(self, first: _Job | None) -> bool:
+    def _start(self, first: Call | None) -> bool:
         worker = self._starter.start(self._work, first, f"{self.name}-{self._started + 1}")
         if worker is None:
             return False
@@ -305,8 +276,8 @@ class _Pool:
             del following
 
 
-class ThreadRunner:
-    """The daemon's runner. Made on the loop.
+class Runner:
+    """Runs blocking calls beside the loop. It is made on the loop.
 
     Args:
         pools: threads by pool name; a pool that is not named has `default_threads`.
@@ -340,15 +311,18 @@ class ThreadRunner:
         return all((self._pools.get(pool) or self._make(pool)).take(number) for pool, number in threads.items())
 
     async def run(self, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
-        """The task sleeps until the call is done. Cancelled, it leaves the thread to finish alone."""
+        """Run `call` in a thread of `pool` and return its result. Cancelled, it leaves the thread to finish alone."""
         await trio.lowlevel.checkpoint_if_cancelled()
         job = self._submit_task(pool, call, args)
         await self._resumed(job)
         return cast(T, job.outcome())
 
     async def run_within(self, limit_s: float, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
-        """While the loop has nothing else to do it sleeps right here: nothing is dearer than trio's passes, and its
-        timers, when a reader waits."""
+        """The same for a reader who waits. Raises: trio.TooSlowError when it takes longer than that.
+
+        While the loop has nothing else to do it sleeps right here: nothing is dearer than trio's passes, and its
+        timers, when a reader waits.
+        """
         await trio.lowlevel.checkpoint_if_cancelled()
         job = self._submit_task(pool, call, args)
         idle_s = min(limit_s, self._wait.idle_s()) if self._wait is not None else 0.0  # while the worker wakes up
@@ -358,9 +332,9 @@ class ThreadRunner:
         return cast(T, job.outcome())
 
     def start(self, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts, then: Then[T]) -> Call:
-        """The call goes to a thread now; `then` hears of its end behind the next request."""
+        """On the loop: have a thread of `pool` run `call`. `then` hears of its end there, behind the next request."""
 
-        def told(job: _Job) -> None:
+        def told(job: Call) -> None:
             try:
                 then(job.result, job.error)
             except Exception:  # a bug: it costs what was started, never the mount
@@ -369,26 +343,26 @@ class ThreadRunner:
         return self._submit(pool, call, args, told)
 
     def unhurried(self) -> None:
-        """The calling worker's result may wait until the loop wakes up anyway."""
+        """From a worker, in a call that was started: its result may wait until the loop wakes up anyway."""
         self._own.unhurried = True
 
-    def _submit_task(self, pool: str, call: Callable[..., Any], args: tuple[Any, ...]) -> _Job:
+    def _submit_task(self, pool: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Call:
         """Submit for the current task, which goes on when the call is done."""
         task = trio.lowlevel.current_task()
 
-        def resume(_: _Job) -> None:
+        def resume(_: Call) -> None:
             self._calls.reschedules()
             trio.lowlevel.reschedule(task)
 
         return self._submit(pool, call, args, resume)
 
-    def _submit(self, pool: str, call: Callable[..., Any], args: tuple[Any, ...], then: Callable[[_Job], None]) -> _Job:
-        job = _Job(call, args, then)
+    def _submit(self, pool: str, call: Callable[..., Any], args: tuple[Any, ...], then: Callable[[Call], None]) -> Call:
+        job = Call(call, args, then)
         (self._pools.get(pool) or self._make(pool)).submit(job)
         self._calls.begun()
         return job
 
-    async def _resumed(self, job: _Job) -> None:
+    async def _resumed(self, job: Call) -> None:
         def abandon(_: object) -> trio.lowlevel.Abort:
             job.give_up()
             return trio.lowlevel.Abort.SUCCEEDED
@@ -396,7 +370,7 @@ class ThreadRunner:
         await trio.lowlevel.wait_task_rescheduled(abandon)
         self._calls.resumed()
 
-    def _done_in_place(self, job: _Job, limit_s: float) -> bool:
+    def _done_in_place(self, job: Call, limit_s: float) -> bool:
         """Whether the job got done while the loop slept here."""
         job.in_place = True
         cast(LoopWait, self._wait).in_place(limit_s)
@@ -405,13 +379,13 @@ class ThreadRunner:
         return job.done
 
     def on_loop(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
-        """The calling worker waits until the loop has run the call."""
+        """From a worker: run `call` on the loop, wait for it and return its result."""
         if self._wait is not None:
             self._wait.interrupt()
         return trio.from_thread.run_sync(call, *args, trio_token=self._token)
 
     def post(self, call: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
-        """The loop runs the call soon; the calling worker goes on."""
+        """From a worker: run `call` on the loop soon, without waiting."""
 
         def shielded() -> None:
             try:
@@ -424,7 +398,7 @@ class ThreadRunner:
             self._wait.interrupt()
 
     def _make(self, name: str) -> _Pool:
-        def finished(job: _Job) -> None:
+        def finished(job: Call) -> None:
             hurried = not getattr(self._own, "unhurried", False)
             self._own.unhurried = False
             self._calls.finished(job)

@@ -9,7 +9,7 @@ import time
 import pytest
 import trio
 
-from mlfs.engine.runner import ThreadRunner
+from mlfs.engine.runner import Runner
 from mountd import poll_wait
 from mountd.poll_wait import PollWait, Worth
 
@@ -47,7 +47,7 @@ def test_workers_requests_and_calls_on_the_loop_come_through() -> None:
 
     async def main() -> None:
         wait = PollWait()
-        runner = ThreadRunner({}, wait=wait)
+        runner = Runner({}, wait=wait)
 
         def work(number: int) -> int:
             runner.post(posted.append, number)
@@ -93,7 +93,7 @@ def test_a_reader_waits_in_its_place_and_requests_and_timers_come_through() -> N
 
     async def main() -> None:
         wait = PollWait()
-        runner = ThreadRunner({"demand": 3}, wait=wait)
+        runner = Runner({"demand": 3}, wait=wait)
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(serve, wait)
@@ -123,7 +123,7 @@ def test_a_request_and_the_end_of_a_call_at_once() -> None:
 
     async def main() -> None:
         wait = PollWait()
-        runner = ThreadRunner({"demand": 1}, wait=wait)
+        runner = Runner({"demand": 1}, wait=wait)
 
         def work() -> None:
             time.sleep(0.002)  # the loop sleeps

@@ -9,7 +9,7 @@ import weakref
 
 import trio
 
-from mlfs.engine.runner import Calls, ThreadRunner
+from mlfs.engine.runner import Calls, Runner
 
 
 class Held:
@@ -23,7 +23,7 @@ async def _until(done: threading.Event) -> None:
 
 def test_a_pool_has_its_threads_and_the_rest_waits() -> None:
     async def main() -> None:
-        runner = ThreadRunner({"pool": 2})
+        runner = Runner({"pool": 2})
         busy, most, order = [0], [0], []
         lock = threading.Lock()
 
@@ -50,7 +50,7 @@ def test_a_pool_has_its_threads_and_the_rest_waits() -> None:
 
 def test_the_thread_that_was_busy_last_goes_first() -> None:
     async def main() -> None:
-        runner = ThreadRunner({"pool": 4})
+        runner = Runner({"pool": 4})
         barrier = threading.Barrier(4)
         with trio.fail_after(30):
             async with trio.open_nursery() as nursery:
@@ -67,7 +67,7 @@ def test_nothing_of_a_call_is_kept() -> None:
     """A result may be megabytes, or an open file: the thread that made it must not hold it while it waits."""
 
     async def main() -> None:
-        runner = ThreadRunner({"pool": 1})
+        runner = Runner({"pool": 1})
         with trio.fail_after(30):
             for _ in range(3):
                 result = weakref.ref(await runner.run("pool", Held))
@@ -80,7 +80,7 @@ def test_nothing_of_a_call_is_kept() -> None:
 
 def test_what_was_started_is_told_once_or_given_up() -> None:
     async def main() -> None:
-        runner = ThreadRunner({"pool": 1})
+        runner = Runner({"pool": 1})
         told: list[tuple[object, type | None]] = []
         go_on, over = threading.Event(), threading.Event()
 
@@ -127,7 +127,7 @@ def test_a_loop_is_not_woken_for_what_nobody_waits_for() -> None:
 
     async def main() -> None:
         wait = Lingering()
-        runner = ThreadRunner({"pool": 1}, wait=wait)
+        runner = Runner({"pool": 1}, wait=wait)
         told: list[bool] = []
 
         def work(hurried: bool) -> bool:
