@@ -65,11 +65,11 @@ _COMMANDS = {
     "plan": (
         "mlfs.lab.commands.plan",
         "add_parser",
-        "foretell a run: time of each epoch, stalls, PFS bytes, what to buy",
+        "predict a run: time of each epoch, stalls, PFS bytes, what to buy",
     ),
     "simulate": ("mlfs.lab.commands.simulate", "add_parser", "compare policies on a simulated cluster"),
     "calibrate": ("mlfs.cli.calibrate", "add_parser", "measure how fast the source, disks and memory are"),
-    "advise": ("mlfs.lab.commands.advise", "add_parser", "size a system: GPUs, parameter servers, mini-batch"),
+    "advise": ("mlfs.lab.commands.advise", "add_parser", "size a system: GPUs, parameter servers, mini-batch, workers"),
     "completion": ("mlfs.cli.completion", "add_parser", "print what a shell needs to complete the words of mlfs"),
 }
 

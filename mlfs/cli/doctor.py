@@ -24,7 +24,8 @@ examples:
   mlfs doctor --json | jq '.[] | select(.level != "ok")'
 
 ok: nothing to do. costs: mlfs works, and something is slower or missing.
-stops: mlfs cannot mount. How fast source and disks are says mlfs calibrate.
+stops: mlfs cannot mount.
+mlfs calibrate says how fast source and disks are.
 """
 _MARKS = {"ok": ("ok", "green"), "costs": ("costs", "yellow"), "stops": ("stops", "bold red")}
 _SOURCE_TIMEOUT_S = 5.0

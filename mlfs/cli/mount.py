@@ -80,7 +80,7 @@ def _add_cache_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--pfs-threads", metavar="N", help=text)
     text = "give up a read of the source after TIME (default: 30s)"
     group.add_argument("--source-timeout", metavar="TIME", help=text)
-    text = "find out the order of reads by yourself while no job is registered: on or off (default: on)"
+    text = "find out the order of reads while no job is registered: on or off (default: on)"
     group.add_argument("--infer", metavar="on|off", help=text)
     text = "where the list of files is saved (default: in ~/.cache/mlfs, or $XDG_CACHE_HOME/mlfs)"
     group.add_argument("--index", metavar="FILE", help=text)

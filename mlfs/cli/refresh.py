@@ -28,7 +28,7 @@ The view of a mount is that of its scan. After this command names that were
 added to the source are there, those that are gone are not, and files that were
 replaced have their new content. Readers go on meanwhile; what they have open
 stays as with any change of the source (docs/semantics.md). Jobs whose data set
-has not changed go on; of the others this command and mlfs status tell.
+has not changed go on; this command and mlfs status name the others.
 
 Ctrl-C while the source is scanned leaves the view as it was. A mount that was
 refreshed cannot join those of other nodes (mlfs peers): mount it again for that.

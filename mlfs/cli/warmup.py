@@ -30,7 +30,7 @@ examples:
                                          these files and directories only
 
 It reads the source with the mount's own threads (mlfs mount --pfs-threads), and
-only while no job needs them. What is in the caches is not read again: after
+only while no job needs them. It reads nothing that is in the caches: after
 Ctrl-C, run it again. It ends when everything is there, or the caches are full.
 
 Exit code 0: what was asked for is there, or as much as there is room for.
@@ -48,7 +48,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "warmup",
         help="fill the caches before training reads",
-        description="Have the mount's caches filled, in the order in which the data will be needed.",
+        description="Fill the mount's caches, in the order in which the data will be needed.",
         epilog=_EPILOG,
     )
     parser.add_argument("mount", metavar="MOUNT", help="the mount point")

@@ -56,8 +56,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "plan",
         usage="mlfs plan [-h] SOURCE --epochs N --step-time TIME ... [flags, see below]",
-        help="foretell a run: time of each epoch, stalls, PFS bytes, what to buy",
-        description="Foretell a training run from the data set's real sizes and measured or given bandwidths.",
+        help="predict a run: time of each epoch, stalls, PFS bytes, what to buy",
+        description="Predict a training run from the data set's real sizes and measured or given bandwidths.",
         epilog=_EPILOG,
     )
     parser.add_argument("source", metavar="SOURCE", help="the directory with the training files")
