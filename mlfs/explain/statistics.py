@@ -11,7 +11,7 @@ from enum import StrEnum
 
 WHY_UNKNOWN = (
     "its seed comes from the operating system (a tf.data shuffle without one), or it takes more than a seed (weights, a"
-    " buffer): give the script a seed and register it, or record a run; docs/inference.md says what is not found"
+    " buffer): give the script a seed and register it, or record a run; docs/following.md says what is not found"
 )
 
 
