@@ -163,8 +163,8 @@ def assign(
         tolerance_s: tau; a GPU that is off by less keeps its share in proportion to its queue.
 
     Returns:
-        (..., M), each at least 1, together at most `most`. Where the GPUs of a node want more, they get what lets them
-        end at the same time (eq. 3).
+        (..., M), each at least 1, together at most `most`. If the GPUs of a node want more, they get what lets them end
+        at the same time (eq. 3).
 
     Raises:
         ValueError: fewer threads than GPUs.

@@ -1,4 +1,4 @@
-"""What is fetched ahead for strangers: readers who are of no job, and whose next reads are likely.
+"""Fetches ahead for strangers: readers who are of no job, and whose next reads are likely.
 
 Pure. In: what a stranger reads next, as `mlfs.follow.job` says with each of his reads where his order is plain, and
 `mlfs.plan.scheduler.neighbours` where nobody follows him. Out: samples to fetch, while no
@@ -25,7 +25,7 @@ MOST_PROCESSES = 64
 
 
 class Beside:
-    """See the module.
+    """The uses of strangers that are counted ahead, and the samples that strangers are likely to read next.
 
     Invariant: each sample of `_until_s` counts once in `SampleTable.pending`, and no other use is counted here.
     """
@@ -51,7 +51,7 @@ class Beside:
             self._go_on.popitem(last=False)
 
     def statistics(self) -> NeighboursStatistics:
-        """What was learned of reads that no job follows."""
+        """Frozen figures of the reads that no job follows."""
         return self._neighbours.statistics()
 
     def fetch(self, now_s: float, reserve: Callable[[int], bool]) -> None:
@@ -79,11 +79,11 @@ class Beside:
         return int(sample in self._until_s)
 
     def read(self, sample: int) -> bool:
-        """A stranger reads a sample. Whether its last counted use is over by that."""
+        """A stranger reads a sample. Returns whether its last counted use is over by that."""
         return self._until_s.pop(sample, None) is not None and self._over(sample)
 
     def expired(self, now_s: float) -> list[int]:
-        """The stranger did not come: samples whose last counted use is over by that."""
+        """Give up uses whose stranger did not come. Returns the samples whose last counted use is over by that."""
         over = []
         while self._until_s and next(iter(self._until_s.values())) <= now_s + SAME_TIME_S:
             sample, _ = self._until_s.popitem(last=False)
@@ -92,7 +92,7 @@ class Beside:
         return over
 
     def give_back(self) -> list[int]:
-        """A job needs the room: the same."""
+        """Give up all uses, as a job needs the room. Returns the samples whose last counted use is over by that."""
         return self.expired(float("inf"))
 
     def next_due_s(self) -> float:

@@ -1,4 +1,4 @@
-"""What the scheduler knows of its node from the start: its places, and its limits.
+"""The node as the scheduler knows it from the start: its places, and its limits.
 
 Pure. In: what the daemon's configuration or the simulator's scenario says. Out: frozen records.
 """
@@ -15,8 +15,8 @@ SOURCE: Final = 0
 """The number of the source among a node's places."""
 
 SAME_TIME_S: Final = 1e-6
-"""A driver's clock may round the time at which it was asked to wake the scheduler: so much too early is in time. It is
-far below any waiting time, and above the error of rounding seconds in floating point."""
+"""A driver's clock may round the time at which it was asked to wake the scheduler, so this much too early is in time.
+It is far below any waiting time, and above the error of rounding seconds in floating point."""
 
 
 LARGEST_KEPT_BYTES: Final = 64 << 20

@@ -7,8 +7,8 @@ that this node evicts (`Plan.evicts_by`; `mlfs.plan.next_use`, docs/decisions/re
 stays: for orders that read each sample once an epoch evicting gains nothing.
 
 Copies go in rounds, one at a time: looking at all samples' next needs takes about 90 ms a million samples, so each
-round frees a part of the room. What is staged already needs no copy for its next read: needs are counted from where the
-look-ahead is. A copy that a fetch is about to take its bytes from stays.
+round frees a part of the room. A sample that is staged already needs no copy for its next read, so needs are counted
+from where the look-ahead is. A copy that a fetch is about to take its bytes from stays.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def furthest_first(held: Ids, needed: Needs, reads: Ids) -> Ids:
     """The samples that are held, the one needed furthest ahead first.
 
     Args:
-        reads: how often each sample is read in the whole run. Of those that are not needed in any epoch at hand the one
-            that is read least goes first.
+        reads: how often each sample is read in the whole run. Among those that are not needed in any epoch at hand the
+            one that is read least goes first.
     """
     return held[np.lexsort((reads[held], -needed[held]))]
 
 
 class Evicting:
-    """See the module."""
+    """Chooses the copies that make room, place by place, one round at a time."""
 
     def __init__(self, table: SampleTable, keeping: Keeping, out: list[Command]) -> None:
         self._table = table
@@ -141,7 +141,7 @@ class Evicting:
 
 
 def _streams(jobs: Mapping[int, JobRecord]) -> Iterable[tuple[Ids, int]]:
-    """What each rank of each job has still to be looked at, and how far ahead of its look-ahead that is."""
+    """The rest of each rank's stream in the epochs at hand, and how far it lies ahead of the rank's look-ahead."""
     for job in jobs.values():
         for rank, cursor in enumerate(job.uses.cursors):
             for index in job.run.epochs.at_hand.values():

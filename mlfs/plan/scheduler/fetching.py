@@ -22,7 +22,7 @@ from mlfs.plan.scheduler.states import SampleTable, Verb
 
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
-    """What `status` shows of a pool of lanes: samples that wait, lanes at work, lanes that may work."""
+    """A pool of lanes, for the status: samples that wait, lanes at work, lanes that may work."""
 
     queued: int
     working: int
@@ -30,7 +30,7 @@ class PoolStatistics:
 
 
 class Fetching:
-    """See the module.
+    """The fetches under way, and the queues of samples that wait for a lane.
 
     Attributes:
         peers_missed: samples that were asked of peers and had to come from somewhere else.
@@ -88,7 +88,7 @@ class Fetching:
                 self._queues[pool] = PoolQueue(pool, place.lanes, peer)
 
     def statistics(self) -> dict[int, PoolStatistics]:
-        """What `status` shows, a frozen record a pool."""
+        """Frozen figures of each pool, by its number."""
         return {
             pool: PoolStatistics(len(queue.items), queue.working, queue.governor.allowed)
             for pool, queue in self._queues.items()
@@ -102,7 +102,7 @@ class Fetching:
     # -- ahead of the readers
 
     def reserve_beside(self, sample: int, now_s: float) -> bool:
-        """Queue a sample that is ABSENT for a stranger, if no job's sample waits for a lane of its place."""
+        """Queue a sample that is ABSENT for a stranger; False where a job's sample waits for a lane of its place."""
         place = self._routing.ahead(sample, self._table.held_by[sample], self._keeping.owner(sample), now_s)
         items = self._queues[self._pool_of[place]].items
         if any(wanted.job for wanted in items):
@@ -192,7 +192,7 @@ class Fetching:
     def hangs(self, sample: int) -> None:
         """A reader has waited too long for a lane's fetch of the sample: another lane may work in its place.
 
-        What lies behind the sample in the lane's batch is asked back, the last one first: see `recalled`.
+        The samples behind it in the lane's batch are asked back, the last one first: see `recalled`.
         """
         running = self._running.get(self._flying.get(sample, 0))
         if running is not None and not running.hangs:
@@ -206,7 +206,7 @@ class Fetching:
             self.reserve(wanted.sample, wanted.job, wanted.epoch, now_s, first=True)
 
     def reroute(self, samples: Sequence[int] | None = None) -> None:
-        """Who owns what has changed: queued samples go to where they are got fastest by now. Args: None for all."""
+        """Queue samples where they are got fastest by now, as their owners have changed. Args: None for all."""
         moved: dict[int, list[Wanted]] = {}
         for sample in list(self._queued) if samples is None else [s for s in samples if s in self._queued]:
             wanted, held_by = self._queued[sample], self._table.held_by[sample]
@@ -225,7 +225,7 @@ class Fetching:
             items.extend(wants)
 
     def peer_lost(self, place: int) -> None:
-        """What is queued at a peer that does not answer comes from where it is got fastest without it."""
+        """Queue elsewhere what was to come from a peer that does not answer."""
         self.reroute([wanted.sample for wanted in self._queued.values() if wanted.place == place])
 
     # -- for a reader who waits

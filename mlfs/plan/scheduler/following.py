@@ -34,7 +34,7 @@ from mlfs.plan.scheduler.window import Window
 
 
 class Following:
-    """See the module.
+    """The jobs that are followed. It makes their records and drops them, and gives each read to the jobs.
 
     Attributes:
         records: the jobs' records by number, in the order in which the jobs came. Others may read them.
@@ -86,9 +86,9 @@ class Following:
         return job
 
     def _jobs_changed(self) -> None:
-        """Tell others of the jobs that there are.
+        """Tell others which jobs there are, and which samples are read by jobs that have not read all that they will.
 
-        What is kept depends on which samples jobs read that have not read all that they will, also those given up.
+        A job that was given up still reads its samples, so copies of them are worth keeping.
         """
         jobs = self._records.values()
         self.jobs = {job.run.name: job.run for job in jobs}
@@ -335,7 +335,7 @@ NOT_MATCHED = Matched()
 
 
 class Opening:
-    """What jobs made of reads whose readers still wait for the sample.
+    """Reads that were matched, and whose readers still wait for the sample.
 
     In: reads as they were matched when readers asked, then the readers who go on or are refused. Out: what is counted
     only then. A read is matched when the reader asks, because a process with several threads asks in the order of its
@@ -353,7 +353,7 @@ class Opening:
             self._waiting.popitem(last=False)
 
     def over(self, sample: int, process: int) -> Matched:
-        """The process waits no more: what its read was matched to."""
+        """The process waits no more. Returns what its read was matched to."""
         waiting = self._waiting.get((sample, process))
         if waiting is None:
             return NOT_MATCHED

@@ -1,9 +1,9 @@
 """A job's record: all that the scheduler knows of one job.
 
-Pure. Each part of the scheduler has a slot in the record for what it knows of a job, and keeps nothing of the job
-anywhere else: a job that ends is forgotten by dropping its record (`mlfs.plan.scheduler.following` does it). What is
-under way for a job names it by the record's number: a fetch, a reader who waits, a file that is open. Where one of them
-comes to its end after the job did, there is no record of that number any more, and nothing is counted.
+Pure. Each part of the scheduler has a slot in the record for its own knowledge of a job, and keeps nothing of the job
+anywhere else. So a job that ends is forgotten by dropping its record, which `mlfs.plan.scheduler.following` does. A
+fetch that is under way for a job, a reader who waits, a file that is open: they name the job by the record's number. If
+one of them comes to its end after the job did, there is no record of that number any more, and nothing is counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mlfs.plan.scheduler.reading_times import ReadingTimes
 
 
 class JobRecord:
-    """See the module.
+    """One job: its run, and a slot for each part of the scheduler.
 
     Args:
         number: one that no job has had.

@@ -1,4 +1,4 @@
-"""What this node keeps of what it fetches, and in which of its places.
+"""Decides which fetched samples this node keeps, and in which of its places.
 
 Pure. In: the plan (mlfs.plan.owners), the places' budgets, samples about to be fetched, copies that came or went. Out:
 the places that shall keep a sample. Room is promised when a fetch begins, until the copy is kept, so that no budget is
@@ -6,9 +6,9 @@ promised twice.
 
 Without a plan a node keeps what comes first: where no sample is read twice within an epoch, any copies that stay save
 equally many reads (docs/model.md, "The bound"). With a plan it keeps what it reads most, and in a cluster only what it
-owns or copies. What no job reads is kept in room that no job can fill: a stranger who reads everything beside a job
-takes no place from the job's samples. Copies that no job reads any more make room for those that one reads, on a node
-without peers (`mlfs.plan.scheduler.evicting`): where nodes plan together, others may count on them.
+owns or copies. Samples that no job reads are kept in room that no job can fill: a stranger who reads everything beside
+a job takes no place from the job's samples. Copies that no job reads any more make room for those that one reads, on a
+node without peers (`mlfs.plan.scheduler.evicting`): where nodes plan together, others may count on them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STORES = (PlaceKind.RAM, PlaceKind.SSD, PlaceKind.LMDB)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What this node shall keep, and who owns the rest.
+    """The samples that this node shall keep, and the owners of the rest.
 
     Attributes:
         classes: by sample, the class that keeps it here: MEMORY, DISK, a slower disk's (`placement.DISK` + n), or
@@ -61,7 +61,7 @@ class _Unread:
 
 @dataclass(frozen=True, slots=True)
 class KeepingStatistics:
-    """What the node keeps.
+    """The copies of the node, and the room that is promised for more.
 
     Attributes:
         planned: whether there is a plan. about: what it is about.
@@ -76,7 +76,7 @@ class KeepingStatistics:
 
 
 class Keeping:
-    """See the module.
+    """The node's places that store, the room in them, and the plan for them.
 
     Invariants: a place's used and promised bytes never exceed its capacity by a promise made here; `_reserved_bytes` is
     what the samples planned for each class still need (sizes that change and copies that are lost count from the next
@@ -105,7 +105,7 @@ class Keeping:
         return self._plan
 
     def statistics(self) -> KeepingStatistics:
-        """What `status` shows, as a frozen record."""
+        """Frozen figures."""
         plan = self._plan
         held = tuple(self._held)
         return KeepingStatistics(plan is not None, plan.about if plan else {}, sum(self._promised_bytes), held)
@@ -165,19 +165,19 @@ class Keeping:
         return self._stores[0] if self._places[self._stores[0]].kind is PlaceKind.RAM else 0
 
     def capacity_bytes(self, place: int) -> int:
-        """What a place may hold."""
+        """The most bytes that a place may hold."""
         return self._places[place].capacity_bytes
 
     def free_bytes(self, place: int) -> int:
-        """What of it is neither used nor promised."""
+        """The bytes of a place that are neither used nor promised."""
         return self._places[place].capacity_bytes - self._used_bytes[place] - self._promised_bytes[place]
 
     def lacking_bytes(self, place: int) -> int:
-        """What the largest sample takes that the place had no room for since copies last made room in it."""
+        """The bytes of the largest sample that the place had no room for since copies last made room in it."""
         return self._lacking_bytes[place]
 
     def footprint_bytes(self, place: int, sample: int) -> int:
-        """What a sample takes of a place."""
+        """The bytes that a sample takes of a place."""
         return self._places[place].footprint_bytes(self._table.sizes[sample])
 
     def uses(self, place: int, used_bytes: int) -> None:
@@ -193,7 +193,7 @@ class Keeping:
     def held_by_node(self, node: int, samples: npt.NDArray[np.int64]) -> None:
         """A node owns samples that the plan gives to others, as it holds them. Args: node: -1 for this one.
 
-        What this node holds as well stays as it is planned: no node has a use for the other copy.
+        A sample that this node holds as well stays as it is planned: no node has a use for the other copy.
         """
         if self._plan is None or self._plan.owner is None:
             return

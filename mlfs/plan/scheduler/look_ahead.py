@@ -2,8 +2,8 @@
 
 Pure. In: a job's streams and how far its ranks are. Out: samples to come, in the order of need; samples whose counted
 use is over. The look-ahead goes across jobs and ranks, the nearest need first. Need is the distance to the rank's own
-reader, so a rank that stands still does not hold up the others. Where mlfs serves a job's order in rounds, what the
-source gives of the next round is looked at before its turn, in the order of the tree (`Refilling`).
+reader, so a rank that stands still does not hold up the others. In a job whose order mlfs serves in rounds, the samples
+that the source gives for the next round are looked at before their turn, in the order of the tree (`Refilling`).
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Uses:
     def coming(self, rank: int, window_bytes: int) -> Iterator[tuple[int, int, int, int]]:
         """(rank, position, sample, epoch) of what is refilled now, for any rank, and of this rank's next batch.
 
-        What was read or counted already is left out. The look-ahead is past a position when the caller asks for the
-        one after it.
+        Positions that were read or counted already are left out. The look-ahead is past a position when the caller asks
+        for the one after it.
         """
         index = self.run.epochs.index_at(self.cursors[rank])
         if index is None:
@@ -84,7 +84,7 @@ class Uses:
             self.looked += 1
 
     def _refilled(self, cursor: int, window_bytes: int) -> Iterator[tuple[int, int, int, int]]:
-        """What is to be refilled when the look-ahead is at a position; LOOK_SAMPLES of it at most."""
+        """The samples to be refilled when the look-ahead is at a position, LOOK_SAMPLES at most."""
         at_hand, ranks = self.run.epochs.at_hand, self.run.ranks
         frontier = max(rank.frontier for rank in ranks.progress)
         for _ in range(LOOK_SAMPLES):
@@ -117,11 +117,11 @@ class Uses:
         return counted is not None and counted[rank][position - index.base] == 1
 
     def ahead(self, table: SampleTable) -> tuple[Ahead, ...]:
-        """What is staged ahead of each rank."""
+        """The samples that are staged ahead of each rank."""
         return tuple(self._ahead_of(rank, table) for rank in range(len(self.cursors)))
 
     def _ahead_of(self, rank: int, table: SampleTable) -> Ahead:
-        """What was read out of turn leaves no gap: it is not read again."""
+        """The same of one rank. A position that was read out of turn leaves no gap, as it is not read again."""
         progress, cursor = self.run.ranks.progress[rank], self.cursors[rank]
         position, samples, total_bytes = progress.frontier, 0, 0
         while position < cursor:
@@ -315,7 +315,7 @@ class Refilling:
         return _Begun(refill, int(refill.firsts[parts]))
 
     def go_on(self, epoch: int) -> None:
-        """What was due next has been seen to."""
+        """The one that was due next has been seen to."""
         self._begun[epoch].go_on()
 
     def copy(self) -> Refilling:
@@ -350,7 +350,7 @@ def next_rank(frontiers: Sequence[int], cursors: Sequence[int], limit: int) -> i
         cursors: for each rank, the linear position that is looked at next; at least its frontier.
         limit: how many samples to look ahead of a reader at most.
 
-    Of ranks that are equally far the lowest is taken, so batches of the same step are fetched in the order of ranks.
+    The lowest of ranks that are equally far is taken, so batches of the same step are fetched in the order of ranks.
     """
     best, least = -1, limit
     for rank, (frontier, cursor) in enumerate(zip(frontiers, cursors, strict=True)):

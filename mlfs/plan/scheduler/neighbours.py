@@ -1,4 +1,4 @@
-"""What comes after what, where nobody knows the order: files that lie next to each other, files that followed before.
+"""Likely next reads where nobody knows the order: files that lie next to each other, files that followed before.
 
 Pure. In: reads that no job follows. Out: the samples that their reader is likely to read next, as long as such
 predictions come true. Used by `mlfs.plan.scheduler.beside`, which has them fetched as a stranger's.
@@ -10,7 +10,7 @@ the last time. Both are judged by each read, and only a rule that is right half 
 
 A reader is believed step by step, as the kernel's own reading ahead does it: twice as far ahead with each read that
 came as predicted, and from the beginning again after one that did not. So a run that ends costs no more than was read
-of it. What a reader would come to too late for the pages to wait for it is not fetched.
+of it. Samples that a reader would come to so late that their pages would not wait for him are not fetched.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NeighboursStatistics:
-    """What was learned of reads that no job follows.
+    """The reads that no job follows, and how often each rule was right about them.
 
     Attributes:
         reads: of them, so far. shares: of the last ones that came as a rule says; none while too few were seen.
@@ -83,7 +83,7 @@ class _Reader:
 
 
 class Neighbours:
-    """See the module.
+    """The last reads of each process that no job follows, and the two rules, judged by them.
 
     Args:
         sizes: bytes by sample; what has none is no sample, or need not be fetched.
@@ -115,7 +115,7 @@ class Neighbours:
             self._readers.move_to_end(process)
 
     def coming(self, process: int) -> list[int]:
-        """What a process is likely to read next, the next one first."""
+        """The samples that a process is likely to read next, the next one first."""
         reader, rule = self._readers.get(process), self._used()
         if reader is None or rule is None:
             return []

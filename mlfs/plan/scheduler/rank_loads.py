@@ -1,9 +1,9 @@
-"""What each rank's loader does with its time, learned from its reads alone: it waits, it preprocesses, it is idle.
+"""Learns from a rank's reads alone how its loader spends its time: it waits, it preprocesses, it is idle.
 
 Pure; times are passed in. In: a job's reads that were matched to a position, and how long each had to wait. Out: frozen
 figures of each rank and of the job: `mlfs.plan.loader_load` has the arithmetic. Each job's record has its own.
 
-What reads can tell. A loader's process (a worker, or the training process where there is none) reads the files of a
+Reads tell this much. A loader's process (a worker, or the training process where there is none) reads the files of a
 batch one after the other. So the time of a process has three parts that can be told apart:
 
 - *waiting*: from a read's beginning until its bytes are there. mlfs itself knows that.
@@ -14,12 +14,12 @@ batch one after the other. So the time of a process has three parts that can be 
   given another one to load already. When an epoch begins each worker is given several at once (torch's prefetch_factor,
   2 by default), so behind its first one it surely does not wait; nor does the first worker behind its second one, as
   the training loop takes the epoch's first batch at once. The mean of these times is taken for the first part, the rest
-  is *idle*. Where workers are given one batch at a time, the epoch's first batch alone tells it.
+  is *idle*. With workers that are given one batch at a time, the epoch's first batch alone tells it.
 
-Where the training process reads by itself, what it does after a batch is a training step, and waiting for other ranks.
+A training process that reads by itself does a training step after a batch, and waits for other ranks.
 
 Nothing tells how long a training step computes while loaders are never idle: it is no longer than the steps take then.
-Where they are idle, steps take as long as the training loop does, on average. A process whose threads read several
+While they are idle, steps take as long as the training loop does, on average. A process whose threads read several
 batches at a time has no such gaps: of its rank nothing is told.
 """
 
@@ -70,7 +70,7 @@ class _Open:
 
 
 class RankLoads:
-    """What is noted of the loaders of one job.
+    """The batches that the loaders of one job have read.
 
     Args:
         before: what was noted of the job of that name that this one comes in place of. How fast its workers were stays

@@ -28,7 +28,7 @@ class RankReader(NamedTuple):
 
 
 class RankWaits:
-    """See the module."""
+    """Waits whose reader is not known yet, and the reader of each sample that is open."""
 
     def __init__(self, jobs: Mapping[int, JobRecord]) -> None:
         self._jobs = jobs

@@ -81,7 +81,7 @@ class _Span:
 
 
 class ReadingTimes:
-    """What is noted of one job's time."""
+    """One job's time, as noted so far."""
 
     def __init__(self) -> None:
         self._begin()

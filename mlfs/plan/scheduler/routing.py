@@ -36,7 +36,10 @@ _FRESH = Use()
 
 
 class Rates(Protocol):
-    """Measured rates of pools, as far as routing asks for them and reports to them; `mlfs.measure.rates` has them."""
+    """Measured rates of pools, as far as routing asks for them and reports to them.
+
+    A mount's are in `mlfs.measure.rates`. A simulated cluster measures none: its places never become slow.
+    """
 
     def batch(
         self, pool: int, lanes: int, size_bytes: int, wall_s: float, samples: int = 1, pace_lanes: int = 0
@@ -44,7 +47,7 @@ class Rates(Protocol):
         """A batch has ended: its bytes and samples took a lane `wall_s`, while `lanes` lanes worked."""
 
     def paces(self, pool: int) -> dict[int, Pace]:
-        """What all lanes of the pool together gave lately, by classes of sizes."""
+        """The bandwidth of all lanes of the pool together lately, by classes of sizes."""
 
     def sample(self, pool: int) -> tuple[float, float] | None:
         """Mean bytes of a sample, and the seconds that it takes a lane; None before any was measured."""
@@ -55,14 +58,14 @@ class Rates(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RoutingStatistics:
-    """What `status` shows: by place, whether it is passed over, and what the last judgement was about."""
+    """By place, whether it is passed over, and the evidence of the last judgement."""
 
     passed_over: tuple[bool, ...]
     found: tuple[Evidence | None, ...]
 
 
 class Routing:
-    """See the module.
+    """The choice of a place for each fetch, and the tiers that are passed over.
 
     Args:
         sizes: bytes by sample.
@@ -96,7 +99,7 @@ class Routing:
         self._judged_s = self._waited_s = 0.0
 
     def statistics(self) -> RoutingStatistics:
-        """What `status` shows, as a frozen record."""
+        """Frozen figures."""
         return RoutingStatistics(tuple(self._passed_over), tuple(self._found))
 
     @property
@@ -237,7 +240,7 @@ class Routing:
 
 
 def known_source(bytes_per_s: float, mean_sample_bytes: float) -> dict[int, float]:
-    """What a calibration says of the source, by class of sizes: it was measured with samples of the mean size."""
+    """A calibration's bandwidth of the source, by class of sizes: it was measured with samples of the mean size."""
     if not (bytes_per_s > 0 and mean_sample_bytes >= 1):
         return {}
     return {size_class(mean_sample_bytes): bytes_per_s}

@@ -44,7 +44,7 @@ LOOK_A_STEP = 64
 
 
 class Scheduler:
-    """See the module.
+    """One node's decisions: its parts, and who of them takes in which event.
 
     Args:
         sizes: bytes by sample; the caller keeps them up to date.
@@ -145,12 +145,12 @@ class Scheduler:
 
     @property
     def keeping(self) -> Keeping:
-        """What is kept."""
+        """The part that decides what is kept."""
         return self._keeping
 
     @property
     def capacities_bytes(self) -> list[int]:
-        """What a plan fills; see `Keeping`."""
+        """The room that a plan fills, by class (`Keeping.capacities_bytes`)."""
         return self._keeping.capacities_bytes
 
     @property
@@ -171,7 +171,7 @@ class Scheduler:
         return place, held_by if held_by != place else 0
 
     def statistics(self) -> Statistics:
-        """What `status` shows, as a frozen record."""
+        """Frozen figures of all parts."""
         table, fetching = self.table, self._fetching
         return Statistics(
             table.window_bytes, table.window_capacity_bytes, self._window.dropping, self._waiting.waiting,
@@ -190,7 +190,7 @@ class Scheduler:
         return self._following.loads(now_s)
 
     def ahead(self, name: str) -> tuple[Ahead, ...]:
-        """What is staged ahead of each local rank of a job; nothing for a job that is not followed."""
+        """The samples staged ahead of each local rank of a job; nothing for a job that is not followed."""
         job = self._following.named(name)
         return job.uses.ahead(self.table) if job is not None else ()
 
@@ -369,7 +369,7 @@ class Scheduler:
             self._window.retire(sample)
 
     def _lane_failed(self, sample: int, error: int, peer: bool, now_s: float) -> None:
-        """A lane's fetch failed: the sample is left to its reader. What a peer did not have comes from the source."""
+        """A lane's fetch failed: the sample is left to its reader. The source gives one that a peer did not have."""
         self.table.move(sample, Verb.FAIL)
         self._window.landed(sample, False)
         self._warming.failed(sample)
@@ -418,7 +418,7 @@ class Scheduler:
         self._look = True
 
     def _pages_lost(self, lost: e.PagesLost, now_s: float) -> None:
-        """What will be read is staged again, before anything else. What a reader has open now is left to his READs."""
+        """Samples that will be read are staged again, before all others; one that is open now is left to its READs."""
         table = self.table
         gone = sum(map(table.footprint, lost.samples))
         for sample in reversed(lost.samples):  # the one needed soonest comes to stand first

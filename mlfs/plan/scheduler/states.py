@@ -15,7 +15,7 @@ from mlfs.served.partition import PAGE_BYTES
 
 
 class State:
-    """Where a sample's pages are, as far as this node knows. When the kernel has forgotten pages, a READ request comes.
+    """The place of a sample's pages, as far as this node knows. For pages that the kernel has forgotten a READ comes.
 
     ABSENT    not in the page cache, and nothing is under way.
     QUEUED    room in the window is reserved; the sample waits for a lane.
@@ -41,7 +41,7 @@ STATE_NAMES: Final = ("ABSENT", "QUEUED", "FETCHING", "STAGED", "RECENT", "DROPP
 
 
 class Verb:
-    """What happens to a sample.
+    """The causes of transitions: all that happens to a sample.
 
     RESERVE   the look-ahead reserves room for it.     CANCEL  it is not needed any more, and no lane has begun it.
     BEGIN     a lane begins to fetch it.               DEMAND  a fetch for a reader who waits begins.
@@ -95,7 +95,7 @@ class IllegalTransitionError(AssertionError):
 
 
 def footprint_bytes(size_bytes: int) -> int:
-    """What a sample occupies in the page cache: whole pages."""
+    """The bytes that a sample occupies in the page cache: whole pages."""
     return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
@@ -129,7 +129,7 @@ class SampleTable:
         self.window_bytes = 0
 
     def set_window_capacity(self, capacity_bytes: int) -> None:
-        """The window is so large from now on. What lies in it beyond that goes as it is read."""
+        """Make the window so large from now on. Pages that lie in it beyond that go as they are read."""
         self.window_capacity_bytes = capacity_bytes
 
     def footprint(self, sample: int) -> int:
@@ -161,7 +161,7 @@ class SampleTable:
         return new
 
     def hold(self, sample: int, place: int) -> int:
-        """A place of this node holds a copy now, 0: none does. Returns the one that did."""
+        """Note that a place of this node holds a copy now; 0: none does. Returns the one that did."""
         before = self.held_by[sample]
         self.held_by[sample] = place
         return before
@@ -174,7 +174,7 @@ class SampleTable:
             self.move(sample, Verb.EXPECT)
 
     def fulfil(self, sample: int) -> bool:
-        """One predicted use is over: it came, or was given up. Returns whether it was the last one."""
+        """Count one predicted use as over: it came, or was given up. Returns whether it was the last one."""
         if self.pending[sample]:
             self.pending[sample] -= 1
         if self.pending[sample]:

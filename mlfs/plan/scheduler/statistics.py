@@ -1,4 +1,4 @@
-"""What the scheduler tells of itself: frozen figures, for the status of a mount.
+"""The scheduler's frozen figures, for the status of a mount.
 
 Pure; made by `mlfs.plan.scheduler.scheduler` of what each of its parts tells.
 """
@@ -18,7 +18,7 @@ from mlfs.plan.scheduler.warming import WarmingStatistics
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What the scheduler tells of itself.
+    """The figures of all parts of the scheduler, at one moment.
 
     Attributes:
         window_bytes, window_capacity_bytes: the staging window. window_full_bytes: what was asked for; it is smaller

@@ -34,7 +34,7 @@ FULL_AFTER = 256
 
 
 class WarmingState(StrEnum):
-    """What a warm-up does."""
+    """The stage of a warm-up."""
 
     NONE = "none"
     RUNNING = "running"
@@ -78,7 +78,7 @@ class WarmingStatistics:
 
 
 class Warming:
-    """See the module.
+    """The warm-up that runs, or ran last: its samples, in their order, and what became of each.
 
     Attributes:
         has_more: there is more to look at, although no lane will report anything.
@@ -98,13 +98,13 @@ class Warming:
         self.has_more = False
 
     def statistics(self) -> WarmingStatistics:
-        """What `status` shows, as a frozen record."""
+        """Frozen figures."""
         return replace(self._told, under_way=len(self._under_way))
 
     def begin(self, samples: npt.NDArray[np.integer[Any]] | None) -> None:
         """Bring these samples, each of which is named once, in this order; with None, nothing more.
 
-        What was asked for before is stopped: what lanes have of it is brought to its end.
+        The warm-up before is stopped: samples of it that lanes have are brought to their end.
         """
         self._stop()
         if samples is None:
@@ -229,7 +229,7 @@ class Warming:
         return sample in self._under_way
 
     def landed(self, landed: Landed) -> None:
-        """A fetch for the warm-up has ended well. What came from the source is told again, once a place keeps it."""
+        """A fetch for the warm-up has ended well. One from the source counts later, once a place keeps the sample."""
         if landed.place != SOURCE:  # a copy of an earlier mount that was not known yet
             self._under_way.discard(landed.sample)
             self._told = replace(self._told, there=self._told.there.plus(1, landed.size_bytes))

@@ -1,9 +1,9 @@
 """The staging window: which pages linger, which are dropped, and when; how large it is.
 
 Pure. In: uses that are over, room that is needed. Out: `Drop` commands, at most one batch of them under way. Pages of a
-sample whose use is over linger until their room is needed, as in a plain cache. Where a job's reads are predicted, room
-will be needed: a quarter of the window is kept free of pages that linger, so that the look-ahead need not wait for it.
-A data set that fits in the rest is pushed once, and not once an epoch.
+sample whose use is over linger until their room is needed, as in a plain cache. A job whose reads are predicted will
+need room: a quarter of the window is kept free of pages that linger, so that the look-ahead need not wait for it. A
+data set that fits in the rest is pushed once, and not once an epoch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOM_SHARE = 1 / 16
 
 
 class Window:
-    """See the module.
+    """The pages that linger, those that are on their way out, and the dropper's batch.
 
     Attributes:
         linger: whether no reads are predicted, so that used pages may fill the window.
@@ -164,10 +164,10 @@ CALM_S = 20.0
 class Pressure:
     """How large the staging window may be while the kernel takes its pages back.
 
-    In: pages that were found to be taken back, time. Out: the window's size now. What is taken back before it is read
-    was fetched for nothing, and is fetched again: a smaller window is read before the kernel gets to it. So each time
-    that pages are gone the window becomes smaller by a step; after a while in which none were, it grows by one, as the
-    memory may have been another job's for a moment.
+    In: pages that were found to be taken back, time. Out: the window's size now. Pages that are taken back before they
+    are read were fetched for nothing, and are fetched again: a smaller window is read before the kernel gets to it. So
+    each time that pages are gone the window becomes smaller by a step; after a while in which none were, it grows by
+    one, as the memory may have been another job's for a moment.
 
     Attributes:
         full_bytes: the window that was asked for. bytes: the window now. steps: how often it was made smaller.
