@@ -45,6 +45,7 @@ _COMMANDS = {
     "mount": ("mlfs.cli.mount", "add_parser", "mount a data set, over its own path or elsewhere"),
     "register": ("mlfs.cli.register", "add_parser", "tell a mount the seed of a training job"),
     "order": ("mlfs.cli.order", "add_parser", "print the order in which a job will read the files of a directory"),
+    "explain": ("mlfs.cli.explain", "add_parser", "say which orders begin as a script has printed its own"),
     "unregister": ("mlfs.cli.register", "add_unregister_parser", "end a registered job"),
     "status": ("mlfs.cli.status", "add_parser", "show what a mount does, how far each rank is, where reads came from"),
     "warmup": ("mlfs.cli.warmup", "add_parser", "fill the caches before training reads"),

@@ -1,0 +1,141 @@
+"""`mlfs explain SOURCE FILE ...`: say which orders begin as a script has printed its own, without a mount.
+
+In: parsed arguments (the flags of `mlfs register`: what is given is known, the rest is tried), a directory, a file with
+a path or a dataset index a line. Out: the flags that register each order that fits. Called by `mlfs.cli.commands`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from mlfs.cli.job_flags import add_job_flags
+from mlfs.cli.parser import whole
+from mlfs.cli.progress import Progress
+from mlfs.cli.register import add_origin_flags, job_fields
+from mlfs.cli.tree import job_streams
+from mlfs.errors import ConfigError, ExitCode, MlfsError
+from mlfs.job import JobSpec, parse_job
+from mlfs.user_input import read_lines, shortened
+
+if TYPE_CHECKING:
+    from mlfs.explain.compositions import Fields
+    from mlfs.orders.streams import JobStreams
+    from mlfs.tree.manifest import Manifest
+
+MOST_LINES = 1 << 26
+_EPILOG = """\
+examples:
+  python -c 'print(*train_indices, sep="\\n")' > read.txt; mlfs explain /data/imagenet read.txt
+  mlfs explain /data/imagenet read.txt --generator numpy --seed 2027
+  mlfs explain /data/imagenet - --world-size 4 --rank 1 < read.txt
+
+FILE has what one rank reads, in its order: a path (absolute, or relative to --root) or a dataset index a line, from the
+first epoch on. An empty line begins the next epoch. Ten reads tell an epoch; a second epoch tells how the generator is
+seeded. What a flag says is taken for known, everything else is tried, with the seeds that people choose.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `explain`."""
+    parser = subparsers.add_parser(
+        "explain",
+        usage="mlfs explain [-h] SOURCE FILE [--rank N] [--json] [flags, see below]",
+        help="say which orders begin as a script has printed its own",
+        description="Say which orders begin as a script has printed its own: the flags that register each.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("source", metavar="SOURCE", help="the directory with the training files, or a mount of it")
+    parser.add_argument("file", metavar="FILE", help="a path or dataset index a line; - for standard input")
+    parser.add_argument("--rank", metavar="N", type=whole(0, 2**63 - 1), default=0, help="whose reads (default: 0)")
+    parser.add_argument("--json", action="store_true", help="print a list of jobs, as JSON (default: no)")
+    add_job_flags(parser)
+    add_origin_flags(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what fits. Raises ConfigError for what FILE has, JobError for flags that no job can have."""
+    from mlfs.explain.compositions import FEWEST_READS, explaining
+
+    known = job_fields(args, os.environ)
+    fields: dict[str, Any] = {"epochs": 1, "ranks": [0]} | {
+        name: known[name] for name in ("root", "layout", "extensions", "pattern", "manifest_file", "split", "part",
+                                       "split_seed", "split_by") if name in known
+    }  # fmt: skip
+    with job_streams(args.source, parse_job({"sampler": "sequential", **fields})) as (streams, manifest):
+        epochs = _epochs(args.file, args.source, streams, manifest)
+    if not epochs or len(epochs[0]) < FEWEST_READS:
+        count = len(epochs[0]) if epochs else 0
+        raise MlfsError(f"{args.file} has {count} reads, which many orders give", f"give at least {FEWEST_READS}")
+    n, found, tried = len(streams.sample_ids), list["Fields"](), 0
+    with Progress() as progress:
+        for trial in explaining(epochs, n, known, args.rank):
+            found, tried = found + trial.found, trial.number
+            progress.update({"phase": f"trying orders: {trial.number:,} of {trial.of:,}"})
+    jobs = [{name: value for name, value in job.items() if known.get(name, value) == value} for job in found]
+    for job in jobs:
+        for name in ("name", "epochs", *(("dealing",) if known.get("world_size", 1) == 1 else ())):
+            if name not in known:
+                job.pop(name, None)
+    if args.json:
+        print(json.dumps(jobs))
+    elif jobs:
+        _say(jobs, epochs)
+    if not found:
+        hint = "give what is known, such as --seed; or record a run: mlfs record"
+        raise MlfsError(f"none of {tried:,} orders that were tried begins as {args.file} does", hint)
+    return ExitCode.OK
+
+
+def _say(jobs: list[Fields], epochs: list[list[int]]) -> None:
+    from mlfs.follow.sentences import flags_of
+    from mlfs.job.parse import COMPOSED
+
+    reads = sum(map(len, epochs))
+    what = f"{reads:,} reads of {len(epochs)} epoch{'s' if len(epochs) > 1 else ''}"
+    print(f"{len(jobs)} order{'s' if len(jobs) > 1 else ''} fit{'' if len(jobs) > 1 else 's'} the {what}:")
+    for job in jobs:
+        shown = {name: job[name] for name in JobSpec.model_fields if job.get(name, COMPOSED) != COMPOSED}
+        print(f"  mlfs register MOUNT {flags_of(shown)}{'' if 'epochs' in job else ' --epochs N'}")
+    if len(jobs) > 1 and len(epochs) < 2:
+        print("a second epoch, after an empty line, tells which of them it is", file=sys.stderr)
+
+
+def _epochs(path: str, source: str, streams: JobStreams, manifest: Manifest) -> list[list[int]]:
+    """The dataset indices that the file has, by epoch."""
+    index_of = {
+        int(entry): index for index, entry in enumerate(streams.sample_ids.reshape(len(streams.sample_ids), -1)[:, 0])
+    }
+    top = os.fsencode(os.path.abspath(source)) + b"/"
+    root = os.fsencode(streams.spec.root)
+    epochs: list[list[int]] = [[]]
+    try:
+        with open(path, "rb") if path != "-" else open(os.dup(0), "rb") as file:
+            for number, line in enumerate(read_lines(file, MOST_LINES), 1):
+                said = line.rstrip(b"\r\n")
+                if not said:
+                    epochs.append([])
+                    continue
+                index = _index(said, top, root, index_of, manifest)
+                if not 0 <= index < len(index_of):
+                    shown = shortened(repr(os.fsdecode(said)))
+                    hint = f"paths below {source}, or indices below {len(index_of)}; is --root or --layout another?"
+                    raise ConfigError(f"{path}, line {number}: {shown} is no sample of the data set", hint)
+                epochs[-1].append(index)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: {error.strerror or error}", "give a readable file, or - for standard input"
+        ) from None
+    return [epoch for epoch in epochs if epoch]
+
+
+def _index(said: bytes, top: bytes, root: bytes, index_of: dict[int, int], manifest: Manifest) -> int:
+    """The dataset index that a line says; -1 for none."""
+    if said.isdigit():
+        return int(said)
+    relative = said[len(top) :] if said.startswith(top) else b"/".join(part for part in (root, said) if part)
+    return index_of.get(manifest.find(os.path.normpath(relative)), -1)

@@ -1,0 +1,128 @@
+"""`mlfs explain`: what a script prints of its own order tells how to register it."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mlfs.cli import main as cli
+from mlfs.errors import ExitCode
+from mlfs.job import parse_job
+from mlfs.orders.registry import build_order
+
+N = 120
+FILES = [f"c{index // 30}/{index % 30:02d}.jpg" for index in range(N)]
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for path in FILES:
+        file = tmp_path / "data" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    return tmp_path / "data"
+
+
+def python_in_place(seed: int) -> Callable[[int], list[int]]:
+    rng, indices = random.Random(seed), list(range(N))
+
+    def epoch(number: int) -> list[int]:
+        rng.shuffle(indices)
+        return list(indices)
+
+    return epoch
+
+
+def torch_reseeded(seed: int) -> Callable[[int], list[int]]:
+    return lambda epoch: torch.randperm(N, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+
+
+LOOPS: dict[str, tuple[Callable[[int], list[int]], dict[str, object]]] = {
+    "numpy by seed and epoch": (
+        lambda epoch: np.random.default_rng([1234, epoch]).permutation(N).tolist(),
+        {"generator": "numpy", "seeding": "[seed,epoch]", "seed": 1234},
+    ),
+    "numpy, the same": (
+        lambda epoch: np.random.RandomState(7).permutation(N).tolist(),
+        {"generator": "numpy-legacy", "seeding": "same", "seed": 7},
+    ),
+    "Python, in place": (python_in_place(42), {"generator": "python", "draw": "shuffle", "seed": 42}),
+    "torch, reseeded": (torch_reseeded(3407), {"generator": "torch", "seeding": "seed+epoch", "seed": 3407}),
+    "Python's sample": (
+        lambda epoch: random.Random(2024 + epoch).sample(range(N), 50),
+        {"generator": "python", "draw": "sample", "num_samples": 50, "seed": 2024},
+    ),
+    "in order": (lambda epoch: list(range(N)), {"sampler": "sequential"}),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_two_epochs_tell_the_order_and_every_further_one(
+    name: str, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    epoch_of, fields = LOOPS[name]
+    epochs = [epoch_of(epoch) for epoch in range(4)]
+    text = "\n".join("".join(f"{index}\n" for index in epoch) for epoch in epochs[:2])
+    (tmp_path / "read.txt").write_text(text)
+    assert cli.main(["explain", str(source), str(tmp_path / "read.txt"), "--json"]) == ExitCode.OK
+    jobs = json.loads(capsys.readouterr().out)
+    assert any(fields.items() <= job.items() for job in jobs), jobs
+    for job in jobs:
+        order = build_order(parse_job({"epochs": 4, **job}), N)
+        assert [order.rank_stream(epoch, 0).tolist() for epoch in range(4)] == epochs
+
+
+def test_paths_tell_as_well_and_the_line_that_registers_is_printed(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    order = np.random.default_rng(2025).permutation(N)
+    lines = [FILES[order[0]], f"{source}/{FILES[order[1]]}", *(FILES[index] for index in order[2:15])]
+    (tmp_path / "read.txt").write_text("\n".join(lines))
+    asked = ["explain", str(source), str(tmp_path / "read.txt"), "--draw", "permutation", "--seeding", "goes-on"]
+    assert cli.main(asked) == ExitCode.OK
+    said = capsys.readouterr().out
+    assert said == (
+        "1 order fits the 15 reads of 1 epoch:\n"
+        "  mlfs register MOUNT --seed 2025 --draw permutation --seeding goes-on --generator numpy --epochs N\n"
+    )
+
+
+def test_one_rank_of_several_tells_how_the_order_is_dealt(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pieces = [np.array_split(np.random.RandomState(1 + epoch).permutation(N), 3)[1] for epoch in range(2)]
+    (tmp_path / "read.txt").write_text("\n\n".join("\n".join(map(str, piece)) for piece in pieces))
+    asked = ["explain", str(source), str(tmp_path / "read.txt"), "--world-size", "3", "--rank", "1", "--json"]
+    assert cli.main(asked) == ExitCode.OK
+    (job,) = json.loads(capsys.readouterr().out)
+    assert job["dealing"] == "contiguous"
+    assert (job["generator"], job["seeding"], job["seed"]) == ("numpy-legacy", "seed+epoch", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "code", "said"),
+    [
+        ("1\n2\n3\n", [], ExitCode.FAILURE, "has 3 reads"),
+        ("", [], ExitCode.FAILURE, "has 0 reads"),
+        ("1\nnothing.jpg\n", [], ExitCode.USAGE, "line 2: 'nothing.jpg' is no sample"),
+        ("120\n", [], ExitCode.USAGE, "line 1: '120' is no sample"),
+        ("".join(f"{index}\n" for index in (9, 3, 5, 1, 0, 7, 2, 8, 4)), ["--seed", "5"], ExitCode.FAILURE, "none of"),
+    ],
+)
+def test_what_tells_nothing_is_said_in_one_line(
+    text: str, flags: list[str], code: ExitCode, said: str, source: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    (tmp_path / "read.txt").write_text(text)
+    assert cli.main(["explain", str(source), str(tmp_path / "read.txt"), *flags]) == code
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+    assert not captured.out
