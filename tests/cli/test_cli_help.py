@@ -16,7 +16,7 @@ README = (ROOT / "README.md").read_text()
 PAGE = (ROOT / "docs/commands.md").read_text()
 COMMANDS = (
     "mount", "register", "status", "unregister", "unmount", "order", "record", "replay", "calibrate", "plan", "advise",
-    "simulate", "cache", "peers", "ls", "top", "doctor", "report", "completion",
+    "simulate", "cache", "peers", "ls", "top", "doctor", "report", "completion", "explain",
     "warmup", "refresh",
 )  # fmt: skip
 
