@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MOST_LINES = 1 << 26
 _EPILOG = """\
 examples:
-  python -c 'print(*train_indices, sep="\\n")' > read.txt; mlfs explain /data/imagenet read.txt
+  mlfs explain /data/imagenet read.txt
   mlfs explain /data/imagenet read.txt --generator numpy --seed 2027
   mlfs explain /data/imagenet - --world-size 4 --rank 1 < read.txt
 
