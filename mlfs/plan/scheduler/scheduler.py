@@ -6,10 +6,10 @@ The daemon drives it with threads and pages (mlfs.engine), the simulator with mo
 (mlfs.lab.sim.detailed): what one decides in a trace, the other decides in the same trace.
 
 The parts, each with its own state: `states` (a sample's life), `window` (what lingers and is dropped, how large the
-window is), `look_ahead` (uses that are counted ahead, rounds of orders that mlfs serves), `beside` (uses of strangers),
-`fetching` (single flight, lanes), `waiting` (readers who wait, second tries), `routing` (which place a sample is
-fetched from), `keeping` (what is kept and where), `evicting` (which copies make room), `following` (jobs), `warming`
-(copies for this node's places before anybody reads).
+window is), `following` (jobs, each with one record: `job_record`), `look_ahead` (uses that are counted ahead, rounds of
+orders that mlfs serves), `beside` (uses of strangers), `fetching` (single flight, lanes), `waiting` (readers who wait,
+second tries), `routing` (which place a sample is fetched from), `keeping` (what is kept and where), `evicting` (which
+copies make room), `warming` (copies for this node's places before anybody reads).
 """
 
 from __future__ import annotations
