@@ -1,8 +1,11 @@
 """`mlfs replay RECORD [MOUNT]`: make an explicit order from recorded opens, and register it.
 
 In: a file of `mlfs record`. Out: a directory with an order file for each stream and epoch, which gets its name when it
-is complete; a job of the sampler "explicit". Called by `mlfs.cli.commands`. `mlfs.explain.replay` tells streams and
-epochs apart.
+is complete; a job of the sampler "explicit". Called by `mlfs.cli.commands`. It is for loaders whose order nobody can
+compute, but which read in the same order when they are run again.
+
+A stream is what one process reads, as only that has an order. Workers that read side by side are streams beside each
+other; a process that begins when another has ended goes on with its stream, as a loader's workers live for an epoch.
 """
 
 from __future__ import annotations
@@ -14,16 +17,14 @@ import os
 import re
 import shutil
 import tempfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from mlfs.cli import client
 from mlfs.cli.parser import whole
 from mlfs.errors import ConfigError, ExitCode
 from mlfs.printable import printable
 from mlfs.user_input import parse_json, read_lines
-
-if TYPE_CHECKING:
-    from mlfs.explain.replay import Opened, Streams
 
 _OF_AN_EPOCH = re.compile(r"\d+-\d+")  # EPOCH-RANK
 _EPILOG = """\
@@ -58,8 +59,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Write the files and register them. Raises an MlfsError when that is not possible."""
-    from mlfs.explain.replay import epochs_of
-
     mountpoint = client.require_mount(args.mount) if args.mount else None
     epochs = epochs_of(read_record(args.record))
     if not epochs:
@@ -86,10 +85,81 @@ def run(args: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
+# -- what was recorded
+
+Streams = list[list[bytes]]
+"""The paths of each stream."""
+
+# A new epoch has begun if half of the next 32 opens are of files that were read before; padding repeats fewer.
+_LOOK_AHEAD = 32
+# A last epoch that has less than this share of the one before was cut short.
+_WHOLE_SHARE = 0.9
+
+
+class Opened(NamedTuple):
+    """One recorded open: when, by whom, what."""
+
+    time_s: float
+    pid: int
+    path: bytes
+
+
+def epochs_of(opens: Iterable[Opened]) -> list[Streams]:
+    """The streams of each epoch. A last epoch that was cut short is left out, unless it is the only one."""
+    passes = _passes(_without_repeats(opens))
+    if len(passes) > 1 and len(passes[-1]) < _WHOLE_SHARE * len(passes[-2]):
+        passes.pop()
+    epochs = [_streams(one) for one in passes if one]
+    most = max(map(len, epochs), default=0)
+    for streams in epochs:  # an order has as many streams in each epoch: one that has nothing to do reads one file
+        streams += [[streams[0][0]] for _ in range(most - len(streams))]
+    return epochs
+
+
+def _without_repeats(opens: Iterable[Opened]) -> list[Opened]:
+    """Without files that a process opened twice in a row."""
+    last: dict[int, bytes] = {}
+    kept = []
+    for opened in opens:
+        if last.get(opened.pid) != opened.path:
+            kept.append(opened)
+        last[opened.pid] = opened.path
+    return kept
+
+
+def _passes(opens: list[Opened]) -> list[list[Opened]]:
+    """Cut where files that were read in this pass come again, and go on doing so: padding repeats a few only."""
+    passes: list[list[Opened]] = [[]]
+    seen: set[bytes] = set()
+    for at, opened in enumerate(opens):
+        if opened.path in seen:
+            ahead = opens[at : at + _LOOK_AHEAD]
+            if 2 * sum(other.path in seen for other in ahead) > _LOOK_AHEAD:
+                passes.append([])
+                seen = set()
+        seen.add(opened.path)
+        passes[-1].append(opened)
+    return passes
+
+
+def _streams(opens: list[Opened]) -> Streams:
+    """One pass by stream, in the order in which streams begin."""
+    # By place, not by time: the clock of a record may stand still between two opens.
+    by_process: dict[int, list[tuple[int, Opened]]] = {}
+    for at, opened in enumerate(opens):
+        by_process.setdefault(opened.pid, []).append((at, opened))
+    streams: list[list[tuple[int, Opened]]] = []
+    for reads in by_process.values():
+        free = next((stream for stream in streams if stream[-1][0] < reads[0][0]), None)
+        if free is None:
+            streams.append(reads)
+        else:
+            free += reads
+    return [[opened.path for _, opened in stream] for stream in streams]
+
+
 def read_record(path: str) -> list[Opened]:
     """The opens of a record in the order of time."""
-    from mlfs.explain.replay import Opened
-
     opens = []
     names: dict[bytes, bytes] = {}  # a file that is opened in each epoch has its name in memory once
     try:
@@ -110,6 +180,9 @@ def read_record(path: str) -> list[Opened]:
         ) from None
     # The sort is stable: of opens within one microsecond the one with the earlier line came first.
     return sorted(opens, key=lambda opened: opened.time_s)
+
+
+# -- order files
 
 
 def write_orders(directory: str, epochs: list[Streams], wanted: int) -> None:

@@ -304,7 +304,6 @@ def bounded() -> None:
         "numba",
         "mlfs.orders.streams",
         "mlfs.lab.sim.run",
-        "mlfs.explain.replay",
         "rich.table",
         "scipy.optimize",
     ):

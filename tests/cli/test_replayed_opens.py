@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mlfs.cli.replay import read_record, write_orders
+from mlfs.cli.replay import Opened, epochs_of, read_record, write_orders
 from mlfs.errors import ConfigError
-from mlfs.explain.replay import Opened, epochs_of
 
 PATHS = [b"class%d/%03d.jpg" % (i % 3, i) for i in range(200)]
 
