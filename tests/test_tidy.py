@@ -284,6 +284,7 @@ def fields_defined_in(tree: ast.Module) -> set[str]:
     return declared | {t.attr for t in assigned if isinstance(t.value, ast.Name) and t.value.id == "self"}
 
 
+PATCHES = {"setattr", "delattr"}
 # What may be asked of others' objects though its name begins with an underscore: it is documented.
 DOCUMENTED = {"_replace", "_asdict", "_fields", "_exit", "_make"}
 # Tests that still ask private members: the list only becomes shorter.
@@ -314,7 +315,7 @@ def private_members_asked(path: Path) -> Iterator[str]:
             names = [] if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls") else [node.attr]
         elif isinstance(node, ast.ImportFrom):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".setattr", ".delattr")):
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in PATCHES:
             words = [word.value for word in node.args[:2] if isinstance(word, ast.Constant)]
             names = [word.rpartition(".")[2] for word in words if isinstance(word, str)]
         yield from (name for name in names if re.match(r"_[A-Za-z]", name) and name not in own)
