@@ -18,7 +18,7 @@ import trio
 
 from mlfs.engine.looks import ACLS, Looks
 from mlfs.engine.runner import Runner
-from mlfs.places.source import Source
+from mlfs.places.posix import PosixSource
 from mlfs.tree.manifest import Manifest
 from mountd.first_looks import POOL
 
@@ -43,7 +43,7 @@ class ExtendedAttributes:
     """
 
     def __init__(
-        self, manifest: Manifest, source: Source, looks: Looks, runner: Runner, limit_s: float
+        self, manifest: Manifest, source: PosixSource, looks: Looks, runner: Runner, limit_s: float
     ) -> None:  # fmt: skip
         self._manifest = manifest
         self._source = source

@@ -55,7 +55,7 @@ from mlfs.measure.rates import Rates
 from mlfs.measure.refine import best
 from mlfs.measure.speeds import Speeds
 from mlfs.places.place import FileChange, Places
-from mlfs.places.source import Source
+from mlfs.places.posix import PosixSource
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import config
@@ -82,7 +82,7 @@ class DataSet(NamedTuple):
     """
 
     samples: Samples
-    source: Source
+    source: PosixSource
     places: Places
     pages: PageCache
     seen: npt.NDArray[np.uint8] | None = None

@@ -24,7 +24,7 @@ from mlfs.engine.looks import Looks
 from mlfs.engine.pagecache import Buffer, PageCache
 from mlfs.limits import Resource, lacking
 from mlfs.places.place import SOURCE, Content, Copy, FileChange, Places, StoringPlace, TierPlace
-from mlfs.places.source import UNSIZED, OpenFile, Source
+from mlfs.places.posix import UNSIZED, PosixFile, PosixSource
 from mlfs.plan.scheduler.commands import Item
 from mlfs.plan.scheduler.config import LARGEST_KEPT_BYTES
 from mlfs.plan.scheduler.events import Landed
@@ -78,7 +78,7 @@ class Fetcher:
     def __init__(
         self,
         samples: Samples,
-        source: Source,
+        source: PosixSource,
         places: Places,
         pages: PageCache,
         announce: Callable[[int, FileChange], None],
@@ -235,7 +235,7 @@ class Fetcher:
         except (OSError, MemoryError) as error:
             return Fetched(sample, error=as_os_error(error))
 
-    def open(self, entry: int) -> OpenFile:
+    def open(self, entry: int) -> PosixFile:
         """Open a source file for reads of ranges, its content that of the manifest from now on. Raises: OSError."""
         opened = self._source.open(entry)
         try:
@@ -251,7 +251,7 @@ class Fetcher:
             raise
         return opened
 
-    def open_unchanged(self, entry: int) -> OpenFile:
+    def open_unchanged(self, entry: int) -> PosixFile:
         """Open a source file of which nothing may have changed, and whose size is right: the kernel goes by that.
 
         Raises: OSError; ESTALE if something has changed; UNSIZED.
@@ -265,7 +265,7 @@ class Fetcher:
             raise OSError(errno.ESTALE, "the file changed at the source since it was opened")
         return opened
 
-    def is_current(self, entry: int, opened: OpenFile) -> bool:
+    def is_current(self, entry: int, opened: PosixFile) -> bool:
         """Whether an open file is what the manifest shows now."""
         return self._manifest.shows(entry, opened.version.size, opened.version.mtime_ns, opened.ctime_ns)
 

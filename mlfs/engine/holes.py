@@ -16,7 +16,7 @@ import trio
 
 from mlfs.engine.fetch import Fetcher
 from mlfs.engine.runner import Runner
-from mlfs.places.source import OpenFile
+from mlfs.places.posix import PosixFile
 
 BLOCK_BYTES = 512  # of st_blocks, on all file systems
 
@@ -34,7 +34,7 @@ class Holes:
         self._runner = runner
         self._patience_s = patience_s
 
-    async def of_open(self, opened: OpenFile, offset: int, whence: int) -> int:
+    async def of_open(self, opened: PosixFile, offset: int, whence: int) -> int:
         """For a file that is held open. Raises: ENXIO behind the last data, EINVAL."""
         return await self._ask(opened.version.size, lambda: _seek(opened, offset, whence), offset, whence)
 
@@ -74,7 +74,7 @@ class Holes:
         return all_data if found is None else min(found, size)
 
 
-def _seek(opened: OpenFile, offset: int, whence: int) -> int | OSError:
+def _seek(opened: PosixFile, offset: int, whence: int) -> int | OSError:
     """The source's answer, which may be that there is no more data."""
     try:
         return os.lseek(opened.fd, offset, whence)

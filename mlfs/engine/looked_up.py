@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from mlfs.places.place import FileChange
-from mlfs.places.source import Source
+from mlfs.places.posix import PosixSource
 from mlfs.tree.attributes import attributes_of
 from mlfs.tree.manifest import Manifest, clamp_ns
 
@@ -32,7 +32,7 @@ class LookedUp:
             `Manifest.hard_links` on the loop when it returns.
     """
 
-    def __init__(self, manifest: Manifest, source: Source, regroup: Callable[[Groups], None]) -> None:
+    def __init__(self, manifest: Manifest, source: PosixSource, regroup: Callable[[Groups], None]) -> None:
         self._manifest = manifest
         self._source = source
         self._regroup = regroup

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlfs.places.place import FileChange
-from mlfs.places.source import Source
+from mlfs.places.posix import PosixSource
 from mlfs.tree.attributes import attributes_of
 from mlfs.tree.index import ScanReport
 from mlfs.tree.manifest import ROOT, Manifest, clamp_ns
@@ -71,7 +71,7 @@ class Looks:
     def __init__(
         self,
         manifest: Manifest,
-        source: Source,
+        source: PosixSource,
         adopt: Callable[[int, FileChange], None],
         clock: Callable[[], float],
         seen: NDArray[np.uint8] | None,

@@ -30,7 +30,7 @@ from mlfs.engine.pagecache import Buffer
 from mlfs.engine.shortages import patiently
 from mlfs.engine.write_behind import WriteBehind
 from mlfs.limits import Resource, lacking
-from mlfs.places.source import OpenFile
+from mlfs.places.posix import PosixFile
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.config import SOURCE
 from mlfs.plan.scheduler.events import Outdated, SourceHung
@@ -56,7 +56,7 @@ class LargeHandle(NamedTuple):
 
     entry: int
     generation: int
-    opened: OpenFile
+    opened: PosixFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Ranges:
             opened.close()
         raise OSError(errno.ESTALE, "the file keeps changing at the source")
 
-    def opened(self, number: int) -> OpenFile:
+    def opened(self, number: int) -> PosixFile:
         """The source's file behind a large file's handle."""
         return self._large[number].opened
 

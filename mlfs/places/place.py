@@ -19,9 +19,9 @@ from typing import Final, NamedTuple, Protocol, overload, runtime_checkable
 from mlfs.places import cache_directory
 from mlfs.places.catalogue import Kind
 from mlfs.places.on_disk import OnDisk
+from mlfs.places.posix import UNSIZED, PosixSource
 from mlfs.places.ram import RamTier
 from mlfs.places.showcase import Showcase
-from mlfs.places.source import UNSIZED, Source
 from mlfs.places.tier import KeyedCopy, Tier
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.config import SOURCE
@@ -189,7 +189,7 @@ class SourcePlace:
     kind: Final = PlaceKind.SOURCE
     name: Final = PlaceKind.SOURCE.value
 
-    def __init__(self, source: Source, samples: Samples) -> None:
+    def __init__(self, source: PosixSource, samples: Samples) -> None:
         self._source = source
         self._samples = samples
 

@@ -2,7 +2,11 @@
 
 In: the descriptor of the source's root, opened before the mount covered its path, and the manifest for the paths.
 When the file system dies and is there again, calls go on by what is at its path (`mlfs.places.source_root`).
-Out: what `mlfs.places.source` promises. Made by the daemon at start, called from the engine's worker threads.
+Out: the bytes of the manifest's entries with the attributes that they belong to, or an OSError. The daemon makes it at
+start. All methods block, are thread-safe, and are called from worker threads only: any of them can hang for as long as
+the file system does.
+
+A source never gives part of a file for the whole, nor parts of two versions of a file.
 
 The bytes of a read are of one content if the attributes (size, mtime, ctime) were the same before and after it, and if
 they are old enough that no second change can hide behind them (`mlfs.tree.stable_stat`). The scan counts as the look
@@ -21,17 +25,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final, NoReturn, TypeVar
+from typing import Final, NamedTuple, NoReturn, TypeVar
 
 from mlfs.places.doubts import Doubts
-from mlfs.places.source import UNSIZED, FileVersion, WholeFile
 from mlfs.places.source_root import SourceRoot
 from mlfs.places.source_statistics import SourceStatistics
-from mlfs.tree.attributes import FileAttributes, attributes_now
+from mlfs.tree.attributes import FileAttributes, Rights, attributes_now
 from mlfs.tree.manifest import Manifest, clamp_ns
 from mlfs.tree.openat import open_beneath
 from mlfs.tree.stable_stat import is_settled, settled_attributes
 
+# The arguments of the OSError of a file that cannot be read as a whole, as nobody knows how long it is. It can be read
+# as it comes, through a file that was opened.
+UNSIZED: Final = (errno.EOVERFLOW, "the source file has another number of bytes than its size says")
 # How often a file is read again that changed meanwhile. A file that is written all the time would be read for ever.
 _RETRIES: Final = 3
 # O_NONBLOCK, so that a FIFO that has taken a file's place cannot hang the open. It is cleared again before the read.
@@ -49,6 +55,31 @@ log = logging.getLogger("mlfs.places")
 T = TypeVar("T")
 COUNTED_BYTES: Final = 64 << 20
 """Of a file whose size is wrong so many bytes are counted, once: a larger one keeps the size that its source tells."""
+
+
+class WholeFile(NamedTuple):
+    """A whole file, and the attributes of exactly this content.
+
+    Attributes:
+        size: in bytes; `len(data)`.
+        changed: whether it, or who may read it, is not what the manifest said at the time of the call.
+        rights: who may read it; None where it is as the manifest said.
+    """
+
+    data: bytes | bytearray
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    changed: bool
+    rights: Rights | None = None
+
+
+class FileVersion(NamedTuple):
+    """Which content an open file has; `size` is in bytes."""
+
+    size: int
+    mtime_ns: int
+    ino: int
 
 
 def _raise(number: int, why: str) -> NoReturn:
@@ -88,6 +119,17 @@ def pread_all(fd: int, offset: int, size: int, ends: bool = False) -> bytes | by
 
 
 class PosixFile:
+    """A file of the source that is held open for reads of ranges. It survives that its name is replaced or removed.
+
+    Attributes:
+        fd: the descriptor; -1 once the file is closed.
+        version: the content that was there at open; `read` gives bytes of no other one.
+        ctime_ns: the time of the last change of the attributes, as it was at open.
+        changed: whether it, or who may read it, was not what the manifest said at open.
+        rights: the rights of the file, as they were at open.
+        unsized: whether the size was not the number of its bytes at open: then `read` gives them as they come.
+    """
+
     __slots__ = (
         "_asked_s", "_before", "_entry", "_number", "_seen", "_source", "changed", "ctime_ns", "fd", "rights",
         "unsized", "version",
@@ -111,6 +153,10 @@ class PosixFile:
         self._asked_s = source.now_s()
 
     def read(self, offset: int, size: int) -> bytes:
+        """`size` bytes from `offset`, fewer only where the file ends.
+
+        Raises: OSError; ESTALE when the file was written in place, so that it no longer has this version.
+        """
         if self.fd < 0:
             _raise(errno.EBADF, "the source file is closed")
         with self._source.at_work(self._entry):
@@ -177,6 +223,7 @@ class PosixFile:
         self._seen = attributes_now(fd)
 
     def close(self) -> None:
+        """Close the descriptor; a second call does nothing."""
         for fd in self._source.give_up(self):
             os.close(fd)
 
@@ -199,6 +246,8 @@ class PosixSource:
 
     Attributes:
         root: the root of the source. manifest: what is known of it. times: what its times prove. now_s: the clock.
+        open_count: how many files were opened so far, for whole reads and for ranges. bytes_read: how many bytes of
+            contents were read so far, those of reads that were repeated included.
     """
 
     def __init__(
@@ -373,6 +422,11 @@ class PosixSource:
         return known != (content.mode, content.uid, content.gid)
 
     def read_whole(self, entry: int, close_later: bool = False) -> WholeFile:
+        """The whole content of a regular file. `close_later`: it stays open until `close_read`, which must follow.
+
+        Raises: OSError; FileNotFoundError when it is gone; ESTALE when it is no regular file any more or keeps
+        changing; ELOOP when a symbolic link has taken its place; UNSIZED when its size is wrong.
+        """
         thread = threading.get_ident()  # as `at_work`, which takes a microsecond more on everybody's way
         self._at_work[thread] = entry, self._clock()
         try:
@@ -394,6 +448,8 @@ class PosixSource:
                 os.close(fd)
 
     def close_read(self) -> None:
+        """Close what `read_whole` left open, in whatever thread. To most file systems a close is a request of its own,
+        so it is done when nobody waits for the bytes any more."""
         while self._read:
             with contextlib.suppress(IndexError):  # another thread took the last one
                 os.close(self._read.popleft())
@@ -434,6 +490,7 @@ class PosixSource:
         raise OSError(*UNSIZED)
 
     def open(self, entry: int) -> PosixFile:
+        """Open a regular file for reads of ranges; the caller closes it. Raises: as `read_whole`."""
         with self.at_work(entry):
             number = self.root.number
             fd = self._open(entry)
@@ -467,20 +524,25 @@ class PosixSource:
             return self._on_root(look)
 
     def stat(self, entry: int) -> os.stat_result:
+        """The attributes that the entry has now; those of a symbolic link are its own. Raises: OSError."""
         return self._look(entry, os.fstat)
 
     # By its path in /proc, as a descriptor that cannot be read has no extended attributes.
 
     def attribute(self, entry: int, name: bytes) -> bytes:
+        """An extended attribute of the entry. Raises: OSError; ENODATA when it has none of that name."""
         return self._look(entry, lambda fd: os.getxattr(f"/proc/self/fd/{fd}", name))
 
     def attribute_names(self, entry: int) -> list[bytes]:
+        """The names of the entry's extended attributes. Raises: OSError."""
         return [os.fsencode(name) for name in self._look(entry, lambda fd: os.listxattr(f"/proc/self/fd/{fd}"))]
 
     def statvfs(self) -> os.statvfs_result:
+        """Sizes and limits of the file system. Raises: OSError."""
         return self._on_root(os.fstatvfs)
 
     def close(self) -> None:
+        """Close the source's root; every later call fails."""
         self.root.close()
 
 

@@ -13,8 +13,8 @@ from fakes import CountingSource, FakePages, no_names, tree
 
 from mlfs.engine.fetch import Fetcher
 from mlfs.places.place import Copy, FileChange, PlaceKind, Places, SourcePlace, TierPlace
+from mlfs.places.posix import PosixFile
 from mlfs.places.ram import RamTier
-from mlfs.places.source import OpenFile
 from mlfs.tree.manifest import Manifest
 from mlfs.tree.samples import Samples
 from mlfs.tree.scan import scan
@@ -45,7 +45,7 @@ class DoubtfulSource(CountingSource):
             raise OSError(self.number, "injected")
         return super().read_whole(entry, close_later)
 
-    def open(self, entry: int) -> OpenFile:
+    def open(self, entry: int) -> PosixFile:
         self.opened.append(entry)
         return super().open(entry)
 

@@ -12,18 +12,18 @@ import threading
 import time
 from collections.abc import Callable
 
-from mlfs.places.source import FileVersion, OpenFile, Source, WholeFile
+from mlfs.places.posix import FileVersion, PosixFile, PosixSource, WholeFile
 
 
 class FaultySource:
-    """See `mlfs.places.source.Source`; every call to the file system below passes `_strike` first.
+    """See `mlfs.places.posix.PosixSource`; every call to the file system below passes `_strike` first.
 
     Args:
         below: the source that answers when no fault strikes.
         hang_limit_s: a hang that nobody releases ends after this with EIO, so that a test cannot hang.
     """
 
-    def __init__(self, below: Source, hang_limit_s: float = 20.0) -> None:
+    def __init__(self, below: PosixSource, hang_limit_s: float = 20.0) -> None:
         self._below = below
         self._hang_limit_s = hang_limit_s
         self._lock = threading.Lock()
@@ -94,7 +94,7 @@ class FaultySource:
     def close_read(self) -> None:
         self._below.close_read()
 
-    def open(self, entry: int) -> OpenFile:
+    def open(self, entry: int) -> PosixFile:
         self._strike(entry)
         return FaultyFile(self, entry, self._below.open(entry))
 
@@ -114,7 +114,7 @@ class FaultySource:
 class FaultyFile:
     """An open file whose reads pass the faults of its source."""
 
-    def __init__(self, source: FaultySource, entry: int, below: OpenFile) -> None:
+    def __init__(self, source: FaultySource, entry: int, below: PosixFile) -> None:
         self._source = source
         self._entry = entry
         self._below = below

@@ -16,16 +16,7 @@ from faulty import FaultySource
 from source_support import Tree, error_of, overwrite
 
 from mlfs.places import posix
-from mlfs.places.source import OpenFile, Source
 from mlfs.tree import openat, stable_stat
-
-
-def test_it_is_a_source(tree: Tree) -> None:
-    tree.add("f", b"1")
-    source: Source = tree.source
-    opened: OpenFile = tree.source.open(tree.id("f"))
-    opened.close()
-    source.close()
 
 
 @pytest.mark.parametrize("size", [0, 1, 4096, 110_000, 3 << 20])
@@ -431,8 +422,7 @@ def test_the_faulty_source(tree: Tree) -> None:
     path = tree.add("f", b"abc")
     entry = tree.id("f")
     faulty = FaultySource(tree.source)
-    checked: Source = faulty
-    assert checked.read_whole(entry).data == b"abc"
+    assert faulty.read_whole(entry).data == b"abc"
     faulty.fail(2, after=1)
     results = []
     for _ in range(4):
