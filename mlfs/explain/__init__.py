@@ -9,7 +9,7 @@ is registered and its reads don't come as it says, they must show what its scrip
    its generator's words an epoch begins; `search` tries seeds by the million, in a process of its own (`seed_search`),
    and `explanations` says which jobs a seed may stand for; `next_epoch` goes by the epochs before. `data_sets` says
    which files are samples, `popular` which seeds people choose.
-3. The two rules: `hypothesis.verdict` says which hypothesis takes a registered job's place, `evidence.refuted` which
+3. The two rules: `hypothesis.ruling` says which hypothesis takes a registered job's place, `evidence.refuted` which
    one goes. All that is measured, and every threshold, is in `evidence`.
 4. Jobs in force: `inferred_jobs`, and in place of a registered job `correction`.
 

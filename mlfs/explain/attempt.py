@@ -41,7 +41,7 @@ class Attempt:
         instead_of: the job that was refuted, and whose next epoch is looked for; None where nothing was known before.
 
     Attributes:
-        again: whether there is a reason to begin again, with more reads. found: whether the search told an explanation.
+        again: whether there is a reason to begin again, with more reads. found: whether the search has found one.
         progress: where the search is; None before it tells.
     """
 

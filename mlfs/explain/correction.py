@@ -19,7 +19,7 @@ from mlfs.explain.attempt import Attempt
 from mlfs.explain.beginning import Beginning, Beginnings, enough, processes_ready
 from mlfs.explain.causes import LookedAt, likely_causes, registered_and_true
 from mlfs.explain.evidence import JUDGED_OPENS, fits
-from mlfs.explain.hypothesis import Hypothesis, Origin, Tally, Verdict, verdict
+from mlfs.explain.hypothesis import Fit, Hypothesis, Origin, Ruling, ruling
 from mlfs.explain.misfit import (
     FEWEST_OPENS,
     LAST_OPENS,
@@ -336,7 +336,7 @@ class RegisteredJob:
             explained = fitting_ones
             new = await self._shown(found, families.of(opens, explained))
         others, opens = families.but(opens, explained), families.of(opens, explained)
-        further = registered = Tally()
+        further = registered = Fit()
         while self._is_followed(job) and job.matcher is matcher:
             latest, seen = _since(matcher.score, seen), max(seen, matcher.score.observed)
             others += families.but(latest, explained)
@@ -351,19 +351,19 @@ class RegisteredJob:
                 continue
             # What threads read agrees within a wide bound, in another order too: then the job's own count says nothing.
             rival = registered if matcher.shape.slack == 1 else None
-            match verdict(found, Tally(new.score.observed, new.score.agreed), further, rival):
-                case Verdict.INSTALL:
+            match ruling(found, Fit(new.score.observed, new.score.agreed), further, rival):
+                case Ruling.INSTALL:
                     await self._install(found, new, opens, others)
                     return True
-                case Verdict.REGISTERED_STANDS:
+                case Ruling.REGISTERED_STANDS:
                     log.info("job %s: reads come as registered again", job.name)
                     return True
-                case Verdict.REFUTED:
+                case Ruling.REFUTED:
                     if further.opens:
                         words = "job %s: not confirmed by %d further opens: %s"
                         log.info(words, job.name, further.opens, found.sentence)
                     return False
-                case Verdict.WAITS:
+                case Ruling.WAITS:
                     await self._more_opens.wait()
         return False
 

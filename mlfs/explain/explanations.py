@@ -69,7 +69,7 @@ def of_walk(
     return Walk(_proposed(candidate, explanations(refined, ()), Origin.FILES), others_shuffle)
 
 
-class Seen(NamedTuple):
+class FirstOpens(NamedTuple):
     """The first reads of some processes.
 
     Attributes:
@@ -84,7 +84,12 @@ class Seen(NamedTuple):
 
 
 def of_finding(
-    candidate: Candidate, finding: Finding, draws: Sequence[Draw], drawings: Sequence[JobSpec], last: int, seen: Seen
+    candidate: Candidate,
+    finding: Finding,
+    draws: Sequence[Draw],
+    drawings: Sequence[JobSpec],
+    last: int,
+    seen: FirstOpens,
 ) -> list[Hypothesis]:
     """The hypotheses of a permutation that the reads of some process have shown.
 

@@ -1,6 +1,6 @@
 """A hypothesis: a job as it may be, with another specification than the one in force; and the rule that installs it.
 
-Pure. In: what generators propose, and how reads came. Out: verdicts. Used by all of `mlfs.explain`.
+Pure. In: what generators propose, and how reads came. Out: rulings. Used by all of `mlfs.explain`.
 
 Generators only propose, the likeliest first: the variants of a registration (`screen`), the place in its generator's
 words at which an epoch begins (`words`), the order of the files, a seed or another sampler (`explanations`), the epochs
@@ -74,18 +74,18 @@ class Hypothesis:
     families: frozenset[int] | None = None
 
 
-class Tally(NamedTuple):
+class Fit(NamedTuple):
     """Opens, and how many of them came as a hypothesis says."""
 
     opens: int = 0
     fitting: int = 0
 
-    def with_more(self, opens: int, fitting: int) -> Tally:
+    def with_more(self, opens: int, fitting: int) -> Fit:
         """With further opens."""
-        return Tally(self.opens + opens, self.fitting + fitting)
+        return Fit(self.opens + opens, self.fitting + fitting)
 
 
-class Verdict(Enum):
+class Ruling(Enum):
     """The reads' answer to whether a hypothesis takes a registered job's place."""
 
     WAITS = auto()
@@ -94,7 +94,7 @@ class Verdict(Enum):
     REGISTERED_STANDS = auto()
 
 
-def verdict(found: Hypothesis, shown: Tally, further: Tally, registered: Tally | None) -> Verdict:
+def ruling(found: Hypothesis, shown: Fit, further: Fit, registered: Fit | None) -> Ruling:
     """The rule that installs, where a registered job is in force: whether a hypothesis takes its place.
 
     Args:
@@ -102,12 +102,12 @@ def verdict(found: Hypothesis, shown: Tally, further: Tally, registered: Tally |
         registered: of the same further opens, by the job that is in force; None where its count says nothing.
     """
     if found.origin is Origin.PLACE:  # no other of millions of orders begins so: further opens have nothing to add
-        return Verdict.INSTALL if fits(*shown) else Verdict.REFUTED
+        return Ruling.INSTALL if fits(*shown) else Ruling.REFUTED
     if registered is not None and further.opens >= JUDGED_OPENS and further.fitting <= registered.fitting:
-        return Verdict.REGISTERED_STANDS
+        return Ruling.REGISTERED_STANDS
     if confirmed(*further):
-        return Verdict.INSTALL
-    return Verdict.REFUTED if further.opens >= MOST_FURTHER_OPENS else Verdict.WAITS
+        return Ruling.INSTALL
+    return Ruling.REFUTED if further.opens >= MOST_FURTHER_OPENS else Ruling.WAITS
 
 
 # -- specifications

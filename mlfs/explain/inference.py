@@ -24,7 +24,7 @@ from mlfs.explain.attempt import POOL, Attempt, Woken
 from mlfs.explain.command_lines import seeds_on_command_lines
 from mlfs.explain.confirm import Finding, confirm_sequential
 from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates_apart
-from mlfs.explain.explanations import Seen, of_draws, of_finding, of_recipe, of_walk
+from mlfs.explain.explanations import FirstOpens, of_draws, of_finding, of_recipe, of_walk
 from mlfs.explain.first_reads import FirstReads
 from mlfs.explain.hypothesis import Fields, Hypothesis, Origin, in_words, order_of
 from mlfs.explain.inferred_job import InferredJob
@@ -396,7 +396,7 @@ class Inference:
     ) -> list[Hypothesis]:
         """The hypotheses of a finding, by all that was read until now."""
         reads = self._shuffling()
-        seen = Seen(reads.heads(self._needed), reads.opens(), reads.kin())
+        seen = FirstOpens(reads.heads(self._needed), reads.opens(), reads.kin())
         drawings, last = ([], 0) if lost is None else (lost.drawings, lost.last_epoch)
         return await self._jobs.runner.run(POOL, of_finding, candidate, finding, draws, drawings, last, seen)
 

@@ -9,14 +9,17 @@ import pytest
 from mlfs.explain.evidence import (
     JUDGED_OPENS,
     LEAST_BITS,
+    MOST_FURTHER_OPENS,
     beyond_chance,
     bits_of_distinct,
     bits_of_hits,
     confirmed,
     refuted,
 )
+from mlfs.explain.hypothesis import Fit, Hypothesis, Origin, Ruling, ruling
 from mlfs.explain.popular import FURTHEST_LOOKED_THROUGH, LOOKED_THROUGH, POPULAR_SEEDS, WHOLE_ORDERS
 from mlfs.explain.variants import LIKED_SEEDS, SMALL_SEEDS
+from mlfs.job import parse_job
 
 
 @pytest.mark.parametrize(("n", "reads"), [(40, 1), (40, 17), (1000, 10), (5, 9)])
@@ -58,3 +61,27 @@ def test_there_is_one_list_of_popular_seeds() -> None:
     assert FURTHEST_LOOKED_THROUGH < WHOLE_ORDERS < LOOKED_THROUGH < len(POPULAR_SEEDS)
     assert sorted(SMALL_SEEDS + LIKED_SEEDS) == sorted(POPULAR_SEEDS)
     assert 0 in LIKED_SEEDS
+
+
+@pytest.mark.parametrize(
+    ("further", "registered", "said"),
+    [
+        (Fit(JUDGED_OPENS - 1, JUDGED_OPENS - 1), Fit(), Ruling.WAITS),  # too few, however well they fit
+        (Fit(12, 10), Fit(12, 3), Ruling.INSTALL),
+        (Fit(12, 9), Fit(12, 3), Ruling.WAITS),
+        (Fit(12, 10), Fit(12, 10), Ruling.REGISTERED_STANDS),  # the registered job was vouched for
+        (Fit(12, 10), None, Ruling.INSTALL),  # of threads: the registered job seems to predict any reads
+        (Fit(MOST_FURTHER_OPENS, 48), Fit(MOST_FURTHER_OPENS, 40), Ruling.REFUTED),
+    ],
+)
+def test_a_registered_job_is_replaced_by_what_further_opens_bear_out(
+    further: Fit, registered: Fit | None, said: Ruling
+) -> None:
+    variant = Hypothesis(parse_job({"epochs": 2}), Origin.VARIANT)
+    assert ruling(variant, Fit(40, 40), further, registered) is said
+
+
+@pytest.mark.parametrize(("fitting", "said"), [(10, Ruling.INSTALL), (9, Ruling.REFUTED)])
+def test_a_place_among_millions_of_words_needs_no_further_opens(fitting: int, said: Ruling) -> None:
+    place = Hypothesis(parse_job({"epochs": 2}), Origin.PLACE)
+    assert ruling(place, Fit(12, fitting), Fit(), Fit()) is said
