@@ -70,7 +70,10 @@ class Opened(NamedTuple):
 
 
 class Replies(Protocol):
-    """The channel, as it takes the answers to OPENs that wait. Each OPEN has a number, `unique`."""
+    """The channel, as it takes the answers to OPENs that wait. Each OPEN has a number, `unique`.
+
+    It is mountd.requests, which knows the handlers.
+    """
 
     def opens(self, unique: int, handle: int) -> None:
         """From any thread: answer that it is open. The RELEASE of the handle waits for `noted`."""

@@ -46,7 +46,7 @@ Note = Callable[[str], None]
 
 
 class ProgressDisplay(Protocol):
-    """Shows how far the start is."""
+    """Shows how far the start is. The command does, which the daemon does not know."""
 
     def update(self, progress: dict[str, Any]) -> None:
         """The daemon has reported this."""

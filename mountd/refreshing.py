@@ -51,7 +51,7 @@ MOUNT_AGAIN = "unmount it and mount it again, or mlfs mount --rescan"
 
 
 class Kernel(Protocol):
-    """The kernel's side of a refresh: it is told of changes, from worker threads."""
+    """The kernel's side of a refresh: it is told of changes, from worker threads. Only the channel knows the kernel."""
 
     def forget_name(self, directory: int, name: bytes) -> None:
         """Forget what a name stands for, or that there is none."""

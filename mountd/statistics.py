@@ -28,7 +28,7 @@ from mountd.requests import ChannelStatistics
 
 
 class Channel(Protocol):
-    """What carries the kernel's requests."""
+    """The carrier of the kernel's requests. It is the module that knows the binding, which no other one knows."""
 
     def statistics(self) -> ChannelStatistics:
         """Frozen figures."""

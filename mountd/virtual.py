@@ -55,7 +55,7 @@ class Answer(NamedTuple):
 
 
 class Contents(Protocol):
-    """The content of the control directory: implemented by mountd.control."""
+    """The content of the control directory: that of mountd.control, which knows this module."""
 
     def is_directory(self, path: Path) -> bool:
         """Whether the path is a directory. Asked at each look-up, where no list of a million epochs is to be made."""

@@ -40,7 +40,7 @@ UNHEARD_BYTES = 16 << 20
 
 
 class Finds(Protocol):
-    """The samples that a node can give by itself (mlfs.peers.shelf)."""
+    """The samples that a node can give by itself: `mlfs.peers.shelf`, and in drawn failures a simulated node."""
 
     def find(self, sample: int, version: Version) -> tuple[memoryview, int] | None:
         """The bytes of that version and their checksum."""

@@ -157,7 +157,10 @@ class StoringPlace(Place, Protocol):
 
 
 class PeerPlace(Place, Protocol):
-    """Another node. Samples that it owns may be asked for ahead, so that many are under way at once."""
+    """Another node. Samples that it owns may be asked for ahead, so that many are under way at once.
+
+    The one class for it is in `mlfs.peers`, which knows places and is not known by them.
+    """
 
     def ahead(self, wanted: Sequence[tuple[int, Version]]) -> Sequence[Want]:
         """These samples will be wanted soon. For what is returned `no_longer` has to follow."""

@@ -30,7 +30,10 @@ Outside = Callable[[bytes], list[bytes] | None]
 
 
 class Tree(Protocol):
-    """The frozen source tree. Entries are numbers from 0; the root is `ROOT`."""
+    """The frozen source tree. Entries are numbers from 0; the root is `ROOT`.
+
+    A mount's is the manifest of `mlfs/tree`, which orders do not know: they need no more of it than this.
+    """
 
     @property
     def mode(self) -> npt.NDArray[np.uint32]:

@@ -77,7 +77,7 @@ class Lane:
 
 
 class World(Protocol):
-    """The surroundings of a node."""
+    """The surroundings of a node: a simulated cluster, or those that tests draw and break."""
 
     def get(self, node: Node, lane: Lane) -> None:
         """Get the item that a lane is at; tell its end by `node.got`."""
