@@ -208,9 +208,9 @@ class Control:
         """In a thread: the status, without the paths that a reader may not list."""
         specifications = [job.specification for job in now.engine.jobs]
         paths = [about.get(field) for about in specifications for field in PATH_FIELDS]
-        paths += [now.about.first_unreadable, now.source.path, now.source.first_unsized]
+        paths += [now.about.first_unreadable, now.source.hanging_path, now.source.first_unsized]
         paths += [now.read_failures.path, now.refresh.path]
-        paths += now.misses.first
+        paths += now.misses.first_added
         # Sentences that name jobs' files, links and what could not be read are for whoever mounted.
         about = replace(now.about, died=None, links="")
         outdated = tuple(replace(job, why=UNTOLD if job.why else "") for job in now.refresh.outdated)

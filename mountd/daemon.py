@@ -71,14 +71,13 @@ from mountd.first_looks import FirstLooks
 from mountd.handlers import Handlers
 from mountd.life_note import LifeNote
 from mountd.log_file import log_to, reopen_log
+from mountd.messages import died_before, doubts, no_sizes, unreadable
 from mountd.onlookers import Onlookers
 from mountd.pagecache import MountPages
 from mountd.prime_inodes import InodePrimer
 from mountd.read_failures import ReadFailures
 from mountd.refreshing import Refreshing
-from mountd.source_words import doubt_words, size_words, unreadable_words
 from mountd.statistics import Parts
-from mountd.surroundings_words import died_words
 from mountd.view import Report, View, index_path, make_view
 from mountd.virtual import VirtualFiles
 
@@ -225,7 +224,7 @@ class _Service:
         engine = self._make_engine(runner, explainer, (recorders, primer), shortages, descriptors)
         life = LifeNote(self.config.mountpoint)
         if life.died is not None:
-            self.notes.append(died_words(life.died, self.config.mountpoint))
+            self.notes.append(died_before(life.died, self.config.mountpoint))
             log.warning("%s", self.notes[-1])
         about = About(
             self.config.source, self.config.mountpoint, self.how, time.time(), *self._unreadable(), life.died,
@@ -299,9 +298,9 @@ class _Service:
         """Warnings that whoever mounts should have at once."""
         source, manifest = self.config.source, self.manifest
         count, first, number = self._unreadable()
-        said = [unreadable_words(count, first, source, self.config.mountpoint, number)] if count else []
-        said += doubt_words(self.source.statistics(), source)
-        return [*said, *size_words(manifest.n_files, manifest.total_bytes, source), *filter(None, [self.links])]
+        said = [unreadable(count, first, source, self.config.mountpoint, number)] if count else []
+        said += doubts(self.source.statistics(), source)
+        return [*said, *no_sizes(manifest.n_files, manifest.total_bytes, source), *filter(None, [self.links])]
 
     def _make_explainer(self) -> Explainer:
         if not self.config.infer:

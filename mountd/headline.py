@@ -16,15 +16,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mlfs.engine.statistics import EngineStatistics
-from mlfs.explain.statistics import ExplainerStatistics, InferenceState
+from mlfs.explain.statistics import InferenceState
 from mlfs.follow.job_statistics import JobState, JobStatistics
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.placement import pfs_bound_bytes
 from mlfs.plan.scheduler.reading_times import EpochTime, ReadingTime
 from mlfs.units import format_size
-from mountd.load_words import preprocessing_words
-from mountd.source_words import gone
+from mountd.messages import ahead_by_rule, ahead_without_prediction, all_opens, gone
 from mountd.statistics import MountStatistics
+from mountd.worker_advice import preprocessing_words
 
 # Readers always wait a little: for the first samples of all, and when an epoch begins. Less than that is no reason to
 # do anything.
@@ -51,7 +51,7 @@ SEARCHING = (
 
 
 def headline(now: MountStatistics) -> str:
-    """See the module."""
+    """The sentence."""
     engine = now.engine
     if said := gone(now):
         return said
@@ -60,21 +60,20 @@ def headline(now: MountStatistics) -> str:
     reading, cases = engine.scheduler.reading, now.explainer.cases
     # Where another job explains the reads of one that was registered wrongly, training is that other job.
     explained = {name for name, case in cases.items() if case.instead is not None}
-    told = [(job, reading.get(job.name, ReadingTime())) for job in engine.jobs if job.name not in explained]
-    told = told or [(job, reading.get(job.name, ReadingTime())) for job in engine.jobs]
-    job, time = max(told, key=lambda one: _urgency(*one))
+    jobs = [job for job in engine.jobs if job.name not in explained] or engine.jobs
+    times = [(job, reading.get(job.name, ReadingTime())) for job in jobs]
+    job, time = max(times, key=lambda one: _urgency(*one))
     said = _of_job(now, job, time)
-    return f"job {job.name}: {said}" if len(told) > 1 else said
+    return f"job {job.name}: {said}" if len(jobs) > 1 else said
 
 
 def _without_job(now: MountStatistics) -> str:
-    opens = sum(tally.count for tally in now.engine.counters.all.reads.values())
-    if not opens:
+    if not all_opens(now.engine):
         return NOTHING_READ
     searching = now.explainer.inference.state is InferenceState.SEARCHING
     waited = _seconds(now.engine.counters.all.stalls.total_s)
     if searching:
-        return SEARCHING.format(waited=waited, ahead=_ahead_by_rule(now.engine))
+        return SEARCHING.format(waited=waited, ahead=ahead_by_rule(now.engine))
     return NO_JOB.format(waited=waited, ahead=ahead_without_prediction(now.engine, now.explainer))
 
 
@@ -123,20 +122,6 @@ def _of_job(now: MountStatistics, job: JobStatistics, time: ReadingTime) -> str:
     return f"epoch {epoch.epoch} {verb} {_percent(share)}: {_why(engine, job, epoch)}"
 
 
-def ahead_without_prediction(engine: EngineStatistics, explainer: ExplainerStatistics, job: str = "") -> str:
-    """What is fetched ahead while no prediction is believed, and that another one is looked for where that is so."""
-    said = _ahead_by_rule(engine)
-    case = explainer.cases.get(job)
-    is_looking = explainer.inference.state in (InferenceState.WATCHING, InferenceState.SEARCHING)
-    is_looking = is_looking or (case is not None and case.instead is None)
-    return f"{said} yet, as mlfs is looking for the order of the reads" if is_looking else said
-
-
-def _ahead_by_rule(engine: EngineStatistics) -> str:
-    rule = engine.scheduler.neighbours.used
-    return "nothing is fetched ahead" if rule is None else f"only {rule} is fetched ahead"
-
-
 def _why(engine: EngineStatistics, job: JobStatistics, epoch: EpochTime) -> str:
     """Because of what readers wait in an epoch, and what would end it: the first reason that is borne out."""
     needs = _Needs.of(job, epoch)
@@ -179,7 +164,7 @@ def _source_hangs(engine: EngineStatistics, epoch: EpochTime) -> str:
 
 def _taken_back(engine: EngineStatistics) -> str:
     times = engine.counters.errors.get("pages_taken_back", 0)
-    opens = sum(tally.count for tally in engine.counters.all.reads.values())
+    opens = all_opens(engine)
     if not times or times < MANY_TAKEN_BACK * opens:
         return ""
     return (

@@ -42,12 +42,12 @@ class MissStatistics:
     """The names that were found.
 
     Attributes:
-        looks: at the source. added: names that are there and not in the view. first: the paths of some.
+        looks: at the source. added_since_scan: names that are there and not in the view. first_added: paths of some.
     """
 
     looks: int = 0
-    added: int = 0
-    first: tuple[str, ...] = ()
+    added_since_scan: int = 0
+    first_added: tuple[str, ...] = ()
 
 
 class Misses:

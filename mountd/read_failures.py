@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +20,10 @@ class ReadFailureStatistics:
         error, path, ago_s: of the last one: what its reader was told, about which file, how long ago.
     """
 
-    count: int = 0
+    count: int = field(default=0, metadata={"key": None})
     error: str = ""
     path: str = ""
-    ago_s: float = 0.0
+    ago_s: float = field(default=0.0, metadata={"digits": 3})
 
 
 class ReadFailures:

@@ -1,83 +1,67 @@
-"""The status of a mount as JSON, and its messages in plain words.
+"""The status of a mount as JSON.
 
 Pure. In: frozen figures (mountd.statistics), as mountd.metrics has. Out: plain dicts. Called by mountd.control.
+
+A figure is declared once, in the record of the part that counts it: the field's name with its unit is the key, and
+`as_json` makes the JSON. So a part that counts something more adds a field to its record. What stands here beside that
+is put together from several parts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
+from typing import Any
 
-from mlfs.engine.peering import PeeringStatistics
 from mlfs.engine.statistics import EngineStatistics
-from mlfs.explain.statistics import (
-    WHY_UNKNOWN,
-    CaseStatistics,
-    ExplainerStatistics,
-    InferenceState,
-    InferenceStatistics,
-)
+from mlfs.explain.statistics import WHY_UNKNOWN, CaseStatistics, InferenceState, InferenceStatistics
 from mlfs.follow.agreement import NO_RANK, of_rank, whole
-from mlfs.follow.job import GAVE_UP
 from mlfs.follow.job_statistics import JobState, JobStatistics, RankStatistics
-from mlfs.follow.loader import Known, LoaderStatistics
 from mlfs.follow.strangers_seen import in_words, strangers_to_all
+from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.placement import pfs_bound_bytes
 from mlfs.plan.scheduler.look_ahead import Ahead
 from mlfs.plan.scheduler.neighbours import NeighboursStatistics
-from mlfs.plan.scheduler.reading_times import EpochTime, ReadingTime
-from mlfs.plan.scheduler.warming import WarmingState
-from mlfs.stats import SpanStatistics, StallStatistics
-from mlfs.units import format_size
-from mountd.headline import ahead_without_prediction, headline
-from mountd.load_words import load_status
-from mountd.source_words import refresh_status, refresh_words, source_words
+from mlfs.plan.scheduler.reading_times import ReadingTime
+from mlfs.stats import Tally
+from mountd.headline import headline
+from mountd.messages import all_opens, messages
 from mountd.statistics import MountStatistics
-from mountd.surroundings_words import all_opens, shrunk, surroundings_words, taken_back
+from mountd.worker_advice import advised
 
-Json = dict[str, object]
+Json = dict[str, Any]
 
-MISSING_PREDICTION = (
-    "job {name}: reads don't come in the registered order (agreement {percent:.0f} % of the last {opens}); nothing is"
-    " fetched ahead. Likely: {likely} (mlfs register again with what the script does; mlfs order SOURCE prints what a"
-    " registration expects)."
-)
-EXPLAINED_OTHERWISE = (
-    "job {name}: reads don't come in the registered order ({told}), but in this one: {true}. They are fetched ahead by"
-    " that; to say so from the start: mlfs register {mountpoint} {flags}"
-)
-SEARCHING_WORDS = "job {name}: looking for where its epoch begins in the {stage}: {tried:,} of {of:,}"
-INFERRED = (
-    "no job is registered: the order of reads was inferred from what was read first, and may prove wrong (mlfs register"
-    " tells it for sure; mount with --infer off to forbid guessing)"
-)
-PASSED_OVER = (
-    "{name} is slower than the source ({tier:.3g} and {source:.3g} MB/s) and readers wait: while that lasts, its"
-    " samples are read from the source ({size} so far, on top of the bound)"
-)
-NO_JOB = "no job is registered: reads are served as they come, and {ahead} (mlfs register)"
-REFUSES = (
-    "{name} takes no more copies ({refusal}, {errors:,} errors): such samples come from the source; free some space"
-    " there, or mount with a smaller size for it"
-)
-SHORT_OF = "short of {resource}, {times:,} times: {what}; this costs speed: {way_out}"
-FAILED = (
-    "the task of {task} failed {times:,} times and was begun again (last: {error}); this costs speed, and reads stay"
-    " right: please report it with the log"
-)
-WARMING_UP = "the caches are being filled (mlfs warmup): {done:,} of {whole:,} samples were looked after so far"
-CHANGED = "{files} files changed at the source since the scan; readers got the new content"
-FOUND_OUT = "job {name}: {what} (found out from the reads; the last {opens} opens before were counted anew{way_out})"
-WAY_OUT = "; {differing} would have said so: mlfs register {mountpoint} {flags}"
 WITHOUT_NUMBA = "numpy (pip install 'mlfs[fast]' makes it eight times as fast)"
 # Epochs of which the agreement is shown, the last ones: a job of a million short epochs has a status that can be read.
 SHOWN_EPOCHS = 100
+_MICROSECONDS = 6
+
+
+def as_json(value: object, digits: int | None = None) -> Any:
+    """A record as JSON has it: its fields by their names, and the same of records in it.
+
+    A field's metadata may have `key`, the name to show it by, which is None for a field that is not shown; and `digits`
+    of its numbers. Times (`_s`) have six digits if nothing else is said, and other numbers all.
+    """
+    if is_dataclass(value):
+        shown = {}
+        for one in fields(value):
+            key = one.metadata.get("key", one.name)
+            if key is not None:
+                usual = _MICROSECONDS if one.name.endswith("_s") else None
+                shown[key] = as_json(getattr(value, one.name), one.metadata.get("digits", usual))
+        return shown
+    if isinstance(value, Mapping):
+        return {str(key): as_json(one, digits) for key, one in value.items()}
+    if isinstance(value, tuple | list):
+        return [as_json(one, digits) for one in value]
+    return round(value, digits or None) if isinstance(value, float) and digits is not None else value
 
 
 def status(now: MountStatistics) -> Json:
     """Everything that `mlfs status` shows."""
-    about, engine = now.about, now.engine
-    scheduler, counters, tree = engine.scheduler, engine.counters, engine.tree
+    about, engine, source, failed = now.about, now.engine, now.source, now.read_failures
+    scheduler, counters = engine.scheduler, engine.counters
     return {
         "headline": headline(now),
         "version": now.process.version,
@@ -86,115 +70,57 @@ def status(now: MountStatistics) -> Json:
         "mountpoint": about.mountpoint,
         "state": "draining" if scheduler.stopped else "serving",
         "uptime_s": round(now.process.uptime_s, 3),
-        "messages": [
-            *source_words(now),
-            *surroundings_words(now),
-            *refresh_words(now),
-            *messages(engine, now.explainer, about.mountpoint),
-        ],
-        "pages": {"looked_at": engine.page_watch.looked_at, "taken_back": engine.page_watch.taken_back},
+        "messages": messages(now),
+        "pages": as_json(engine.page_watch),
         "inference": inference_status(now.explainer.inference),
-        "jobs": [
-            job_status(
-                job,
-                engine.ahead[job.name],
-                scheduler.reading.get(job.name, ReadingTime()),
-                now.explainer.cases.get(job.name, CaseStatistics()),
-                scheduler.rank_waits.get(job.name, {}),
-            )
-            | {"load": load_status(job, engine.loads.get(job.name), now.process.processors)}
-            for job in engine.jobs
-        ],
+        "jobs": [job_status(now, job) for job in engine.jobs],
         "strangers": strangers_status(engine.jobs),
         "neighbours": neighbours_status(scheduler.neighbours),
         "opens": all_opens(engine),
-        "reads": {"all": reads_status(counters.all), "epoch": reads_status(counters.epoch)},
-        "fetches": {
-            route: {"count": tally.count, "bytes": tally.bytes}
-            for route, tally in counters.all.fetches.items()
-            if tally.count
-        },
-        "epochs": [epoch_status(span) for span in (*counters.past, counters.epoch)],
-        "stalls": stalls_status(counters.all.stalls) | {"epoch": stalls_status(counters.epoch.stalls)},
+        "reads": {"all": reads_status(counters.all.reads), "epoch": reads_status(counters.epoch.reads)},
+        "fetches": as_json({route: tally for route, tally in counters.all.fetches.items() if tally.count}),
+        "epochs": [
+            {
+                "reads": reads_status({route: tally for route, tally in span.reads.items() if tally.count}),
+                "stalls": as_json(span.stalls),
+            }
+            for span in (*counters.past, counters.epoch)
+        ],
+        "stalls": as_json(counters.all.stalls) | {"epoch": as_json(counters.epoch.stalls)},
         "pfs": pfs_status(engine),
-        "tiers": tiers_status(engine),
-        "warming": asdict(scheduler.warming) | {"state": str(scheduler.warming.state)},
+        "tiers": [
+            as_json(place)
+            | {"samples": scheduler.keeping.held[number], "passed_over": scheduler.routing.passed_over[number]}
+            for number, place in enumerate(engine.places, 1)
+        ],
+        "warming": as_json(scheduler.warming),
         "rates": rates_status(engine),
         "plan": plan_status(engine),
-        "peers": peers_status(engine.peering, engine.scheduler.peers_missed),
+        "peers": as_json(engine.peering) | {"missed": scheduler.peers_missed} if engine.peering.node >= 0 else None,
         "staging": {
             "capacity_bytes": scheduler.window_capacity_bytes,
             "used_bytes": scheduler.window_bytes,
             "asked_bytes": scheduler.window_full_bytes or scheduler.window_capacity_bytes,
         },
-        "manifest": {"files": tree.files, "bytes": tree.bytes, "how": about.how, "changed": tree.changed_files},
-        "refresh": refresh_status(now),
+        "manifest": as_json(engine.tree) | {"how": about.how},
+        "refresh": as_json(now.refresh) | as_json(now.misses),
         "under_way": {**engine.under_way, "directories_to_list": now.primer.waiting},
         "errors": engine.errors,
-        "source_state": source_status(now),
-        "failed_reads": failed_reads_status(now),
+        "source_state": {
+            **as_json(source.root),
+            **as_json(source),
+            **as_json(source.times),
+            "directory_times_prove": not source.times.directories,
+        },
+        "failed_reads": {"count": failed.count, "last": as_json(failed) if failed.count else None},
         "requests": dict(now.channel.requests),
         "memory": {"rss_bytes": now.process.rss_bytes},
     }
 
 
-# -- words
-
-
-def messages(engine: EngineStatistics, explainer: ExplainerStatistics, mountpoint: str) -> list[str]:
-    """What a person should know, in plain words; each thing once, however many jobs it is said of."""
-    said, cases = passed_over(engine), explainer.cases
-    if not engine.jobs:
-        said.append(NO_JOB.format(ahead=ahead_without_prediction(engine, explainer)))
-    for job in engine.jobs:
-        if job.given_up:
-            said.append(f"job {job.name}: {GAVE_UP}")
-            continue
-        if job.inferred:
-            said.append(INFERRED)
-        if job.findings.known:
-            differing, flags = job.findings.way_out, job.findings.flags
-            way_out = WAY_OUT.format(differing=differing, mountpoint=mountpoint, flags=flags) if differing else ""
-            told = {"what": job.findings.known[-1], "opens": job.findings.counted_anew, "way_out": way_out}
-            said.append(FOUND_OUT.format(name=job.name, **told))
-        case = cases.get(job.name, CaseStatistics())
-        if case.attempt is not None:
-            words = {"stage": case.attempt.stage, "tried": case.attempt.tried, "of": case.attempt.of}
-            said.append(SEARCHING_WORDS.format(name=job.name, **words))
-        if case.instead is not None:
-            true = {"told": case.instead.registered, "true": case.instead.true, "flags": case.instead.flags}
-            said.append(EXPLAINED_OTHERWISE.format(name=job.name, mountpoint=mountpoint, **true))
-        elif job.state == JobState.DRIFTING:
-            about = {"percent": 100 * job.recent.share, "opens": job.recent.opens, "likely": case.likely}
-            said.append(MISSING_PREDICTION.format(name=job.name, **about))
-    said += taken_back(engine) + shrunk(engine)
-    said += [REFUSES.format(**asdict(place)) for place in engine.places if place.refusal]
-    said += [SHORT_OF.format(**asdict(one)) for one in engine.shortages]
-    said += [FAILED.format(**asdict(one)) for one in engine.faults]
-    warming = engine.scheduler.warming
-    if warming.state is WarmingState.RUNNING:
-        parts = (warming.there, warming.fetched, warming.no_room, warming.not_kept, warming.failed)
-        said.append(WARMING_UP.format(done=sum(one.samples for one in parts), whole=warming.whole.samples))
-    if engine.tree.changed_files:
-        said.append(CHANGED.format(files=engine.tree.changed_files))
-    return list(dict.fromkeys(said))
-
-
-def passed_over(engine: EngineStatistics) -> list[str]:
-    """Tiers that are slower than the source, in plain words."""
-    said, routing = [], engine.scheduler.routing
-    size = format_size(engine.counters.by_choice.bytes)
-    for number, place in enumerate(engine.places, 1):
-        found = routing.found[number]
-        if routing.passed_over[number] and found is not None:
-            tier, source = found.tier_bytes_per_s / 1e6, found.source_bytes_per_s / 1e6
-            said.append(PASSED_OVER.format(name=place.name, tier=tier, source=source, size=size))
-    return said
-
-
 def inference_status(inference: InferenceStatistics) -> Json:
     """The search for the order of an unregistered mount."""
-    said: Json = {"state": str(inference.state)}
+    said: Json = {"state": inference.state}
     if inference.state is InferenceState.OFF:
         return said
     said["searches"] = inference.searches
@@ -218,61 +144,108 @@ def inference_status(inference: InferenceStatistics) -> Json:
 # -- jobs
 
 
-def job_status(
-    job: JobStatistics,
-    ahead: tuple[Ahead, ...],
-    reading: ReadingTime,
-    case: CaseStatistics,
-    waits: Mapping[int, float],
-) -> Json:
-    """One job's part of the status. `waits`: how long each rank's readers have waited, by its index."""
+def job_status(now: MountStatistics, job: JobStatistics) -> Json:
+    """A job, from what each part knows of it."""
+    scheduler = now.engine.scheduler
+    reading = scheduler.reading.get(job.name, ReadingTime())
+    waits, ahead = scheduler.rank_waits.get(job.name, {}), now.engine.ahead[job.name]
+    files = sum(rank.length for rank in job.ranks)
     return {
         "name": job.name,
         "inferred": job.inferred,
-        "state": str(job.state),
+        "state": job.state,
         "agreement": job.share.share,
         "agreement_recent": job.recent.share,
         "recent_opens": job.recent.opens,
         "agreed_opens": job.share.agreed,
         "observed_opens": job.share.opens,
         "agreement_by_epoch": agreement_by_epoch(job),
-        "opens_in_unknown_order": {str(epoch): opens for epoch, opens in sorted(job.findings.order_unknown.items())},
-        "loader": loader_status(job.loader),
-        "reading_s": round(reading.reading_s, 6),
-        "stalled_s": round(reading.stalled_s, 6),
-        "time_by_epoch": {str(epoch.epoch): time_status(epoch) for epoch in reading.epochs},
-        "found_out": list(job.findings.known),
-        "way_out": job.findings.way_out,
-        "counted_anew": job.findings.counted_anew,
-        "searching": case.searching,
-        "searches": case.searches,
+        "loader": as_json(job.loader)
+        | {
+            "prefetch_depth": as_json(job.loader.prefetch_depth)
+            | {"at_least": job.loader.depth_at_least, "at_most": job.loader.depth_at_most}
+        },
+        **as_json(reading),
+        "time_by_epoch": {
+            str(epoch.epoch): as_json(epoch) | {"waited_share": round(epoch.waited_share, 6)}
+            for epoch in reading.epochs
+        },
+        **as_json(job.findings),
+        "opens_in_unknown_order": as_json(dict(sorted(job.findings.order_unknown.items()))),
+        **as_json(now.explainer.cases.get(job.name, CaseStatistics())),
         "epochs": job.epochs,
         "ranks": [
-            rank_status(job, rank, of, waits.get(index, 0.0))
-            for index, (rank, of) in enumerate(zip(job.ranks, ahead, strict=True))
+            rank_status(job, rank, ready, waits.get(index, 0.0))
+            for index, (rank, ready) in enumerate(zip(job.ranks, ahead, strict=True))
         ],
-        "sample_bytes": sample_status(job),
-        "pfs_bytes_by_epoch": {str(epoch): size_bytes for epoch, size_bytes in job.pfs_bytes_by_epoch.items()},
+        # Of the ranks here. The sizes of one sample's files are taken to be independent.
+        "sample_bytes": {
+            "mean": round(job.stream_bytes / max(1, files) * job.files_per_sample),
+            "deviation": round(job.deviation_bytes * job.files_per_sample**0.5),
+        },
+        "pfs_bytes_by_epoch": as_json(job.pfs_bytes_by_epoch),
         "spec": dict(job.specification),
+        "load": load_status(job, now.engine.loads.get(job.name), now.process.processors),
     }
 
 
-def sample_status(job: JobStatistics) -> Json:
-    """How large the samples are that the ranks here read. Sizes of one sample's files are taken to be independent."""
-    files, of_a_sample = sum(rank.length for rank in job.ranks), job.files_per_sample
+def agreement_by_epoch(job: JobStatistics) -> Json:
+    """Share of each epoch's opens that were predicted, in all and by rank; opens of no rank count in the first only.
+
+    Late opens came before the job was in force: they gave its order away, and count as predicted since.
+    """
+    shown: Json = {}
+    for epoch, shares in list(job.shares.items())[-SHOWN_EPOCHS:]:
+        together = whole(shares.values())
+        shown[str(epoch)] = {
+            "agreement": together.share,
+            "agreed_opens": together.agreed,
+            "observed_opens": together.opens,
+            "late_opens": min(job.late_opens.get(epoch, 0), together.agreed),
+            "ranks": {str(rank): share.share for rank, share in shares.items() if rank != NO_RANK},
+        }
+    return shown
+
+
+def rank_status(job: JobStatistics, rank: RankStatistics, ahead: Ahead, waited_s: float) -> Json:
+    """How far one rank is, how far ahead of it samples are staged, and how long its readers have waited in all."""
+    length = max(1, rank.length)
+    seconds = round(ahead.samples / rank.samples_per_s, 3) if rank.samples_per_s > 0 else None
     return {
-        "mean": round(job.stream_bytes / max(1, files) * of_a_sample),
-        "deviation": round(job.deviation_bytes * of_a_sample**0.5),
+        "rank": rank.rank,
+        "epoch": rank.epoch,
+        "step": min(rank.position, length) // job.batch_files,
+        "position": rank.position,
+        "samples_per_epoch": length // job.files_per_sample,
+        "steps_per_epoch": -(-length // job.batch_files),
+        "agreement": of_rank(job.shares, rank.rank).share,
+        "reads_here": rank.reads_here,
+        "waited_s": round(waited_s, 6),
+        "ahead": {"samples": ahead.samples, "bytes": ahead.bytes, "seconds": seconds},
     }
 
 
-def time_status(epoch: EpochTime) -> Json:
-    """How long an epoch was read, and the share of that time that a reader waited."""
+def load_status(job: JobStatistics, load: JobLoad | None, processors: int) -> Json:
+    """What the job's loaders do with their time, by rank, and how unevenly; empty before a batch was read.
+
+    How unevenly is None where no two ranks were seen in the same steps.
+    """
+    if load is None:
+        return {}
+    is_late = load.straggler >= 0 and job.state is not JobState.FINISHED
+    of = advised(job, load, processors)
+    advice = of and {
+        "workers": {str(loader.rank): count for loader, count in zip(of.loaders, of.advice.workers, strict=True)},
+        "gain": round(of.advice.gain, 6),
+    }
     return {
-        "reading_s": round(epoch.reading_s, 6),
-        "stalled_s": round(epoch.stalled_s, 6),
-        "waited_share": round(epoch.waited_share, 6),
-        "samples": epoch.samples,
+        "imbalance": round(load.imbalance.apart, 6) if load.compares else None,
+        "imbalanced_steps": round(load.imbalance.steps, 6) if load.compares else None,
+        "steps": load.steps,
+        "straggler": job.ranks[load.straggler].rank if is_late else None,
+        "advice": advice,
+        "pace": [[workers, seconds] for workers, seconds in sorted(load.pace.items())],
+        "ranks": {str(job.ranks[rank.rank].rank): as_json(rank) for rank in load.ranks},
     }
 
 
@@ -301,103 +274,12 @@ def neighbours_status(learned: NeighboursStatistics) -> Json:
     }
 
 
-def agreement_by_epoch(job: JobStatistics) -> Json:
-    """Share of each epoch's opens that were predicted, in all and by rank; opens of no rank count in the first only.
-
-    Late opens came before the job was in force: they told its order, and count as predicted since.
-    """
-    told: Json = {}
-    for epoch, shares in list(job.shares.items())[-SHOWN_EPOCHS:]:
-        together = whole(shares.values())
-        told[str(epoch)] = {
-            "agreement": together.share,
-            "agreed_opens": together.agreed,
-            "observed_opens": together.opens,
-            "late_opens": min(job.late_opens.get(epoch, 0), together.agreed),
-            "ranks": {str(rank): share.share for rank, share in shares.items() if rank != NO_RANK},
-        }
-    return told
-
-
-def loader_status(loader: LoaderStatistics) -> Json:
-    """How the processes of a rank share its stream: each number, and where it is known from."""
-
-    def known(number: Known) -> Json:
-        return {"value": number.value, "from": number.origin}
-
-    bounds = {"at_least": loader.depth_at_least, "at_most": loader.depth_at_most}
-    return {
-        "readers": loader.readers,
-        "batch_size": known(loader.batch_size),
-        "num_workers": known(loader.num_workers),
-        "prefetch_depth": known(loader.prefetch_depth) | bounds,
-        "early": loader.early,
-    }
-
-
-def rank_status(job: JobStatistics, rank: RankStatistics, ahead: Ahead, waited_s: float) -> Json:
-    """How far one rank is, how far ahead of it samples are staged, and how long its readers have waited in all."""
-    length = max(1, rank.length)
-    seconds = round(ahead.samples / rank.samples_per_s, 3) if rank.samples_per_s > 0 else None
-    return {
-        "rank": rank.rank,
-        "epoch": rank.epoch,
-        "step": min(rank.position, length) // job.batch_files,
-        "position": rank.position,
-        "samples_per_epoch": length // job.files_per_sample,
-        "steps_per_epoch": -(-length // job.batch_files),
-        "agreement": of_rank(job.shares, rank.rank).share,
-        "reads_here": rank.reads_here,
-        "waited_s": round(waited_s, 6),
-        "ahead": {"samples": ahead.samples, "bytes": ahead.bytes, "seconds": seconds},
-    }
-
-
-# -- the source
-
-
-def source_status(now: MountStatistics) -> Json:
-    """Whether the source's file system is there, and which calls on it hang."""
-    root, source = now.source.root, now.source
-    return {
-        "state": str(root.state),
-        "error": root.error,
-        "since_s": round(root.since_s, 3),
-        "opened_again": root.opened_again,
-        "hanging": source.hanging,
-        "hanging_s": round(source.longest_s, 3),
-        "hanging_path": source.path,
-        "mtime_proves": source.times.mtime,
-        "ctime_proves": source.times.ctime,
-        "directory_times_prove": not source.times.directories,
-        "unsized_files": source.unsized,
-    }
-
-
-def failed_reads_status(now: MountStatistics) -> Json:
-    """Reads that failed for readers, and what the last one was about."""
-    failed = now.read_failures
-    last = {"error": failed.error, "path": failed.path, "ago_s": round(failed.ago_s, 3)}
-    return {"count": failed.count, "last": last if failed.count else None}
-
-
 # -- bytes and places
 
 
-def reads_status(span: SpanStatistics) -> Json:
+def reads_status(reads: Mapping[str, Tally]) -> Json:
     """Reads by route."""
-    return {route: {"reads": tally.count, "bytes": tally.bytes} for route, tally in span.reads.items()}
-
-
-def epoch_status(span: SpanStatistics) -> Json:
-    """What was read in one epoch, by route, and how long readers waited in it."""
-    reads = {route: {"reads": tally.count, "bytes": tally.bytes} for route, tally in span.reads.items() if tally.count}
-    return {"reads": reads, "stalls": stalls_status(span.stalls)}
-
-
-def stalls_status(stalls: StallStatistics) -> Json:
-    """How long readers waited."""
-    return {"count": stalls.count, "total_s": round(stalls.total_s, 6), "worst_s": round(stalls.worst_s, 6)}
+    return {route: {"reads": tally.count, "bytes": tally.bytes} for route, tally in reads.items()}
 
 
 def pfs_status(engine: EngineStatistics) -> Json:
@@ -415,25 +297,8 @@ def pfs_status(engine: EngineStatistics) -> Json:
         "epoch_bytes": by_epoch.get(epoch, 0),
         "bound_bytes": pfs_bound_bytes(stream_bytes, capacity_bytes),
         "epoch": epoch,
-        "by_epoch": {str(number): size_bytes for number, size_bytes in sorted(by_epoch.items())},
+        "by_epoch": as_json(dict(sorted(by_epoch.items()))),
     }
-
-
-def tiers_status(engine: EngineStatistics) -> list[Json]:
-    """How full each storage class is."""
-    held, left = engine.scheduler.keeping.held, engine.scheduler.routing.passed_over
-    return [
-        {
-            "name": place.name,
-            "class": str(place.kind),
-            "capacity_bytes": place.capacity_bytes,
-            "used_bytes": place.used_bytes,
-            "samples": held[number],
-            "errors": place.errors,
-            "passed_over": left[number],
-        }
-        for number, place in enumerate(engine.places, 1)
-    ]
 
 
 def rates_status(engine: EngineStatistics) -> Json:
@@ -443,36 +308,8 @@ def rates_status(engine: EngineStatistics) -> Json:
     """
     peers = {"peers": engine.speeds.peers} if engine.speeds.peers is not None else {}
     return {
-        name: {
-            "measured": [[point.lanes, round(point.bytes_per_s)] for point in speeds.measured],
-            "calibrated": [[round(lanes), round(rate)] for lanes, rate in speeds.calibrated],
-            "refined": [[round(lanes), round(rate)] for lanes, rate in speeds.refined],
-        }
+        name: {"measured": [[point.lanes, round(point.bytes_per_s)] for point in speeds.measured]} | as_json(speeds)
         for name, speeds in {**engine.speeds.places, **peers}.items()
-    }
-
-
-def peers_status(peering: PeeringStatistics, missed: int) -> Json | None:
-    """The other nodes; None where no agent (`mlfs peers`) speaks for this one.
-
-    Args:
-        missed: samples that were asked of them and had to come from somewhere else.
-    """
-    if peering.node < 0:
-        return None
-    return {
-        **{name: getattr(peering, name) for name in ("node", "nodes", "agent", "keeper", "silent", "joined")},
-        "lost": list(peering.lost),
-        "away": list(peering.away),
-        "view": peering.view,
-        "refused": {str(node): why for node, why in peering.refused.items()},
-        "wanted": peering.wanted,
-        "missed": missed,
-        "under_way": peering.under_way,
-        "members": [
-            asdict(member) | {"lost_s": None if member.lost_s is None else round(member.lost_s, 1)}
-            for member in peering.members
-        ],
     }
 
 

@@ -328,7 +328,7 @@ def test_what_is_shown_is_made_from_frozen_figures_alone() -> None:
     """All that can be reached from what the status and the metrics are given is frozen: nothing of it is a part that
     runs. Nor do they import a class of which anything could be asked."""
     assert not _not_frozen(MountStatistics)
-    for name in ("mountd.status", "mountd.metrics"):
+    for name in ("mountd.status", "mountd.messages", "mountd.metrics"):
         for what, value in vars(import_module(name)).items():
             ours = isinstance(value, type) and value.__module__.partition(".")[0] in ("mlfs", "mountd")
             if ours and value.__module__ != name:

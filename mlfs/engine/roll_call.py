@@ -6,7 +6,7 @@ In: this node's figures, what other nodes tell of theirs. Out: news to tell, a l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from mlfs.engine.agent_session import AgentSession
@@ -41,7 +41,7 @@ class MemberStatistics:
     node: int
     name: str
     state: str
-    lost_s: float | None = None
+    lost_s: float | None = field(default=None, metadata={"digits": 1})
     held: int = 0
     held_bytes: int = 0
     given: int = 0

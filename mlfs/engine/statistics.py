@@ -7,7 +7,7 @@ mount.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mlfs.engine.background import BackgroundFault
 from mlfs.engine.page_watch import PageWatchStatistics
@@ -30,7 +30,7 @@ class TreeStatistics:
 
     files: int
     bytes: int
-    changed_files: int
+    changed_files: int = field(metadata={"key": "changed"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Made by `mlfs.explain.explainer` and its parts, for the status of a mount.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 WHY_UNKNOWN = (
@@ -86,9 +86,9 @@ class CaseStatistics:
 
     searching: bool = False
     searches: int = 0
-    attempt: AttemptStatistics | None = None
-    likely: str = ""
-    instead: Instead | None = None
+    attempt: AttemptStatistics | None = field(default=None, metadata={"key": None})
+    likely: str = field(default="", metadata={"key": None})
+    instead: Instead | None = field(default=None, metadata={"key": None})
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,11 +31,11 @@ class FindingsStatistics:
         flags: all flags of `mlfs register` that give the job as it was found to be.
     """
 
-    known: tuple[str, ...]
+    known: tuple[str, ...] = field(metadata={"key": "found_out"})
     way_out: str
     counted_anew: int
-    flags: str = ""
-    order_unknown: Mapping[int, int] = field(default_factory=dict)
+    flags: str = field(default="", metadata={"key": None})
+    order_unknown: Mapping[int, int] = field(default_factory=dict, metadata={"key": None})
 
 
 @dataclass(frozen=True, slots=True)

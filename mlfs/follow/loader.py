@@ -7,7 +7,7 @@ from the opens, or not known. What was registered and is borne out by the opens 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mlfs.follow.depth import Depth
 from mlfs.follow.shape import Shape
@@ -21,7 +21,7 @@ class Known:
     """A number, None while it is not known, and where it is known from."""
 
     value: int | None
-    origin: str
+    origin: str = field(metadata={"key": "from"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class LoaderStatistics:
     batch_size: Known
     num_workers: Known
     prefetch_depth: Known
-    depth_at_least: int
-    depth_at_most: int | None
+    depth_at_least: int = field(metadata={"key": None})
+    depth_at_most: int | None = field(metadata={"key": None})
     early: int
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mlfs.measure.measured_place import MeasuredPlace
@@ -29,9 +29,9 @@ class PlaceSpeeds:
         refined: what is planned with: the earlier curve, moved to what this mount measured.
     """
 
-    measured: tuple[Measured, ...]
-    calibrated: tuple[tuple[float, float], ...]
-    refined: tuple[tuple[float, float], ...]
+    measured: tuple[Measured, ...] = field(metadata={"key": None})
+    calibrated: tuple[tuple[float, float], ...] = field(metadata={"digits": 0})
+    refined: tuple[tuple[float, float], ...] = field(metadata={"digits": 0})
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, overload, runtime_checkable
 
 from mlfs.places import cache_directory
@@ -173,12 +173,12 @@ class PeerPlace(Place, Protocol):
 class PlaceStatistics:
     """How full a place that stores is, how often its medium failed, and why it takes no copies just now, if so."""
 
-    kind: PlaceKind
+    kind: PlaceKind = field(metadata={"key": "class"})
     name: str
     capacity_bytes: int
     used_bytes: int
     errors: int
-    refusal: str = ""
+    refusal: str = field(default="", metadata={"key": None})
 
 
 class SourcePlace:

@@ -33,10 +33,10 @@ class RootStatistics:
 
     state: RootState = RootState.THERE
     error: str = ""
-    since_s: float = 0.0
+    since_s: float = field(default=0.0, metadata={"digits": 3})
     opened_again: int = 0
-    opened_s: float = 0.0
-    covered: bool = False
+    opened_s: float = field(default=0.0, metadata={"key": None})
+    covered: bool = field(default=False, metadata={"key": None})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,18 @@ class SourceStatistics:
     """How the source does.
 
     Attributes:
-        hanging: how many calls on it have been going on for longer than two seconds. longest_s: for how long the first
-            of them has. path: of its file, relative to the source, with surrogate escapes for bytes that are no text.
+        hanging: how many calls on it have been going on for longer than two seconds. hanging_s: for how long the first
+            of them has. hanging_path: its file's, relative to the source, with surrogate escapes for bytes that are no
+            text.
         times: which of its times prove something.
-        unsized: files whose size was found not to be the number of their bytes. first_unsized: the first one's path.
+        unsized_files: those whose size was found not to be the number of their bytes. first_unsized: the first one's
+            path.
     """
 
-    root: RootStatistics = field(default_factory=RootStatistics)
+    root: RootStatistics = field(default_factory=RootStatistics, metadata={"key": None})
     hanging: int = 0
-    longest_s: float = 0.0
-    path: str = ""
-    times: TimesStatistics = field(default_factory=TimesStatistics)
-    unsized: int = 0
-    first_unsized: str = ""
+    hanging_s: float = field(default=0.0, metadata={"digits": 3})
+    hanging_path: str = ""
+    times: TimesStatistics = field(default_factory=TimesStatistics, metadata={"key": None})
+    unsized_files: int = 0
+    first_unsized: str = field(default="", metadata={"key": None})

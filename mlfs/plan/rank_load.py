@@ -8,7 +8,7 @@ other steps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -63,20 +63,20 @@ class RankLoad:
             `idle_s` what it waits for other ranks.
     """
 
-    rank: int
+    rank: int = field(metadata={"key": None})
     workers: int
     batches: int
-    batch_bytes: float
+    batch_bytes: float = field(metadata={"digits": 0})
     waiting_s: float
     preprocess_s: float
     handing_s: float
     idle_s: float
     step_s: float
     next_s: float
-    doubt_s: float = 0.0
+    doubt_s: float = field(default=0.0, metadata={"key": None})
     limit: Limit = Limit.UNKNOWN
-    knows_idling: bool = True
-    surely_idles: bool = True
+    knows_idling: bool = field(default=True, metadata={"key": None})
+    surely_idles: bool = field(default=True, metadata={"key": None})
     reader_trains: bool = False
 
     @property

@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from mlfs.tree.attributes import FileAttributes
@@ -36,9 +36,9 @@ NEVER_MOVE: Final = "they stay when an entry comes or goes"
 class TimesStatistics:
     """Which times prove something. `directories`: why those of directories prove nothing; empty where they do."""
 
-    mtime: bool = True
-    ctime: bool = True
-    directories: str = ""
+    mtime: bool = field(default=True, metadata={"key": "mtime_proves"})
+    ctime: bool = field(default=True, metadata={"key": "ctime_proves"})
+    directories: str = field(default="", metadata={"key": None})
 
 
 class Times:

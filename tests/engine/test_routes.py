@@ -13,7 +13,8 @@ from fakes import InlineRunner, Mount, given_job, running, shuffled, simulate
 from mlfs.explain.statistics import ExplainerStatistics, InferenceState, InferenceStatistics
 from mlfs.places.place import PlaceKind
 from mlfs.places.ram import RamTier
-from mountd.status import messages, pfs_status
+from mountd.messages import engine_messages
+from mountd.status import pfs_status
 
 NOBODY_ASKS = ExplainerStatistics(InferenceStatistics(InferenceState.IDLE), {})
 
@@ -102,7 +103,7 @@ def test_a_slow_tier_is_left_and_used_again_when_it_is_faster(tmp_path: Path) ->
             coming = iter(range(1, 100))
             while not left(mount):
                 await read_epoch(mount, epochs[next(coming)])
-            (said,) = messages(engine.statistics(), NOBODY_ASKS, "/mnt")
+            (said,) = engine_messages(engine.statistics(), NOBODY_ASKS, "/mnt")
             assert "ssd:/scratch is slower than the source" in said
             assert "on top of the bound" in said
             await settle(mount)
@@ -124,7 +125,7 @@ def test_a_slow_tier_is_left_and_used_again_when_it_is_faster(tmp_path: Path) ->
             assert pfs_status(engine.statistics())["total_bytes"] == FILES * SIZE + by_choice
             assert sum(job.bytes_read.pfs_by_epoch.values()) == FILES * SIZE + by_choice
             assert job.bytes_read.pfs_by_epoch.get(last, 0) == 0
-            assert messages(engine.statistics(), NOBODY_ASKS, "/mnt") == []
+            assert engine_messages(engine.statistics(), NOBODY_ASKS, "/mnt") == []
 
     simulate(body)
 

@@ -12,12 +12,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mlfs.plan.scheduler.reading_times import ReadingTime
 from mountd.about import About
-from mountd.metrics import METRICS, metrics
+from mountd.metrics import metrics, metrics_of
 from mountd.statistics import MountStatistics
 
 DOCS = Path(__file__).parents[2] / "docs"
 ROW = re.compile(r"^\| `(mlfs_\w+)` \| (\w+) \| ([\w1]+) \|((?: `\w+`)*) \| (.+) \|$", re.MULTILINE)
 NAME = re.compile(r"\bmlfs_\w+")
+METRICS = metrics_of(mount(engine(job(), reading={"train": ReadingTime(10.0, 1.5)})))
 
 
 def exported(now: MountStatistics) -> dict[str, tuple[str, set[str], str]]:

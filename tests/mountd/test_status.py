@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from made_up import GB, engine, job, mount
@@ -26,9 +26,10 @@ from mlfs.plan.scheduler.keeping import KeepingStatistics
 from mlfs.plan.scheduler.reading_times import ReadingTime
 from mlfs.plan.scheduler.routing import RoutingStatistics
 from mlfs.stats import Counters, Tally
+from mountd.messages import NO_JOB
 from mountd.metrics import metrics
 from mountd.statistics import MountStatistics
-from mountd.status import NO_JOB, status
+from mountd.status import as_json, status
 
 
 def shown(now: MountStatistics) -> dict[str, Any]:
@@ -56,6 +57,23 @@ def test_each_part_is_shown_in_its_place() -> None:
     }  # fmt: skip
     assert read["under_way"] == {"fetches": 0, "drops": 0, "directories_to_list": 0}
     assert read["errors"] == {"source_retried": 2, "tier_error": 1}
+
+
+def test_a_record_is_shown_by_its_fields_names_but_for_what_its_metadata_says() -> None:
+    @dataclass(frozen=True)
+    class Part:
+        name: str
+        waited_s: float
+        share: float
+        origin: str = field(default="learned", metadata={"key": "from"})
+        spare: int = field(default=1, metadata={"key": None})
+        rate_bytes: float = field(default=2.7, metadata={"digits": 0})
+        by_epoch: Mapping[int, tuple[float, ...]] = field(default_factory=lambda: {10: (0.5,), 9: ()})
+
+    assert json.dumps(as_json(Part("x", 1.23456789, 1 / 3))) == (
+        '{"name": "x", "waited_s": 1.234568, "share": 0.3333333333333333, "from": "learned", "rate_bytes": 3,'
+        ' "by_epoch": {"10": [0.5], "9": []}}'
+    )
 
 
 def test_a_job_is_shown_by_epoch_and_by_rank() -> None:

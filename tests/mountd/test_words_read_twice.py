@@ -11,8 +11,7 @@ from mlfs.cli.register import understood
 from mlfs.cli.status import render
 from mlfs.doctor.checks import SourceMount, source
 from mlfs.explain.statistics import ExplainerStatistics, InferenceState, InferenceStatistics
-from mountd.headline import ahead_without_prediction
-from mountd.status import messages
+from mountd.messages import ahead_without_prediction, engine_messages
 
 
 @pytest.mark.parametrize("state", list(InferenceState))
@@ -20,7 +19,7 @@ def test_while_the_order_is_looked_for_that_is_said(state: InferenceState) -> No
     now = replace(mount(engine()), explainer=ExplainerStatistics(InferenceStatistics(state), {}))
     looking = state in (InferenceState.WATCHING, InferenceState.SEARCHING)
     assert ("is looking for the order" in ahead_without_prediction(now.engine, now.explainer)) == looking
-    (said,) = messages(now.engine, now.explainer, "/mnt")
+    (said,) = engine_messages(now.engine, now.explainer, "/mnt")
     assert ("is looking for the order" in said) == looking
 
 

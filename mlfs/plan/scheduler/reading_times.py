@@ -25,10 +25,10 @@ class EpochTime:
         samples: how many it has read.
     """
 
-    epoch: int
+    epoch: int = field(metadata={"key": None})
     reading_s: float
     stalled_s: float
-    readers: int
+    readers: int = field(metadata={"key": None})
     samples: int
 
     @property
@@ -52,7 +52,7 @@ class ReadingTime:
 
     reading_s: float = 0.0
     stalled_s: float = 0.0
-    epochs: tuple[EpochTime, ...] = ()
+    epochs: tuple[EpochTime, ...] = field(default=(), metadata={"key": None})
 
 
 @dataclass(slots=True)

@@ -7,9 +7,9 @@ from made_up import engine, mount
 
 from mlfs.places.source_statistics import RootState, RootStatistics, SourceStatistics
 from mountd.about import About
+from mountd.messages import source_messages
 from mountd.metrics import metrics
 from mountd.read_failures import ReadFailureStatistics
-from mountd.source_words import source_words
 from mountd.statistics import MountStatistics
 from mountd.status import status
 
@@ -19,7 +19,7 @@ def made(root: RootStatistics | None = None, **changed: object) -> MountStatisti
 
 
 def test_nothing_is_said_of_a_source_that_is_well() -> None:
-    assert source_words(made()) == []
+    assert source_messages(made()) == []
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_nothing_is_said_of_a_source_that_is_well() -> None:
     ],
 )
 def test_each_state_of_the_source_is_one_line_with_the_way_out(root: RootStatistics, says: str, way_out: str) -> None:
-    (line,) = source_words(made(root))
+    (line,) = source_messages(made(root))
     assert says in line
     assert way_out in line
     shown = status(made(root))
@@ -51,22 +51,22 @@ def test_each_state_of_the_source_is_one_line_with_the_way_out(root: RootStatist
 
 
 def test_what_is_long_over_is_not_told_any_more() -> None:
-    assert source_words(made(RootStatistics(opened_again=2, opened_s=7200.0))) == []
-    assert source_words(made(read_failures=ReadFailureStatistics(5, "Input/output error", "a", 7200.0))) == []
+    assert source_messages(made(RootStatistics(opened_again=2, opened_s=7200.0))) == []
+    assert source_messages(made(read_failures=ReadFailureStatistics(5, "Input/output error", "a", 7200.0))) == []
 
 
 def test_paths_are_escaped() -> None:
     failed = ReadFailureStatistics(2000, "Input/output error", "a\x1b[2J\udcff", 4.0)
     hanging = SourceStatistics(RootStatistics(), 3, 12.0, "b\nc")
-    hangs, fails = source_words(mount(engine(), source=hanging, read_failures=failed))
+    hangs, fails = source_messages(mount(engine(), source=hanging, read_failures=failed))
     assert "has not answered for 12 s, of b\\nc (and 2 other reads): " in hangs
     assert fails.startswith("2,000 reads failed, the last one 4 s ago: a\\x1b[2J\\xff: Input/output error; ")
 
 
 def test_directories_that_were_not_read_are_told() -> None:
-    (line,) = source_words(mount(engine(), about=About("/pfs/set", "/data/set", "", 0.0, 1, "a/b", 5)))
+    (line,) = source_messages(mount(engine(), about=About("/pfs/set", "/data/set", "", 0.0, 1, "a/b", 5)))
     assert line.startswith("the directory a/b of /pfs/set could not be read by the scan")
     assert "(Input/output error): look after the file system" in line
-    (line,) = source_words(mount(engine(), about=About("/pfs/set", "/data/set", "", 0.0, 1, "a/b", 13)))
+    (line,) = source_messages(mount(engine(), about=About("/pfs/set", "/data/set", "", 0.0, 1, "a/b", 13)))
     assert "(Permission denied): give yourself the right to read" in line
     assert line.endswith("then: mlfs refresh /data/set")

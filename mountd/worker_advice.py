@@ -1,6 +1,6 @@
-"""Tells what a job's loaders do with their time, as JSON and in one sentence.
+"""How many workers a job's loaders should have, where preprocessing is what training waits for.
 
-Pure. In: frozen figures (mlfs.plan.loader_load). Out: plain values, words. Called by mountd.status and
+Pure. In: frozen figures (mlfs.plan.loader_load). Out: numbers, and a sentence. Called by mountd.status and
 mountd.headline.
 """
 
@@ -9,13 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from mlfs.follow.job_statistics import JobState, JobStatistics
+from mlfs.follow.job_statistics import JobStatistics
 from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.loader_workers import Advice, Loader, advise, surely_loads
 from mlfs.plan.rank_load import Limit, RankLoad
 from mlfs.units import format_duration
-
-Json = dict[str, object]
 
 # Loaders that take less for a batch are those of a script that only reads: there is nothing to win for training.
 LEAST_WORK_S = 0.01
@@ -46,9 +44,9 @@ def advised(job: JobStatistics, load: JobLoad | None, processors: int) -> Advise
 
     Nothing is said of one process that nobody called a worker (`surely_loads`).
     """
-    told = job.loader.num_workers.value
+    workers = job.loader.num_workers.value
     ranks = load.ranks if load is not None else ()
-    busy = [of for of in ranks if of.limit is Limit.PREPROCESSING and surely_loads(of.workers, told)]
+    busy = [of for of in ranks if of.limit is Limit.PREPROCESSING and surely_loads(of.workers, workers)]
     slowest = max(busy, key=lambda of: of.next_s, default=None)
     if load is None or slowest is None or slowest.work_s < LEAST_WORK_S:
         return None
@@ -56,48 +54,6 @@ def advised(job: JobStatistics, load: JobLoad | None, processors: int) -> Advise
         replace(Loader.of(of), rank=job.ranks[of.rank].rank) for of in ranks if of.limit is not Limit.UNKNOWN
     )
     return Advised(loaders, advise(loaders, processors, load.pace), slowest)
-
-
-def load_status(job: JobStatistics, load: JobLoad | None, processors: int) -> Json:
-    """The job's loaders and their time, by rank, and how unevenly they load; empty before a batch was read.
-
-    How unevenly is None where no two ranks were seen in the same steps.
-    """
-    if load is None:
-        return {}
-    is_late = load.straggler >= 0 and job.state is not JobState.FINISHED
-    return {
-        "imbalance": round(load.imbalance.apart, 6) if load.compares else None,
-        "imbalanced_steps": round(load.imbalance.steps, 6) if load.compares else None,
-        "steps": load.steps,
-        "straggler": job.ranks[load.straggler].rank if is_late else None,
-        "advice": advice_status(advised(job, load, processors)),
-        "pace": [[workers, seconds] for workers, seconds in sorted(load.pace.items())],
-        "ranks": {
-            str(job.ranks[of.rank].rank): {
-                "limit": str(of.limit),
-                "reader_trains": of.reader_trains,
-                "workers": of.workers,
-                "batches": of.batches,
-                "batch_bytes": round(of.batch_bytes),
-                "waiting_s": round(of.waiting_s, 6),
-                "preprocess_s": round(of.preprocess_s, 6),
-                "handing_s": round(of.handing_s, 6),
-                "idle_s": round(of.idle_s, 6),
-                "step_s": round(of.step_s, 6),
-                "next_s": round(of.next_s, 6),
-            }
-            for of in load.ranks
-        },
-    }
-
-
-def advice_status(of: Advised | None) -> Json | None:
-    """How many workers each rank should have, by its number, and how many times as fast steps become."""
-    if of is None:
-        return None
-    workers = {str(loader.rank): count for loader, count in zip(of.loaders, of.advice.workers, strict=True)}
-    return {"workers": workers, "gain": round(of.advice.gain, 6)}
 
 
 def preprocessing_words(load: JobLoad | None, job: JobStatistics, mountpoint: str, processors: int) -> str:
