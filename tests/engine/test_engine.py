@@ -240,7 +240,7 @@ def test_a_wrong_prediction_stops_the_guessing_and_reads_go_on(tmp_path: Path) -
             await train(mount, real)
             await trio.sleep(1)
             assert not job.predicting
-            assert mount.engine.scheduler._window.linger
+            assert mount.engine.scheduler.window.linger
             check_budgets(mount)
             await train(mount, real[:1])
             await trio.sleep(1)

@@ -87,7 +87,7 @@ def test_a_rank_of_many_keeps_what_it_reads_most(tmp_path: Path) -> None:
             # What was fetched before the plan was there fills the window at most.
             assert first_come < hits(stream, held) <= best
             assert hits(stream, held) >= best - 2 * 3
-            assert not any(m.engine.scheduler.keeping._reserved_bytes) or len(held - set(planned(m))) > 0
+            assert not any(m.engine.scheduler.keeping.reserved_bytes) or len(held - set(planned(m))) > 0
             assert m.engine.shared.ended("train")
             assert plan_of(m) is None
 
@@ -335,7 +335,7 @@ def test_planned_samples_find_their_room_and_budgets_hold(data: st.DataObject) -
             assert table.held_by[sample]
         elif not table.held_by[sample]:  # not planned and not kept: there was no room for it at the end either
             assert footprint_bytes(int(sizes[sample])) > free or order.index(sample) < n - 1
-    assert not any(keeping._reserved_bytes)
+    assert not any(keeping.reserved_bytes)
 
 
 @settings(deadline=None, max_examples=100)

@@ -78,7 +78,7 @@ class KeepingStatistics:
 class Keeping:
     """The node's places that store, the room in them, and the plan for them.
 
-    Invariants: a place's used and promised bytes never exceed its capacity by a promise made here; `_reserved_bytes` is
+    Invariants: a place's used and promised bytes never exceed its capacity by a promise made here; `reserved_bytes` is
     what the samples planned for each class still need (sizes that change and copies that are lost count from the next
     plan on).
     """
@@ -97,7 +97,7 @@ class Keeping:
         self._unread: dict[int, _Unread] = {}  # by place, since jobs came or went
         self._lacking_bytes = [0] * len(places)  # by place, what the largest sample takes that it had no room for
         self._plan: Plan | None = None
-        self._reserved_bytes: list[int] = []
+        self.reserved_bytes: list[int] = []
 
     @property
     def plan(self) -> Plan | None:
@@ -211,7 +211,7 @@ class Keeping:
     def adopt(self, plan: Plan | None) -> None:
         """Keep samples by this plan from now on."""
         self._plan = plan
-        self._reserved_bytes = []
+        self.reserved_bytes = []
         if plan is None:
             return
         if plan.owner is not None:  # who owns what may change (`held_by_node`), and the plan is not ours to write to
@@ -220,7 +220,7 @@ class Keeping:
         sizes += -sizes % PAGE_BYTES
         missing = np.frombuffer(self._table.held_by, dtype=np.uint8) == 0
         levels = range(max(2, int(plan.classes.max(initial=NOWHERE)) + 1))
-        self._reserved_bytes = [int(sizes[missing & (plan.classes == level)].sum()) for level in levels]
+        self.reserved_bytes = [int(sizes[missing & (plan.classes == level)].sum()) for level in levels]
 
     def jobs_read(self, members: Sequence[bytearray]) -> None:
         """Jobs came or went: for each of them, by sample, whether it reads it. Without jobs all samples are alike."""
@@ -266,7 +266,7 @@ class Keeping:
         numbers = [number for number in self._stores if not passed_over[number]]
         rooms = [self._room(number, size) for number in numbers]
         if self._plan is not None:
-            rooms = spare(rooms, wanted, self._reserved_bytes)
+            rooms = spare(rooms, wanted, self.reserved_bytes)
         chosen = preferred(size, rooms, wanted)
         if not chosen:
             for number, room in zip(numbers, rooms, strict=True):
@@ -333,7 +333,7 @@ class Keeping:
     def found(self, sample: int, place: int) -> None:
         """A place holds a copy."""
         self._note_unread(sample, place)
-        if not self._table.held_by[sample] and self._reserved_bytes and self._plan is not None:
+        if not self._table.held_by[sample] and self.reserved_bytes and self._plan is not None:
             planned = int(self._plan.classes[sample])
             if planned != NOWHERE:
                 self._need_no_more(sample, planned)
@@ -341,7 +341,7 @@ class Keeping:
 
     def _need_no_more(self, sample: int, planned: int) -> None:
         """No room of the class is needed for a sample any more that is planned for it."""
-        self._reserved_bytes[planned] = max(0, self._reserved_bytes[planned] - self._table.footprint(sample))
+        self.reserved_bytes[planned] = max(0, self.reserved_bytes[planned] - self._table.footprint(sample))
 
     def _note_unread(self, sample: int, place: int) -> None:
         """A copy that no job reads came after its part was looked through: found late, or a stranger's."""

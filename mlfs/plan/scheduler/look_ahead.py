@@ -74,7 +74,7 @@ class Uses:
             position = self.cursors[rank]
             if in_rounds:
                 before = self.looked
-                yield from self._refilled(position, window_bytes)
+                yield from self.refilled(position, window_bytes)
                 if self.looked - before == LOOK_SAMPLES:
                     return  # enough for one look, and more may be due
             is_over = progress.is_done(position) or (in_rounds and self._is_counted(index, rank, position))
@@ -83,7 +83,7 @@ class Uses:
             self.cursors[rank] = position + 1
             self.looked += 1
 
-    def _refilled(self, cursor: int, window_bytes: int) -> Iterator[tuple[int, int, int, int]]:
+    def refilled(self, cursor: int, window_bytes: int) -> Iterator[tuple[int, int, int, int]]:
         """The samples to be refilled when the look-ahead is at a position, LOOK_SAMPLES at most."""
         at_hand, ranks = self.run.epochs.at_hand, self.run.ranks
         frontier = max(rank.frontier for rank in ranks.progress)

@@ -74,13 +74,13 @@ class Scheduler:
         fetching = Fetching(table, places, limits, routing, keeping, rates, out)
         self.table = table
         self._out = out
-        self._window, self._routing, self._keeping, self._fetching = window, routing, keeping, fetching
+        self.window, self._routing, self._keeping, self.fetching = window, routing, keeping, fetching
         self._pressure = Pressure(limits.window_bytes)
         self._beside = Beside(table)
         self._following = Following(table, window, keeping, self._beside, out)
         self._jobs, self._rank_waits = self._following.records, self._following.rank_waits
         self._waiting = Waiting(table, limits, window, routing, keeping, fetching, self._rank_waits, out)
-        self._warming = Warming(table, keeping, fetching)
+        self.warming = Warming(table, keeping, fetching)
         self._evicting = Evicting(table, keeping, out)
         self._look = self._seen = False
         self._read_waited_s = 0.0  # beside what `Waiting` counts: after the open, which no choice of a place changes
@@ -118,7 +118,7 @@ class Scheduler:
             e.PeersJoined: self._peers_joined,
             e.PeerLost: self._peer_lost,
             e.PeerBack: self._peer_back,
-            e.WarmUp: lambda warm_up, now_s: self._warming.begin(warm_up.samples),
+            e.WarmUp: lambda warm_up, now_s: self.warming.begin(warm_up.samples),
             e.Stopped: self._stopped,
             e.TimePassed: self._time_passed,
         }
@@ -172,13 +172,13 @@ class Scheduler:
 
     def statistics(self) -> Statistics:
         """Frozen figures of all parts."""
-        table, fetching = self.table, self._fetching
+        table, fetching = self.table, self.fetching
         return Statistics(
-            table.window_bytes, table.window_capacity_bytes, self._window.dropping, self._waiting.waiting,
+            table.window_bytes, table.window_capacity_bytes, self.window.dropping, self._waiting.waiting,
             self._waiting.waited_s, fetching.under_way, self._look, fetching.stopped, fetching.peers_missed,
             fetching.statistics(), self._routing.statistics(), self._keeping.statistics(),
             {job.run.name: job.times.statistics() for job in self._jobs.values()},
-            self._beside.statistics(), self._pressure.full_bytes, self._warming.statistics(),
+            self._beside.statistics(), self._pressure.full_bytes, self.warming.statistics(),
             {job.run.name: dict(job.waited_s) for job in self._jobs.values() if job.waited_s},
         )  # fmt: skip
 
@@ -220,25 +220,25 @@ class Scheduler:
         if self._seen:
             self._seen = False
             self._judge(now_s)
-        self._window.retire_all(self._beside.expired(now_s))
+        self.window.retire_all(self._beside.expired(now_s))
         if self._look or room_came_free:
             self._look_ahead(now_s)
-        if not self._look and not self._fetching.stopped:
-            self._beside.fetch(now_s, partial(self._fetching.reserve_beside, now_s=now_s))
+        if not self._look and not self.fetching.stopped:
+            self._beside.fetch(now_s, partial(self.fetching.reserve_beside, now_s=now_s))
         before = self.table.window_bytes
         self._evicting.make_room(self._jobs)
-        self._fetching.dispatch(self._waiting.is_urgent(now_s))
+        self.fetching.dispatch(self._waiting.is_urgent(now_s))
         if self.table.window_bytes < before:  # queued samples that nobody needs any more gave their room back
             self._look = True
         if not self._look:
-            self._warming.dispatch()
-        self._window.send()
+            self.warming.dispatch()
+        self.window.send()
         self._set_alarm(now_s)
 
     def _set_alarm(self, now_s: float) -> None:
         """Ask to be woken when a waiting time ends, or at once where the look-ahead has more to do."""
         due_s = min(self._waiting.next_due_s(), self._beside.next_due_s(), self._pressure.next_due_s())
-        wake_s = now_s if self._look or self._warming.has_more else due_s
+        wake_s = now_s if self._look or self.warming.has_more else due_s
         if wake_s < self._wake_s:
             self._wake_s = wake_s
             self._out.append(WakeAt(wake_s))
@@ -262,7 +262,7 @@ class Scheduler:
             self._following.refused(released.sample, released.process)
         if self.table.closed(released.sample):
             self._rank_waits.closed(released.sample)
-            self._window.retire(released.sample)
+            self.window.retire(released.sample)
 
     def _waits(self, waits: e.Waits, now_s: float) -> None:
         self._waiting.wait(waits.waiter, now_s)
@@ -279,7 +279,7 @@ class Scheduler:
         self._following.source_gave(gave.sample, gave.size_bytes)
 
     def _touched(self, touched: e.Touched, now_s: float) -> None:
-        if self.table.state[touched.sample] == State.DROPPING and self._window.rescue(touched.sample):
+        if self.table.state[touched.sample] == State.DROPPING and self.window.rescue(touched.sample):
             self.table.move(touched.sample, Verb.TOUCH)
 
     def _judge(self, now_s: float) -> None:
@@ -295,7 +295,7 @@ class Scheduler:
     def _look_ahead(self, now_s: float) -> None:
         """Have what is needed soonest staged, until the window is full, nothing is left, or LOOK_A_STEP is reached."""
         looked = 0
-        while looked < LOOK_A_STEP and not self._fetching.stopped:
+        while looked < LOOK_A_STEP and not self.fetching.stopped:
             found = nearest(job.uses for job in self._jobs.values())
             if found is None:
                 break
@@ -303,14 +303,14 @@ class Scheduler:
             before = uses.looked
             for of_rank, position, sample, epoch in uses.coming(rank, self.table.window_capacity_bytes):
                 if not self._want(sample, uses.number, epoch, now_s):
-                    self._window.retire_all(self._beside.give_back())
+                    self.window.retire_all(self._beside.give_back())
                     self._look = False  # the window is full: whatever makes room looks again
                     return
                 self.table.expect(sample)
                 uses.count(of_rank, position)
             looked += uses.looked - before
         else:
-            self._look = not self._fetching.stopped
+            self._look = not self.fetching.stopped
             return
         self._look = False
 
@@ -318,28 +318,28 @@ class Scheduler:
         """Have a sample staged; False when that has to wait for room, or for its pages to be gone."""
         table = self.table
         if table.window_bytes > table.window_capacity_bytes:  # readers who waited went over it
-            self._window.make_room(0)
+            self.window.make_room(0)
             return False
         state = table.state[sample]
         if state == State.DROPPING:
-            return self._window.rescue(sample)
+            return self.window.rescue(sample)
         if state != State.ABSENT:
             return state != State.GOING
         if table.footprint(sample) > table.window_capacity_bytes:
             return True  # it never fits: left to the readers
         if not table.fits_window(sample):
-            self._window.make_room(table.footprint(sample))
+            self.window.make_room(table.footprint(sample))
             return False
-        self._fetching.reserve(sample, job, epoch, now_s)
+        self.fetching.reserve(sample, job, epoch, now_s)
         return True
 
     # -- ends of fetches, copies and drops
 
     def _landed(self, landed: e.Landed, now_s: float) -> None:
         """A sample's fetch has ended: update its state first, then answer those who wait."""
-        wanted = self._fetching.wanted_by(landed.fetch, landed.sample)
-        peer = self._fetching.asked_peer(landed)
-        if not self._fetching.landed(landed):
+        wanted = self.fetching.wanted_by(landed.fetch, landed.sample)
+        peer = self.fetching.asked_peer(landed)
+        if not self.fetching.landed(landed):
             return
         sample = landed.sample
         if landed.error:
@@ -354,11 +354,11 @@ class Scheduler:
         self.table.move(sample, Verb.LAND if landed.staged else Verb.FAIL)
         if not landed.staged:
             self._look = True
-        if self._window.landed(sample, landed.staged):
+        if self.window.landed(sample, landed.staged):
             self._waiting.outdated(sample)
             return
-        if self._warming.is_under_way(sample):
-            self._warming.landed(landed)
+        if self.warming.is_under_way(sample):
+            self.warming.landed(landed)
             self._stage_again(sample, now_s)
         if wanted is not None and not landed.staged and sample in self._waiting.waiters:
             self._waiting.begin(sample, now_s)
@@ -366,13 +366,13 @@ class Scheduler:
         read_soon = sample in self._waiting.waiters
         self._waiting.landed(sample, now_s)
         if not read_soon and landed.staged:
-            self._window.retire(sample)
+            self.window.retire(sample)
 
     def _lane_failed(self, sample: int, error: int, peer: bool, now_s: float) -> None:
         """A lane's fetch failed: the sample is left to its reader. The source gives one that a peer did not have."""
         self.table.move(sample, Verb.FAIL)
-        self._window.landed(sample, False)
-        self._warming.failed(sample)
+        self.window.landed(sample, False)
+        self.warming.failed(sample)
         if not peer:
             self._out.append(Count("prefetch_failed"))
         self._waiting.failed(sample, error, now_s)
@@ -380,27 +380,27 @@ class Scheduler:
     def _fetch_ended(self, ended: e.FetchEnded, now_s: float) -> None:
         missed = []
         for landed in ended.landed:
-            wanted = self._fetching.wanted_by(landed.fetch, landed.sample)
-            if landed.error and wanted is not None and self._fetching.asked_peer(landed):
+            wanted = self.fetching.wanted_by(landed.fetch, landed.sample)
+            if landed.error and wanted is not None and self.fetching.asked_peer(landed):
                 missed.append(wanted)
             self._landed(landed, now_s)
-        self._fetching.ended(ended, now_s)
+        self.fetching.ended(ended, now_s)
         for wanted in reversed(missed):
             if self.table.state[wanted.sample] == State.ABSENT and self.table.pending[wanted.sample]:
-                self._fetching.again_from_source(wanted)
+                self.fetching.again_from_source(wanted)
 
     def _recalled(self, recalled: e.Recalled, now_s: float) -> None:
-        if self._fetching.fetch_of(recalled.sample) != recalled.fetch:
+        if self.fetching.fetch_of(recalled.sample) != recalled.fetch:
             return
-        wanted = self._fetching.wanted_by(recalled.fetch, recalled.sample)
-        self._fetching.forget(recalled.fetch, recalled.sample)
-        self._warming.taken_back(recalled.sample)
+        wanted = self.fetching.wanted_by(recalled.fetch, recalled.sample)
+        self.fetching.forget(recalled.fetch, recalled.sample)
+        self.warming.taken_back(recalled.sample)
         if not self._waiting.recalled(recalled.sample, now_s) and wanted is not None:
-            self._fetching.recalled(wanted, now_s)
+            self.fetching.recalled(wanted, now_s)
 
     def _kept(self, kept: e.Kept, now_s: float) -> None:
         self._keeping.kept(kept.fetch, kept.sample, kept.place, kept.used_bytes)
-        self._warming.kept(kept.sample, kept.place)
+        self.warming.kept(kept.sample, kept.place)
 
     def _copies_found(self, found: e.CopiesFound, now_s: float) -> None:
         for sample in found.samples:
@@ -411,7 +411,7 @@ class Scheduler:
         self._keeping.lost(lost.sample)
 
     def _dropped(self, dropped: e.Dropped, now_s: float) -> None:
-        self._window.dropped(tuple(dropped.samples))
+        self.window.dropped(tuple(dropped.samples))
         for sample in dropped.samples:
             if sample in self._waiting.waiters:
                 self._waiting.begin(sample, now_s)
@@ -433,17 +433,17 @@ class Scheduler:
         self._look = True
 
     def _read_aside(self, read: e.ReadAside, now_s: float) -> None:
-        self._fetching.keep_aside(read.sample)
+        self.fetching.keep_aside(read.sample)
 
     def _stage_again(self, sample: int, now_s: float) -> None:
         """A sample is ABSENT although a job may need it: then it is staged before anything else, if there is room."""
         predicted = self.table.pending[sample] > self._beside.counted(sample)
         needs = self._following.who_needs(sample) if predicted else None
-        if needs is not None and self.table.fits_window(sample) and not self._fetching.stopped:
-            self._fetching.reserve(sample, *needs, now_s, first=True)
+        if needs is not None and self.table.fits_window(sample) and not self.fetching.stopped:
+            self.fetching.reserve(sample, *needs, now_s, first=True)
 
     def _outdated(self, outdated: e.Outdated, now_s: float) -> None:
-        self._window.outdated(outdated.sample)
+        self.window.outdated(outdated.sample)
 
     def _resized(self, resized: e.Resized, now_s: float) -> None:
         self.table.resize(*resized)
@@ -474,26 +474,26 @@ class Scheduler:
     def _planned(self, planned: e.Planned, now_s: float) -> None:
         self._keeping.adopt(planned.plan)
         if planned.plan is not None and planned.plan.owner is not None:
-            self._fetching.reroute()
+            self.fetching.reroute()
 
     def _held_by(self, held: e.HeldBy, now_s: float) -> None:
         self._keeping.held_by_node(held.node, held.samples)
-        self._fetching.reroute(held.samples.tolist())
+        self.fetching.reroute(held.samples.tolist())
 
     # -- peers
 
     def _peers_joined(self, joined: e.PeersJoined, now_s: float) -> None:
         self._routing.joined(joined.places)
-        self._fetching.joined(joined.places)
+        self.fetching.joined(joined.places)
 
     def _peer_lost(self, lost: e.PeerLost, now_s: float) -> None:
         self._routing.peer_lost(lost.place, True)
-        self._fetching.peer_lost(lost.place)
+        self.fetching.peer_lost(lost.place)
         self._out.append(Count("peer_lost"))
 
     def _peer_back(self, back: e.PeerBack, now_s: float) -> None:
         self._routing.peer_lost(back.place, False)
 
     def _stopped(self, stopped: e.Stopped, now_s: float) -> None:
-        self._fetching.stop(stopped.stop)
+        self.fetching.stop(stopped.stop)
         self._look = not stopped.stop

@@ -85,7 +85,7 @@ def test_a_refill_is_no_use_of_what_was_read_or_counted_or_nobody_reads() -> Non
     assert found != sorted(found)
     assert uses.leave_rank(0, 30) == [int(at_hand[p // LENGTH].ids[0][p % LENGTH]) for p in sorted(found) if p >= 30]
     ranks.silent.add(0)
-    assert list(uses._refilled(2 * LENGTH, WINDOW)) == []  # nobody reads for the rank here
+    assert list(uses.refilled(2 * LENGTH, WINDOW)) == []  # nobody reads for the rank here
     assert uses.looked <= LENGTH + LOOK_SAMPLES
     ranks.silent.clear()
     assert sorted(looked_at(2 * LENGTH)) == [position for position in range(30, 2 * LENGTH) if position not in read]

@@ -166,7 +166,7 @@ def test_what_others_want_goes_first() -> None:
     """What is queued for others gets the next lane, and stopped prefetching stops the warm-up, too."""
     node = Node(3, 2 * N)
     node.step(e.WarmUp(np.arange(N - 1)))
-    fetching = node.scheduler._fetching
+    fetching = node.scheduler.fetching
     fetching.reserve_beside(N - 1, node.now_s)
     node.scheduler.table.expect(N - 1)
     assert fetching.idle_lane_takes() == 0
@@ -196,7 +196,7 @@ def test_what_others_fetch_meanwhile_does_not_hold_its_end_up(seed: int) -> None
     for sample in others:
         node.step(e.Waits(e.Waiter(sample, node.now_s)))
     node.step(e.WarmUp(np.array(rng.sample(range(N), N) if rng.random() < 0.5 else others)))
-    while node.fetches or (node.told.state is WarmingState.RUNNING and node.scheduler._warming.has_more):
+    while node.fetches or (node.told.state is WarmingState.RUNNING and node.scheduler.warming.has_more):
         node.end_some(rng.randrange(1, 20)) if node.fetches else node.step(e.TimePassed())
     assert node.told.state is WarmingState.FINISHED, node.told
     assert counted(node.told) == node.told.whole.samples
