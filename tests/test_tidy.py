@@ -287,21 +287,12 @@ def fields_defined_in(tree: ast.Module) -> set[str]:
 PATCHES = {"setattr", "delattr"}
 # What may be asked of others' objects though its name begins with an underscore: it is documented.
 DOCUMENTED = {"_replace", "_asdict", "_fields", "_exit", "_make"}
-# Tests that still ask private members: the list only becomes shorter.
-ASK_PRIVATE = {
-    "tests/engine/fakes.py", "tests/engine/test_engine.py", "tests/engine/test_engine_faults.py",
-    "tests/engine/test_placing.py", "tests/engine/test_routes.py",
-    "tests/engine/test_shared_job_words.py",
-    "tests/plan/scheduler/test_refilling.py", "tests/plan/scheduler/test_staging_window.py",
-    "tests/plan/scheduler/test_warming.py",
-}  # fmt: skip
 
 
 def test_tests_ask_no_private_members() -> None:
     """A test says what somebody may rely on: what it asks has a name without an underscore, or it asks otherwise."""
     found = {path.relative_to(ROOT).as_posix(): sorted(set(private_members_asked(path))) for path in TESTS}
-    assert {name: asked for name, asked in found.items() if asked and name not in ASK_PRIVATE} == {}
-    assert {name for name in ASK_PRIVATE if not found.get(name)} == set(), "take it from the list"
+    assert {name: asked for name, asked in found.items() if asked} == {}
 
 
 def private_members_asked(path: Path) -> Iterator[str]:

@@ -152,17 +152,17 @@ class Engine:
         measured = {n: MeasuredPlace(info.kind, info.name, info.capacity_bytes) for n, info in enumerate(infos)}
         self._speeds = Speeds(limits.calibrated, limits.refined, rates, measured, peers=len(infos))
         self.looks = Looks(samples.manifest, data.source, self._adopt, clock, data.seen)
-        self._fetcher = Fetcher(
+        self.fetcher = Fetcher(
             samples, data.source, places, data.pages, self._announce, self._regroup, self._forget_name, self.looks
         )
-        self._driver = Driver(self.scheduler, self._fetcher, self.counters, runner, clock, self._carry_out)
-        context = Context(self._driver.step, clock, runner, self.counters, machine.shortages)
+        self.driver = Driver(self.scheduler, self.fetcher, self.counters, runner, clock, self._carry_out)
+        context = Context(self.driver.step, clock, runner, self.counters, machine.shortages)
 
         # Fetches, and what becomes of what they bring.
-        self._write_behind = WriteBehind(context, self._fetcher, limits.buffer_bytes // 2)
-        self._demand = Demand(context, self.scheduler, self._fetcher, self._write_behind, limits.timeout_s)
+        self._write_behind = WriteBehind(context, self.fetcher, limits.buffer_bytes // 2)
+        self._demand = Demand(context, self.scheduler, self.fetcher, self._write_behind, limits.timeout_s)
         most_kept_bytes = limits.buffer_bytes // 4 // max(1, limits.pfs_threads)
-        self._lanes = Lanes(context, self.scheduler, self._fetcher, machine.cpu_clock, most_kept_bytes)
+        self._lanes = Lanes(context, self.scheduler, self.fetcher, machine.cpu_clock, most_kept_bytes)
 
         # Jobs.
         self._planner = Planner(
@@ -178,9 +178,9 @@ class Engine:
         counted = CountedOpens(samples.manifest.size_view, self.counters)
         self.digest = Digest(context.step, self._jobs.opened, clock, machine.kin_of)
         self.ranges = Ranges(
-            context, limits, self.scheduler, self._fetcher, self._write_behind, self.digest, counted
+            context, limits, self.scheduler, self.fetcher, self._write_behind, self.digest, counted
         )  # fmt: skip
-        self.holes = Holes(self._fetcher, runner, limits.hedge_s)
+        self.holes = Holes(self.fetcher, runner, limits.hedge_s)
         self.opens = Opens(context, self.scheduler, places, self.ranges, counted)
         self._page_watch = PageWatch(context, self.scheduler, data.pages, samples)
 
@@ -190,9 +190,9 @@ class Engine:
             self._jobs, self._planner, self._shared_plan, runner, cluster.build,
             lambda: self.scheduler.capacities_bytes, limits.staging_bytes // 2,
         )  # fmt: skip
-        giving = Giving(context, self._fetcher, cluster.showcase)
+        giving = Giving(context, self.fetcher, cluster.showcase)
         self.peering = Peering(
-            context, cluster, self.scheduler, self._fetcher, giving, self.shared, self._shared_plan,
+            context, cluster, self.scheduler, self.fetcher, giving, self.shared, self._shared_plan,
             RollCall(self._figures),
         )  # fmt: skip
 
@@ -201,16 +201,16 @@ class Engine:
             c.Fetch: self._fetch,
             c.Recall: self._lanes.recall,
             c.KeepCopy: self._write_behind.keep_aside,
-            c.Drop: self._driver.drop,
-            c.Evict: self._driver.evict,
+            c.Drop: self.driver.drop,
+            c.Evict: self.driver.evict,
             c.Answer: self._demand.answer,
             c.OpenDirect: self._demand.open_direct,
             c.Refuse: self._demand.refuse,
             c.Abandon: self._demand.abandon,
             c.Fault: self._demand.fault,
-            c.WakeAt: self._driver.wake_at,
-            c.Warn: self._driver.warn,
-            c.Count: self._driver.count,
+            c.WakeAt: self.driver.wake_at,
+            c.Warn: self.driver.warn,
+            c.Count: self.driver.count,
             **self._jobs.carry_out(),
         }
         self._measure_places()
@@ -224,7 +224,7 @@ class Engine:
         """Serve until cancelled. No task of these ends the mount by failing."""
         tasks = {
             "counting reads": self.digest.run,
-            "the scheduler's clock": self._driver.run,
+            "the scheduler's clock": self.driver.run,
             "explaining reads": self._jobs.explain,
             "planning": self._planner.run,
             "keeping copies": self._write_behind.run,
@@ -235,7 +235,7 @@ class Engine:
             for name, task in tasks.items():
                 nursery.start_soon(self.background.keep_going, name, task)
             if any(place.used_bytes for place in self.places.storing):
-                self._fetcher.begin_finding()  # before the first read is served
+                self.fetcher.begin_finding()  # before the first read is served
                 nursery.start_soon(self.background.keep_going, "finding copies again", self._find_again)
 
     def _carry_out(self, command: c.Command) -> None:
@@ -256,20 +256,20 @@ class Engine:
 
         It takes the place of the warm-up before.
         """
-        self._driver.step(e.WarmUp(samples))
+        self.driver.step(e.WarmUp(samples))
         return self.scheduler.statistics().warming.run
 
     def stop_prefetching(self, stop: bool) -> None:
         """Before an unmount: fetch nothing ahead any more; or go on after all."""
         self._page_watch.pause(stop)
         self._lanes.stop(stop)
-        self._driver.step(e.Stopped(stop))
+        self.driver.step(e.Stopped(stop))
 
     def _measure_places(self) -> None:
         """The classes that are the fastest by now are filled first."""
         own = (self.places.source, *self.places.storing)
         gives = [self._speeds.gives(place.name) for place in own]
-        self._driver.step(e.PlacesMeasured(gives))
+        self.driver.step(e.PlacesMeasured(gives))
 
     # -- copies of an earlier mount
 
@@ -280,14 +280,14 @@ class Engine:
             chunk = ids[first : first + FIND_CHUNK].tolist()
             for place, samples in (await self.runner.run("keep", self._find_chunk, chunk)).items():
                 found += len(samples)
-                self._driver.step(e.CopiesFound(place, samples))
-        self._fetcher.end_finding()
+                self.driver.step(e.CopiesFound(place, samples))
+        self.fetcher.end_finding()
         log.info("found %d samples in the tiers again", found)
 
     def _find_chunk(self, chunk: Iterable[int]) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}
         for sample in chunk:
-            if place := self._fetcher.holder(sample):
+            if place := self.fetcher.holder(sample):
                 found.setdefault(place, []).append(sample)
         return found
 
@@ -320,11 +320,11 @@ class Engine:
                 "opens_and_releases": self.digest.under_way,
                 "fetches": scheduler.fetches + scheduler.looking + self._lanes.at_work,
                 "drops": scheduler.dropping,
-                "copies_to_keep": len(self._fetcher.to_keep),
+                "copies_to_keep": len(self.fetcher.to_keep),
                 "copies_to_keep_bytes": self._write_behind.waiting_bytes,
                 "orders": self._jobs.orders_under_way,
                 "jobs_to_plan": planner.under_way,
-                "copies_to_find": int(self._fetcher.finding),
+                "copies_to_find": int(self.fetcher.finding),
             },
         )
 
@@ -340,7 +340,7 @@ class Engine:
 
     def replaced(self, entry: int, change: FileChange) -> None:
         """In a worker: a scan has found other attributes of a file or directory than the manifest's."""
-        self._fetcher.replaced(entry, change)
+        self.fetcher.replaced(entry, change)
 
     def back(self, entry: int, change: FileChange) -> None:
         """On the loop: a file that was gone is there again; nothing of what was known of it is served from now on."""
@@ -349,8 +349,8 @@ class Engine:
     def gone(self, samples: Sequence[int]) -> Callable[[], None]:
         """The files of these samples were taken out of the tree. Returns what is left to do in a worker."""
         for sample in samples:
-            self._driver.step(e.CopyLost(sample))
-        return partial(self._fetcher.forget, samples)
+            self.driver.step(e.CopyLost(sample))
+        return partial(self.fetcher.forget, samples)
 
     # -- what goes wrong
 
@@ -360,7 +360,7 @@ class Engine:
 
     def _adopt(self, entry: int, change: FileChange) -> None:
         """From a worker: a look has found something else."""
-        self._fetcher.adopt(entry, change)
+        self.fetcher.adopt(entry, change)
 
     def _forget_name(self, entry: int) -> None:
         """From a worker: have the kernel look a name up anew, once it has the answers that it waits for."""
@@ -383,7 +383,7 @@ class Engine:
             if rights != manifest.rights(entry):
                 manifest.set_rights(entry, rights)
                 for sample in self.samples.of_file(entry):
-                    self._driver.step(e.CopyLost(sample))
+                    self.driver.step(e.CopyLost(sample))
                 log.info("others may read it than before, at the source: %r", manifest.path(entry))
             return
         samples = list(self.samples.of_file(entry))
@@ -392,9 +392,9 @@ class Engine:
             entry, change.size_bytes, change.mtime_ns, change.ctime_ns, blocks=change.blocks, **rights._asdict()
         )
         for sample, old_bytes in zip(samples, before, strict=True):
-            self._driver.step(e.Resized(sample, old_bytes, self.samples.sizes[sample]), e.CopyLost(sample))
+            self.driver.step(e.Resized(sample, old_bytes, self.samples.sizes[sample]), e.CopyLost(sample))
             if self.scheduler.table.state[sample] in (State.STAGED, State.RECENT):  # noticed past its own fetch
-                self._driver.step(e.Outdated(sample))
+                self.driver.step(e.Outdated(sample))
         self._changed_files += 1
         log.info("changed at the source: %r", manifest.path(entry))
 

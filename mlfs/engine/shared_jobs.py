@@ -172,7 +172,7 @@ class SharedJobs:
             streams = await self._runner.run("orders", self._build, spec)
         members = self._plan.members
         assert members is not None
-        words = _words(fields)
+        words = words_of_job(fields)
         self._tell({**words, "number": self._registrations.make(name, fields, members.own).number})
         job = JobRun(self._of_this_node(spec), streams, self._jobs.manifest.size)
 
@@ -196,7 +196,7 @@ class SharedJobs:
     def _share(self, spec: JobSpec) -> None:
         fields = _fields(spec)
         try:
-            words = _words(fields)
+            words = words_of_job(fields)
         except JobError as error:  # it goes on here
             log.warning("job %s: %s", spec.name, error)
             return
@@ -218,7 +218,7 @@ class SharedJobs:
     def hear(self, node: int, value: Mapping[str, Any]) -> None:
         """The server of another node says something."""
         self._orders.hear(node, value)
-        if (fields := _told_job(value)) is not None:
+        if (fields := job_of_words(value)) is not None:
             name = str(fields["name"])
             heard = self._registrations.hear(name, Registration(int(value["number"]), node), fields)
             if self._plan.planned and heard is not Heard.NOTHING:
@@ -289,7 +289,7 @@ class SharedJobs:
                 for other in before:
                     await other.over.wait()
                 job = await make()
-                self._late[name] = await self._plan.agree(_key(fields), partial(self._planner.prepare, job))
+                self._late[name] = await self._plan.agree(key_of_job(fields), partial(self._planner.prepare, job))
                 if self._jobs.jobs.get(name) is not job:  # else it goes on where it is
                     await self._jobs.install(job)
         finally:
@@ -319,7 +319,7 @@ def _but_for_nodes(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name != "nodes"}
 
 
-def _words(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+def words_of_job(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """What is said of a job to the others. The nodes of a served order may be a thousand, so long ones are packed.
 
     Raises:
@@ -335,7 +335,7 @@ def _words(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"packed_job": packed}
 
 
-def _told_job(words: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def job_of_words(words: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The job of which another node says something, None where it is about none. Raises ValueError."""
     if "packed_job" not in words:
         job: Mapping[str, Any] | None = words.get("job")
@@ -348,6 +348,6 @@ def _told_job(words: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return unpacked
 
 
-def _key(fields: Mapping[str, Any]) -> str:
+def key_of_job(fields: Mapping[str, Any]) -> str:
     """The same for the same job, and short, as it stands in many words."""
     return f"job {hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]}"

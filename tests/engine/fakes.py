@@ -297,7 +297,7 @@ class Mount:
     def drop_lingering(self) -> None:
         """Have the window drop what lingers, as it does for whoever needs all of its room."""
         self.engine.scheduler.window.make_room(self.table.window_capacity_bytes + 1)
-        self.engine._driver.step(JobEnded("nobody"))
+        self.engine.driver.step(JobEnded("nobody"))
 
     def content(self, entry: int) -> bytes:
         """What the source file holds."""

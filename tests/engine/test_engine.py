@@ -381,7 +381,7 @@ def test_a_large_file_opened_just_before_a_change_is_opened_again(tmp_path: Path
     async def body() -> None:
         async with running(tmp_path, 3, size=5 << 20, staging=1 << 20) as mount:
             entry = mount.files[0]
-            fetcher, ranges = mount.engine._fetcher, mount.engine.ranges
+            fetcher, ranges = mount.engine.fetcher, mount.engine.ranges
             stale = fetcher.open(entry)
             path = Path(os.fsdecode(mount.root)) / os.fsdecode(mount.engine.manifest.path(entry))
             (path.parent / "incoming").write_bytes(b"new" * 2_000_000)

@@ -56,7 +56,7 @@ def test_a_bug_in_the_scheduler_costs_what_the_event_is_about_and_no_read(
     async def body() -> None:
         expected = frozenset({"scheduler_fault"})
         async with running(tmp_path, 12, ram=1 << 20, hedge_s=1.0, timeout_s=1.0, expected_faults=expected) as mount:
-            handlers = mount.engine.scheduler._handlers
+            handlers = mount.engine.scheduler.handlers
             right, faults = handlers[kind], [0]
 
             def wrong(event: Any, now_s: float) -> None:

@@ -208,7 +208,7 @@ def test_what_a_job_reads_that_is_predicted_no_more_makes_no_room_for_another(tm
                 await m.read(entry, 100)
             await trio.sleep(1)
             held = [entry for entry in first if m.table.held_by[entry]]
-            m.engine._driver.step(JobBroken(job, ValueError("a bug")))
+            m.engine.driver.step(JobBroken(job, ValueError("a bug")))
             await m.engine.shared.register(*given_job(shuffled(others, 2, 1), name="second"))
             for entry in others:
                 await m.read(entry, 200)

@@ -153,7 +153,7 @@ def test_what_the_source_fails_to_give_comes_from_the_tier_that_was_left(tmp_pat
             await read_epoch(mount, epochs[number + 1])
             assert engine.counters.all.fetches["pfs"].count == before
             assert not engine.counters.errors
-            assert engine._fetcher.read_bytes(mount.files[0], 0, 2).data == mount.content(mount.files[0])
+            assert engine.fetcher.read_bytes(mount.files[0], 0, 2).data == mount.content(mount.files[0])
 
     simulate(body)
 

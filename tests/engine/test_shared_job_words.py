@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlfs.engine.shared_jobs import LONGEST_PACKED_BYTES, LONGEST_PLAIN_BYTES, _key, _told_job, _words
+from mlfs.engine.shared_jobs import LONGEST_PACKED_BYTES, LONGEST_PLAIN_BYTES, job_of_words, key_of_job, words_of_job
 from mlfs.errors import JobError
 from mlfs.job import parse_job
 from mlfs.peers.link import LARGEST_BYTES, Kind, pack_json
@@ -25,21 +25,21 @@ def job_of(nodes: int) -> dict[str, Any]:
 @pytest.mark.parametrize("nodes", [1, 2000])
 def test_a_job_comes_as_it_was_said_and_fits_into_a_packet(nodes: int) -> None:
     fields = job_of(nodes)
-    words = _words(fields)
+    words = words_of_job(fields)
     assert ("packed_job" in words) == (len(json.dumps(fields)) > LONGEST_PLAIN_BYTES)
     assert pack_json(Kind.TELL, words)
-    assert _told_job(json.loads(json.dumps(words))) == fields
-    assert len(_key(fields)) < 40
+    assert job_of_words(json.loads(json.dumps(words))) == fields
+    assert len(key_of_job(fields)) < 40
     assert parse_job(fields | {"ranks": [0]}).nodes is not None
 
 
 def test_a_job_that_no_packet_holds_is_refused_when_it_is_registered() -> None:
     with pytest.raises(JobError, match="too long to be told to other nodes"):
-        _words(job_of(8000))
+        words_of_job(job_of(8000))
     assert len(pack_json(Kind.TELL, {"packed_job": "x" * LONGEST_PACKED_BYTES})) <= LARGEST_BYTES
 
 
 def test_what_is_no_job_is_refused() -> None:
-    assert _told_job({"ended": "train"}) is None
+    assert job_of_words({"ended": "train"}) is None
     with pytest.raises(ValueError, match="a job cannot be unpacked"):
-        _told_job({"packed_job": "00000"})
+        job_of_words({"packed_job": "00000"})

@@ -85,7 +85,7 @@ class Scheduler:
         self._look = self._seen = False
         self._read_waited_s = 0.0  # beside what `Waiting` counts: after the open, which no choice of a place changes
         self._wake_s, self._goes_on = math.inf, goes_on
-        self._handlers: dict[type, Callable[[Any, float], None]] = {
+        self.handlers: dict[type, Callable[[Any, float], None]] = {
             e.ReadSeen: self._read_seen,
             e.Opened: lambda opened, now_s: self._following.opened(opened),
             e.Refused: self._released,
@@ -202,7 +202,7 @@ class Scheduler:
         before = self.table.window_bytes
         try:
             for event in taken:
-                self._handlers[type(event)](event, now_s)
+                self.handlers[type(event)](event, now_s)
             event = None
             self._decide(now_s, self.table.window_bytes < before)
         except Exception as error:
