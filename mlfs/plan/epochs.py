@@ -1,8 +1,8 @@
 """The least time that a run takes, epoch by epoch, from sizes and bandwidths alone.
 
 Pure. In: the performance model, the data set's bytes, the time to compute an epoch. Out: seconds, stalls, bytes by
-route, which resource is the bottleneck, and what one more unit of each resource would change. Called by `mlfs plan`
-before a cluster is bought, and by mlfs.measure.speeds while a mount runs.
+route, and which resource is the bottleneck. Called by `mlfs plan` before a cluster is bought, and by
+mlfs.measure.speeds while a mount runs.
 
 It is the bound of docs/model.md in seconds. The first epoch brings every byte from the PFS, each later one what does
 not fit in the N * D bytes of the caches, or, where nodes do not share them, what a node has not kept of its own reads
@@ -12,7 +12,6 @@ Cong, Section III: the true cost is the larger of training and loading).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -173,21 +172,3 @@ def run_cost(model: PerformanceModel, work: Workload) -> RunCost:
     if work.epochs < 1 or not work.data_bytes > 0 or work.read_bytes < 0 or work.compute_s < 0:
         raise ValueError(f"nothing to plan: {work}")
     return RunCost(_first(model, work), _later(model, work), work.epochs)
-
-
-class Gain(NamedTuple):
-    """The gain of a change of the cluster over the whole run."""
-
-    what: str
-    saved_s: float
-    saved_pfs_bytes: float
-
-
-def gains(model: PerformanceModel, work: Workload, changed: Mapping[str, PerformanceModel]) -> list[Gain]:
-    """Each change of the cluster with what it saves over the whole run, the one that saves most time first."""
-    before = run_cost(model, work)
-    found = []
-    for what, other in changed.items():
-        after = run_cost(other, work)
-        found.append(Gain(what, before.seconds - after.seconds, before.pfs_bytes - after.pfs_bytes))
-    return sorted(found, key=lambda gain: -gain.saved_s)

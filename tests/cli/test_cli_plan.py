@@ -53,6 +53,7 @@ def test_given_bandwidths(source: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert gains["ram"] == pytest.approx(16)
     assert gains["pfs"] > gains["ram"]
     assert gains["network"] == 0
+    assert list(gains.values()) == sorted(gains.values(), reverse=True)
 
 
 def test_nodes_that_share_nothing_fetch_what_they_read_for_the_first_time(

@@ -224,8 +224,9 @@ def _class(name: str, size: str, given: str | None, measured: Points, filling: f
 
 
 def _marginal(args: argparse.Namespace, model: PerformanceModel, work: Workload) -> list[dict[str, Any]]:
+    """The gains of one more unit of each resource over the whole run, the one that saves most time first."""
     from mlfs.lab.commands.plan_text import UNITS
-    from mlfs.plan.epochs import gains
+    from mlfs.plan.epochs import run_cost
 
     changed: dict[str, PerformanceModel] = {}
     for name, unit in (("ram", UNITS["ram"]), ("ssd", UNITS["ssd"])):
@@ -234,7 +235,12 @@ def _marginal(args: argparse.Namespace, model: PerformanceModel, work: Workload)
     more = (float(model.pfs.at(1)) + UNITS["pfs"]) / float(model.pfs.at(1))
     share = model.node_pfs_bytes_per_s * more
     changed["pfs"] = model.changed(pfs=model.pfs.scaled(more), node_pfs_bytes_per_s=share)
-    return [{"unit_bytes": UNITS[gain.what], **gain._asdict()} for gain in gains(model, work, changed)]
+    before, found = run_cost(model, work), []
+    for name, other in changed.items():
+        after = run_cost(other, work)
+        saved = {"saved_s": before.seconds - after.seconds, "saved_pfs_bytes": before.pfs_bytes - after.pfs_bytes}
+        found.append({"unit_bytes": UNITS[name], "what": name, **saved})
+    return sorted(found, key=lambda gain: -gain["saved_s"])
 
 
 def _with_more(args: argparse.Namespace, model: PerformanceModel, name: str, unit: float) -> PerformanceModel:
