@@ -30,15 +30,15 @@ from mlfs.explain.misfit import (
     unexplained,
 )
 from mlfs.explain.port import Jobs, load_epochs
-from mlfs.explain.screen import find_correction
+from mlfs.explain.screen import find_correction, find_ranks
 from mlfs.explain.search_stages import PlaceFound, WordsAsked
 from mlfs.explain.statistics import CaseStatistics, Instead
 from mlfs.explain.word_search import place_nearby
 from mlfs.explain.words import Drawing, drawing_of, moved, switched, whereabouts
-from mlfs.follow.families import Key
+from mlfs.follow.families import Family, Key
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
-from mlfs.follow.score import Score
+from mlfs.follow.score import Cell, Score
 from mlfs.follow.sentences import flags_of, register_flags
 from mlfs.follow.shape import LearnedLoader
 
@@ -51,6 +51,8 @@ MOST_SEARCHES = 8
 SEARCHES_OF_A_LATER_EPOCH = 2
 # Trying other registrations goes on, but a job must not wait longer for what an unregistered mount would find.
 SET_ASIDE_AFTER_S = 3.0
+# Reads of strangers that show for which rank they read: more than the two batches after which they are strangers.
+READS_OF_A_RANK = 24
 
 ExplainAnew = Callable[[Sequence[Open]], None]
 """Takes the first reads of an epoch to which a registration does not lead, as if there were no registration."""
@@ -83,6 +85,7 @@ class RegisteredJob:
         self._beginnings = Beginnings()
         self._searches = self._in_vain = 0  # how many there were, and how many of the last ones found nothing
         self._seen = self._not_before = 0  # how many opens the job had seen at the last search, and must for the next
+        self._asked_at: dict[Key, int] = {}  # reads at which a family of strangers is looked at again
         self._more_opens = trio.Event()
 
     # -- whether there is a need
@@ -106,10 +109,10 @@ class RegisteredJob:
         # Opens that turned out to be a stranger's are not counted any more: the next search does not wait for them.
         back = max(0, self._seen - self.job.score.observed)
         self._seen, self._not_before = self._seen - back, self._not_before - back
+        if not disagrees(self.job):
+            return bool(self._unknown_ranks())
         waits = self._gave_up or self.job.score.observed < self._not_before
-        if waits and not self._beginnings.another_began(self.job, FEWEST_OPENS):
-            return False
-        return disagrees(self.job)
+        return not waits or self._beginnings.another_began(self.job, FEWEST_OPENS)
 
     @property
     def _gave_up(self) -> bool:
@@ -138,6 +141,9 @@ class RegisteredJob:
 
     async def _search(self) -> None:
         job, score = self.job, self.job.score
+        if not disagrees(job):
+            await self._find_ranks()
+            return
         self._count_search(len(disagreeing(score.history)), score.observed)
         log.info("job %s: reads don't come as registered; trying what else the script may do", job.name)
         drawing = drawing_of(job.spec, len(job.streams.sample_ids)) if job.streams.sample_ids.ndim == 1 else None
@@ -222,13 +228,44 @@ class RegisteredJob:
             log.info("job %s: no other registration that was tried explains the reads", job.name)
             return False
         walk, ids = families.of(job.score.history, found.families), job.streams.sample_ids
-        if found.changes.get("shuffle") is False and is_mere_walk(walk, int(ids[ids >= 0].min())):
+        in_order = found.changes.get("shuffle") is False or found.changes.get("sampler") == "sequential"
+        if in_order and is_mere_walk(walk, int(ids[ids >= 0].min())):
             log.info("job %s: somebody walks the directories, which a script that does not shuffle does", job.name)
             return False
         if moved_job is not None:
             sentence = f"{moved_job.sentence}; {found.sentence}"
             found = replace(found, sentence=sentence, changes={**moved_job.changes, **found.changes})
         return await self._confirm(found, families, opens, seen)
+
+    # -- ranks that nobody registered
+
+    def _unknown_ranks(self) -> list[Family]:
+        """Strangers that may read for ranks of the job's world, and have read enough since they were looked at."""
+        spec, asked = self.job.spec, self._asked_at
+        if len(spec.ranks) == spec.world_size or self.is_set_aside:
+            return []
+        strangers = self.job.readers.strangers_in_an_order()
+        return [family for family in strangers if family.reads >= asked.get(family.key, READS_OF_A_RANK)]
+
+    async def _find_ranks(self) -> None:
+        """Have the job go on with the ranks besides for which strangers read."""
+        job, families = self.job, self._unknown_ranks()
+        known = {family.key for family in job.readers.strangers_in_an_order()}
+        self._asked_at = {key: at for key, at in self._asked_at.items() if key in known}
+        self._asked_at |= {family.key: 2 * family.reads for family in families}
+        slowest, fastest = job.ranks.current_epochs()
+        first = min(progress.floor for progress in job.matcher.ranks) - job.epochs.timeline.base(slowest)
+        found = await self._jobs.runner.run(
+            POOL, find_ranks, job.spec, job.streams, [list(family.waiting) for family in families],
+            range(slowest, min(fastest + 2, job.spec.epochs)), max(0, first), len(job.member),
+        )  # fmt: skip
+        if found is None or not self._is_followed(job):
+            return
+        seen, opens = job.score.observed, [seen for seen in job.score.history if seen.cell.epoch >= slowest]
+        nobodys = Cell(slowest, -1)
+        reads = [read for family in families for read in family.waiting]
+        opens += [Open(read.sample, read.process, read.parent, nobodys, False, -1, -1) for read in reads]
+        await self._confirm(found, Families(job), opens, seen)
 
     # -- another place in the words of its generator
 

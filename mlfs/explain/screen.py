@@ -23,6 +23,7 @@ from mlfs.explain.evidence import LEAST_BITS, SURE_SHARE, beyond_chance, bits_of
 from mlfs.explain.hypothesis import Hypothesis, Origin
 from mlfs.explain.variants import OTHER_RANKS, Variant, pairs, variants
 from mlfs.follow.epoch_index import EpochIndex
+from mlfs.follow.evidence import Read
 from mlfs.follow.matching import Open
 from mlfs.follow.sentences import COUNTS_FROM_ONE, UNDER_WAY
 from mlfs.job import COMMON, JobSpec, parse_job
@@ -50,6 +51,8 @@ NEAR_THE_BEGINNING = 256
 SEEN_BEGINNING = 16
 # Or the first sample of a batch, where the worker that has an earlier one was held up: of so many workers at most.
 MOST_WORKERS = 16
+# A rank is read by a family of which it has this share of the reads: fewer lie in its stream by chance.
+LEAST_OF_RANK = 0.15
 # Opens by which a family of processes is told from others: three steps, of which chance makes none in most orders.
 FEWEST_OF_FAMILY = 4
 
@@ -181,6 +184,40 @@ def _fields_of(sampler: str) -> Collection[str]:
     """The fields that a sampler reads."""
     own = built_in(sampler)
     return own.fields if own is not None else ()
+
+
+def find_ranks(
+    spec: JobSpec, streams: JobStreams, reads: Sequence[Sequence[Read]], epochs: Sequence[int], first: int,
+    n_entries: int,
+) -> Hypothesis | None:  # fmt: skip
+    """The job with those ranks besides that strangers read for; None where they read for no rank of its world.
+
+    Args:
+        reads: the last ones of each family of strangers. epochs: that the ranks are in, and the one after them.
+        first: the place in the first of these epochs that the registered ranks have not left.
+    """
+    others = [rank for rank in range(spec.world_size) if rank not in spec.ranks]
+    found: set[int] = set()
+    for epoch in epochs:
+        index = EpochIndex(epoch, 0, [streams.epoch_ids(epoch, rank) for rank in others], n_entries)
+        samples = int(np.count_nonzero(np.greater_equal(index.code, 0)))
+        for family in reads:
+            entries = np.array([read.sample for read in family], dtype=np.int64)
+            score = screen(index, samples, entries, np.array([read.process for read in family], dtype=np.int64))
+            surplus = score.bits - log2(len(reads) * len(epochs))
+            if score.share < LEAST_SHARE or not beyond_chance(surplus, 1):
+                continue
+            codes = index.code[entries].astype(np.int64)
+            counts = np.bincount(codes[np.greater_equal(codes, 0)] // index.length, minlength=len(others))
+            found |= {others[at] for at in np.flatnonzero(counts >= LEAST_OF_RANK * len(family)).tolist()}
+            first = min(first, score.first) if epoch == epochs[0] else first
+    if not found:
+        return None
+    ranks = sorted({*spec.ranks, *found})
+    step = first // streams.batch_files if first > NEAR_THE_BEGINNING else 0
+    made = changed_job(spec, streams, {"ranks": ranks, "start_epoch": epochs[0], "start_step": step})
+    said = f"this mount is read by {_named(ranks)}, not by {_named(spec.ranks)}"
+    return None if made is None else Hypothesis(made[0], Origin.PLACE, made[1], said, {"ranks": ranks})
 
 
 def _agree(one: Sequence[Numbers], other: Sequence[Numbers]) -> bool:

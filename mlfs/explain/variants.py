@@ -23,7 +23,7 @@ DEALING_SAMPLERS = ("accelerate", "hf-trainer")
 GENERATORS = ("default", "own", "shared")
 # Fields of samplers that are true or false, and have no sentence of their own.
 SWITCHES = (
-    "legacy", "reseed", "in_place", "use_seedable_sampler", "split_batches", "even_batches", "replacement",
+    "legacy", "reseed", "in_place", "use_seedable_sampler", "split_batches", "replacement",
     "contiguous", "shuffle_after_epoch", "stick_to_shard", "reshuffle_each_iteration", "shard_first",
 )  # fmt: skip
 OTHER_RANKS = "other ranks than the registered ones read through this mount"

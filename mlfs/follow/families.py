@@ -578,6 +578,16 @@ class Families:
 
     # -- families that are kept apart
 
+    def strangers_in_an_order(self) -> list[Family]:
+        """Strangers that may read for ranks of which nobody said that they read here: they neither walk the directories
+        nor read the job from its start."""
+        return [
+            family
+            for family in self._families.values()
+            if family.state is State.STRANGER and family.key.parent and not family.order.is_plain
+            if not family.is_second_run
+        ]
+
     def keep_apart(self, process: int, parent: int) -> Family:
         """The family of a process that is no kin of the job's readers: on trial, if nothing was known of it."""
         family = self.family_of(process, parent)
@@ -603,6 +613,10 @@ class Families:
         trial.read(read)
         leading = trial.leading(read, own, lambda rank: self.is_vacant(rank, own), family.order.may_be_plain)
         family.is_second_run = family.is_second_run or trial.is_from_start
+        if leading is not None and leading.claim is Claim.JOINS and family.is_second_run:
+            rank = leading.matcher.rank_of(read.process)
+            if rank >= 0 and not self.is_vacant(rank, own) and not trial.is_silent(own):
+                leading = None  # the first run still reads for that rank: the second one has overtaken it
         if leading is not None and leading.claim is Claim.JOINS:
             family.move(Cause.JOINS)
         elif leading is None and trial.inherits(read, own) and not family.order.is_plain:

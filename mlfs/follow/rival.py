@@ -72,7 +72,7 @@ class Rival:
 
     def compare(self, own: Match | None, theirs: Match | None, in_force: StreamMatcher) -> None:
         """Note what the order in force made of a read, and what this one did."""
-        if theirs is not None and theirs != own:
+        if self.claim is Claim.FROM_START and theirs is not None and theirs != own:  # another job has other ranks
             self._read_before += in_force.ranks[theirs.rank_index].is_done(theirs.position)
 
     @property
