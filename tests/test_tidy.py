@@ -141,6 +141,22 @@ def test_walks_go_through_functions_that_are_there() -> None:
     assert len(steps) > 30
 
 
+def test_links_between_pages_lead_to_pages_and_headings() -> None:
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
+        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+            name, _, heading = link.partition("#")
+            there = page.parent / name if name else page
+            assert "://" in link or there.exists(), f"{page.relative_to(ROOT)}: {link}"
+            if heading and "://" not in link:
+                headings = re.findall(r"^#+ (.*)$", there.read_text(), re.MULTILINE)
+                assert heading in {anchor_of(title) for title in headings}, f"{page.relative_to(ROOT)}: {link}"
+
+
+def anchor_of(title: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
+
+
 # -- who knows whom
 
 
