@@ -384,8 +384,7 @@ UNMENDED = (
     "mlfs/explain/screen.py", "mlfs/explain/variants.py", "mlfs/explain/misfit.py", "mlfs/explain/beginning.py",
     "mlfs/explain/causes.py", "mlfs/follow/", "mlfs/engine/mount_jobs.py", "mlfs/engine/nodes_of_job.py",
     "mlfs/engine/peering.py", "mlfs/engine/planner.py", "mlfs/engine/roll_call.py", "mlfs/engine/shared", "mlfs/shown/",
-    "mlfs/report/", "mlfs/launchers.py", "mlfs/plan/members.py",
-    "mlfs/plan/holdings.py", "mlfs/plan/registrations.py", "mlfs/plan/views.py", "mlfs/cli/top.py",
+    "mlfs/report/", "mlfs/launchers.py", "mlfs/cli/top.py",
     "mlfs/cli/status.py", "mountd/status.py", "mountd/statistics.py", "mountd/metrics.py", "mountd/headline.py",
     "mountd/figures.py",
 )  # fmt: skip

@@ -54,9 +54,10 @@ class AgentSession:
         self._words: deque[bytes] = deque()
         self._waiting = trio.Event()  # that words wait
 
-    def tell(self, value: Mapping[str, Any]) -> None:
-        """Say something to the servers of all other nodes. It comes after what was said before, and surely."""
-        self._words.append(link.pack_json(link.Kind.TELL, value))
+    def tell(self, value: Mapping[str, Any], to: int | None = None) -> None:
+        """Say something to the server of a node, None: of all others. It comes after what was said before, and
+        surely."""
+        self._words.append(link.pack_json(link.Kind.TELL, {"to": to, "value": value}))
         self._waiting.set()
 
     # -- what becomes of the nodes

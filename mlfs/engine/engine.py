@@ -185,10 +185,12 @@ class Engine:
         self._page_watch = PageWatch(context, self.scheduler, data.pages, samples)
 
         # Other nodes.
-        self._shared_plan = SharedPlan(self._planner, runner, clock, context.step, self.scheduler.keeping.holds)
+        self._shared_plan = SharedPlan(
+            self._planner, runner, clock, context.step, self.scheduler.keeping.holds, samples.sizes, self._jobs
+        )
         self.shared = SharedJobs(
-            self._jobs, self._planner, self._shared_plan, runner, cluster.build,
-            lambda: self.scheduler.capacities_bytes, limits.staging_bytes // 2,
+            self._jobs, self._shared_plan, runner, cluster.build, lambda: self.scheduler.capacities_bytes,
+            limits.staging_bytes // 2,
         )  # fmt: skip
         giving = Giving(context, self.fetcher, cluster.showcase)
         self.peering = Peering(
@@ -323,7 +325,7 @@ class Engine:
                 "copies_to_keep": len(self.fetcher.to_keep),
                 "copies_to_keep_bytes": self._write_behind.waiting_bytes,
                 "orders": self._jobs.orders_under_way,
-                "jobs_to_plan": planner.under_way,
+                "jobs_to_plan": planner.under_way + self._shared_plan.under_way,
                 "copies_to_find": int(self.fetcher.finding),
             },
         )
@@ -332,7 +334,7 @@ class Engine:
         """How this node does, for the others' status."""
         keeping, got = self.scheduler.statistics().keeping, self.counters.all.fetches["peer"]
         held_bytes = sum(place.used_bytes for place in self.places.storing)
-        planning = self._planner.statistics().under_way or not self._shared_plan.planned
+        planning = self._planner.statistics().under_way or self._shared_plan.under_way or not self._shared_plan.planned
         words = "planning" if planning else str(keeping.about.get("shared", "alone"))
         return Figures(sum(keeping.held[1:]), held_bytes, got.count, got.bytes, words)
 

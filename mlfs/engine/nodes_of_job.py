@@ -1,7 +1,7 @@
 """The nodes on which a served order rests, as they are when its job is registered.
 
 In: a job with `serve`, the members of the cluster or this node alone, their rooms. Out: the job with its field `nodes`;
-which node runs which rank. Called by `mlfs.engine.shared_jobs` and `mlfs.engine.planner`. From then on nothing that
+which node runs which rank. Called by `mlfs.engine.shared_jobs` and `mlfs.engine.sharing`. From then on nothing that
 happens to a node changes the order.
 """
 

@@ -119,12 +119,12 @@ class Peering:
 
     def statistics(self) -> PeeringStatistics:
         """Frozen figures."""
-        session, view = self._session, self._plan.view
+        session, (views, away) = self._session, self._plan.view
         if session is None:
             return PeeringStatistics(wanted=self._giving.wanted)
         return PeeringStatistics(
             session.node, session.nodes, session.pid, session.keeper, session.silent, session.joined,
-            tuple(sorted(session.unreachable)), view.away, view.number, self._roll.members(session, self._clock()),
+            tuple(sorted(session.unreachable)), away, views, self._roll.members(session, self._clock()),
             dict(session.refused), self._giving.wanted, session.desk.under_way,
         )  # fmt: skip
 
@@ -203,9 +203,9 @@ class Peering:
         while True:
             await trio.sleep(LOOK_EVERY_S)
             turns += 1
+            self._plan.look()
             if not self._plan.planned:
                 continue
-            self._plan.look()
             self._shared.look()
             if turns % CHECK_TURNS == 0:
                 self._check(session, [self._neighbour(session)])

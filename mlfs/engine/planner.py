@@ -6,7 +6,8 @@ its reads need not be counted. They are counted where that need not be so: where
 where the sampler draws with replacement, repeats samples or leaves some out of an epoch, reads an order file, or comes
 with another package; and where several jobs read different samples. An opportunistic order says itself what is worth
 keeping. Each epoch is counted in the worker pool `plan`, which has a thread of its own, so that neither reads nor the
-orders of the next epochs wait for it.
+orders of the next epochs wait for it. In a cluster, what this node owns is planned elsewhere (mlfs.engine.shared_plan);
+its own reads are counted only where there is room for copies of what others own.
 How a plan is made stands in mlfs.plan.owners, and whether evicting does better in mlfs.plan.next_use (both pure).
 """
 
@@ -22,16 +23,14 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from mlfs.engine.nodes_of_job import node_of_rank
 from mlfs.engine.runner import Runner
 from mlfs.errors import JobError
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
 from mlfs.job.samplers import built_in
 from mlfs.orders.streams import JobStreams
-from mlfs.plan.epoch_readers import Readers
-from mlfs.plan.kept_by_orders import kept_by_all, warning
-from mlfs.plan.members import Members
+from mlfs.plan.kept_by_orders import warning
+from mlfs.plan.members import OwnShare
 from mlfs.plan.next_use import Gathering, Missed, Reads, missed
 from mlfs.plan.owners import plan_alone
 from mlfs.plan.placement import NOWHERE
@@ -53,25 +52,17 @@ MOST_READS = np.iinfo(np.uint16).max
 # evicted, and what is read most stays.
 MOST_EVICTING = 2_000_000
 
-# What is known of who reads what in a cluster takes at most so much memory for a job: else fewer epochs are looked at.
-MOST_READERS_BYTES = 256 << 20
-
 Counts = npt.NDArray[np.uint16]
 NodeNumbers = npt.NDArray[np.int16]
-ReadersByEpoch = npt.NDArray[np.unsignedinteger[Any]]
 
 
-def needs_counting(spec: JobSpec, samples: int, members: Members | None) -> bool:
+def needs_counting(spec: JobSpec, samples: int) -> bool:
     """Whether a node may read some samples of the job more often than others, or is to keep those that its order says.
 
     Args:
         samples: how many the job's data set has.
     """
-    if spec.epochs - spec.start_epoch <= 1:
-        return False
-    if members is None:
-        return not reads_alike(spec, samples) or spec.serve == "opportunistic"
-    return members.divides(spec.world_size) or spec.nodes is not None
+    return spec.epochs - spec.start_epoch > 1 and (not reads_alike(spec, samples) or spec.serve == "opportunistic")
 
 
 def reads_alike(spec: JobSpec, samples: int) -> bool:
@@ -230,86 +221,54 @@ class Planner:
         self._even: dict[str, JobRun] = {}  # jobs that need no counting: each sample of theirs once an epoch
         self._trial = Trial()
         self._gathered: dict[str, tuple[JobRun, Reads]] = {}  # of those: kept, as each epoch begins with a new plan
-        self._readers: dict[str, ReadersByEpoch] = {}  # the same in a cluster: who reads what in which epoch
         self._kept_at: dict[str, NodeNumbers] = {}  # of jobs whose order mlfs serves: on whose keeping it rests
-        self._members: Members | None = None
-        self._plan_again = self._busy = False
-        self._wanted, self._done = trio.Event(), trio.Event()
+        self._share: OwnShare | None = None  # of the samples of a cluster
+        self._plan_again = False
+        self._wanted = trio.Event()
 
     def statistics(self) -> PlannerStatistics:
         """Frozen figures."""
         return PlannerStatistics(tuple(sorted(self._waiting)), len(self._waiting) + self._plan_again)
 
     def count(self, job: JobRun) -> None:
-        """A job was installed: count its reads from now on, if a plan can keep more of them than what comes first.
-
-        In a cluster nothing follows from that: its jobs are those that all nodes have prepared.
-        """
-        if self._members is not None or sum(self._capacities()) <= 0:
+        """A job was installed: count its reads from now on, if a plan can keep more of them than what comes first."""
+        if sum(self._capacities()) <= 0 or (self._share is not None and not self._share.spare):
             return
-        if needs_counting(job.spec, len(job.streams.sample_ids), None):
+        if needs_counting(job.spec, len(job.streams.sample_ids)):
             self._waiting[job.name] = _ToCount(job)
             self._wanted.set()
             return
         self._even[job.name] = job
-        if len(self._even) > 1 or self._counted:
+        if self._share is None and (len(self._even) > 1 or self._counted):
             self.plan_again()
 
-    async def prepare(self, job: JobRun) -> None:
-        """Plan with a job of the cluster, which is not installed yet."""
-        if self._members is None or not needs_counting(job.spec, len(job.streams.sample_ids), self._members):
-            return
-        self._waiting[job.name] = _ToCount(job)
-        self._wanted.set()
-        while ((waiting := self._waiting.get(job.name)) and waiting.job is job) or self._plan_again:
-            await self._done.wait()
-
-    def join(self, members: Members | None, jobs: Iterable[JobRun]) -> None:
-        """This node has joined others, or is alone from now on: all jobs are planned anew."""
-        self._members = members
-        self._counted.clear()
-        self._even.clear()
-        self._gathered.clear()
-        self._readers.clear()
-        self._kept_at.clear()
-        self._waiting.clear()
-        self.plan_again()
+    def share(self, share: OwnShare | None, jobs: Iterable[JobRun]) -> None:
+        """This node owns this of the samples of a cluster from now on, and goes by that already; or it is alone."""
+        before, self._share = self._share, share
+        if before is None or share is None or not share.spare:
+            for known in (self._counted, self._even, self._gathered, self._kept_at, self._waiting):
+                known.clear()
         for job in jobs:
-            self.count(job)
-
-    async def change(self, members: Members) -> None:
-        """Other nodes own what is kept from now on; who reads what is as before. Returns when that is planned."""
-        self._members = members
-        self.plan_again()
-        while self._plan_again or self._busy:
-            await self._done.wait()
-
-    def expect(self, members: Members) -> None:
-        """The next plan is made with these: they hold other samples by now."""
-        self._members = members
-        if self._busy:  # a plan that is being made is one of before
+            if job.name not in self._counted and job.name not in self._waiting:
+                self.count(job)
+        if share is None or self._counted:
             self.plan_again()
 
     def forget(self, name: str) -> None:
-        """The job has ended, on this node. In a cluster it goes on until all nodes hear of its end."""
-        if self._members is None:
-            self._waiting.pop(name, None)
-            self._kept_at.pop(name, None)
-            self._gathered.pop(name, None)
-            was_even = self._even.pop(name, None) is not None
-            if self._counted.pop(name, None) is not None or (was_even and (self._even or self._counted)):
-                self.plan_again()
-
-    async def forget_prepared(self, name: str) -> None:
-        """A job of the cluster has ended. Returns when that is planned."""
+        """The job has ended, on this node."""
         self._waiting.pop(name, None)
         self._kept_at.pop(name, None)
-        if self._readers.pop(name, None) is not None and self._members is not None:
-            await self.change(self._members)
+        self._gathered.pop(name, None)
+        was_even = self._even.pop(name, None) is not None
+        if self._counted.pop(name, None) is not None or (was_even and (self._even or self._counted)):
+            self.plan_again()
 
     def plan_again(self) -> None:
         """A job has ended, or the places give something else by now."""
-        if not self._counted and len(self._even) < 2 and self._members is None:
+        if self._share is not None and not self._counted:
+            self._planned(self._share.plan)
+            return
+        if not self._counted and len(self._even) < 2:
             self._planned(None)
             return
         self._plan_again = True
@@ -319,13 +278,10 @@ class Planner:
         """For as long as the mount lives."""
         while True:
             await self._wanted.wait()
-            self._wanted, self._busy = trio.Event(), True
+            self._wanted = trio.Event()
             try:
                 await self._plan_all()
-            finally:  # who waits for a plan that cannot be made goes on without it
-                self._busy = False
-                self._done.set()
-                self._done = trio.Event()
+            finally:
                 if self._waiting:
                     self._wanted.set()
 
@@ -343,21 +299,14 @@ class Planner:
                 del self._waiting[name]
 
     async def _count(self, name: str, waiting: _ToCount) -> None:
-        """Count a job's reads: how often this node reads each sample, or in a cluster which node reads it when."""
-        job, members = waiting.job, self._members
-        spec, kept_at = job.spec, None
-        if spec.serve is not None and (members is not None or spec.serve == "opportunistic"):
+        """Count how often this node reads each sample of a job."""
+        job, kept_at = waiting.job, None
+        if job.spec.serve == "opportunistic" and self._share is None:
             kept_at = await self._runner.run("plan", job.streams.kept_at, len(self._sizes))
-        if members is not None:
-            readers = await self._who_reads(name, waiting, members)
-        else:
-            counted = await self._reads(name, waiting, kept_at)
+        counted = await self._reads(name, waiting, kept_at)
         if self._waiting.get(name) is not waiting:
             return  # unregistered, registered anew, or to be counted for other members
-        if members is not None:
-            self._readers[name] = readers
-        else:
-            self._counted[name] = counted
+        self._counted[name] = counted
         if kept_at is None:
             self._kept_at.pop(name, None)
         else:
@@ -365,17 +314,12 @@ class Planner:
         await self._plan()
         log.info("job %s: planned", name)
         if len(self._kept_at) > 1:
-            await self._warn_of_room(members)
-
-    async def _warn_of_room(self, members: Members | None) -> None:
-        """Say so where nodes have no room for what the orders of several jobs rest on."""
-        alone = {0: sum(self._capacities())}
-        rooms = alone if members is None else dict(zip(members.nodes, map(sum, members.capacities_bytes), strict=True))
-        if said := await self._runner.run("plan", warning, dict(self._kept_at), np.asarray(self._sizes), rooms):
-            log.warning(said)
+            rooms = {0: sum(self._capacities())}
+            if said := await self._runner.run("plan", warning, dict(self._kept_at), np.asarray(self._sizes), rooms):
+                log.warning(said)
 
     async def _reads(self, name: str, waiting: _ToCount, kept_at: NodeNumbers | None) -> Counted:
-        """How often a node alone reads each sample, as far as it is worth keeping; half counted if nobody wants it.
+        """How often this node reads each sample, as far as it is worth keeping; half counted if nobody wants it.
 
         Args:
             kept_at: by sample, on whose keeping an opportunistic order rests. What no node keeps is read from the
@@ -402,42 +346,25 @@ class Planner:
             return Counted(np.where(kept_at >= 0, reads, 0).astype(np.uint16), None)
         return Counted(reads, gathering.gathered())
 
-    async def _who_reads(self, name: str, waiting: _ToCount, members: Members) -> ReadersByEpoch:
-        """Which node reads each sample in each epoch; not of all epochs if nobody wants it."""
-        job = waiting.job
-        epochs = epochs_worth_counting(job.spec, max(2, MOST_READERS_BYTES // max(1, len(self._sizes))))
-        readers = Readers(len(self._sizes), len(members.nodes), len(epochs))
-        node_of = {rank: members.nodes.index(node) for rank, node in node_of_rank(job.spec, members).items()}
-        for epoch in epochs:
-            if self._waiting.get(name) is not waiting:
-                break
-            streams = [
-                (at, await self._runner.run("plan", job.streams.epoch_ids, epoch, rank)) for rank, at in node_of.items()
-            ]
-            await self._runner.run("plan", readers.add, streams)
-        return readers.by_epoch
-
     async def _plan(self) -> None:
         """Plan for the jobs that are counted now."""
         self._plan_again = False
-        sizes, members = np.asarray(self._sizes), self._members
+        sizes, share = np.asarray(self._sizes), self._share
+        counted, even = list(self._counted.values()), list(self._even.values())
+        reads = [one.reads for one in counted]
         plan: Plan | None
-        if members is not None:
-            readers = [self._readers[name] for name in sorted(self._readers)]  # the same on all nodes
-            kept_at = kept_by_all(self._kept_at)
-            plan = await self._runner.run("plan", members.plan, sizes, readers, kept_at)
-            still = len(readers) == len(self._readers)
+        if share is not None:
+            together: npt.NDArray[np.uint32] = np.sum(reads, axis=0, dtype=np.uint32)
+            plan = await self._runner.run("plan", share.with_copies, sizes, together)
         else:
-            counted, even = list(self._counted.values()), list(self._even.values())
-            reads = [one.reads for one in counted]
             members_of = [(job.member, job.spec) for job in even]
             to_come = await self._to_come(counted, even)
             rests = any(one.to_come is None for one in counted)
             plan = await self._runner.run(
                 "plan", plan_for_all, sizes, reads, members_of, self._capacities(), to_come, rests, self._trial
             )
-            still = (len(counted), len(even)) == (len(self._counted), len(self._even))
-        if still and members is self._members and not self._plan_again:
+        still = (len(counted), len(even)) == (len(self._counted), len(self._even))
+        if still and share is self._share and not self._plan_again:
             self._planned(plan)
 
     async def _to_come(self, counted: Sequence[Counted], even: Sequence[JobRun]) -> list[Reads]:

@@ -1,10 +1,10 @@
 """The jobs of a cluster: one node is told a job, and all follow it, each its own ranks, by one plan.
 
 In: jobs that are registered here; what the servers of other nodes say; what this node has room for. Out: jobs for
-`mlfs.engine.mount_jobs`, jobs to plan with for `mlfs.engine.planner`, words for the other servers. A job begins when
-all nodes have planned with it (`mlfs.engine.shared_plan`). Of several that are registered under one name, also at the
-same moment on different nodes, one counts, the same on all (`mlfs.plan.registrations`): what is under way for another
-one is given up before it begins.
+`mlfs.engine.mount_jobs`, jobs to plan with for `mlfs.engine.shared_plan`, words for the other servers. A job begins
+when a plan begins that is made with it, on all nodes at once. Of several that are registered under one name, also at
+the same moment on different nodes, one counts, the same on all (`mlfs.plan.registrations`): what is under way for
+another one is given up before it begins.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ import logging
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import trio
 
 from mlfs.engine.mount_jobs import MountJobs
 from mlfs.engine.nodes_of_job import with_nodes
-from mlfs.engine.planner import Planner
 from mlfs.engine.runner import Runner
 from mlfs.engine.shared_orders import SharedOrders
 from mlfs.engine.shared_plan import SharedPlan, Tell
@@ -80,7 +78,6 @@ class SharedJobs:
     def __init__(
         self,
         jobs: MountJobs,
-        planner: Planner,
         plan: SharedPlan,
         runner: Runner,
         build: Build,
@@ -88,24 +85,22 @@ class SharedJobs:
         buffer_bytes: int,
     ) -> None:
         self._jobs = jobs
-        self._planner = planner
         self._plan = plan
         self._runner = runner
         self._build = build
         self._capacities = capacities
         self.buffer_bytes = buffer_bytes
-        self._orders = SharedOrders(jobs, planner, plan, runner, build)
+        self._orders = SharedOrders(jobs, plan, runner, build)
         self._joined = False
-        self._tell: Tell = lambda _: None
+        self._tell: Tell = lambda _, __: None
         self._registrations = Registrations()  # of the jobs of the cluster
         self._rest_on: dict[str, Registration | None] = {}  # by job whose nodes were filled in: what counted then
         self._beginning: dict[str, list[_Beginning]] = {}  # by job, what is under way
         self._late: dict[str, Sequence[int]] = {}  # by job, the nodes that had not planned with it when it began
 
     async def begin(self, members: Members, tell: Tell, patience_s: float) -> None:
-        """This node has joined others. Returns when all have planned what each keeps."""
+        """This node has joined others. Returns when all go by one plan of what each keeps."""
         self._tell = tell
-        self._planner.join(members, list(self._jobs.jobs.values()))
         self._joined = True
         await self._plan.begin(members, tell, patience_s)
         if self._plan.members is None:
@@ -127,10 +122,9 @@ class SharedJobs:
         self._late.clear()
         self._orders.end()
         self._plan.end()
-        self._planner.join(None, list(self._jobs.jobs.values()))
 
     def late(self, name: str) -> Sequence[int]:
-        """The nodes that had not planned with a job when it began here: they follow it later, or not at all."""
+        """The nodes that were not ready for a job when it began here: they follow it later, or not at all."""
         return self._late.get(name, ())
 
     # -- orders that mlfs serves
@@ -173,7 +167,7 @@ class SharedJobs:
         members = self._plan.members
         assert members is not None
         words = words_of_job(fields)
-        self._tell({**words, "number": self._registrations.make(name, fields, members.own).number})
+        self._tell({**words, "number": self._registrations.make(name, fields, members.own).number}, None)
         job = JobRun(self._of_this_node(spec), streams, self._jobs.manifest.size)
 
         async def this_job() -> JobRun:
@@ -202,15 +196,15 @@ class SharedJobs:
             return
         members = self._plan.members
         assert members is not None
-        self._tell({**words, "number": self._registrations.had_before(spec.name, fields, members.own).number})
+        self._tell({**words, "number": self._registrations.had_before(spec.name, fields, members.own).number}, None)
         self._follow(spec.name)
 
     def ended(self, name: str) -> bool:
         """A job was ended on this node: it is over on all. False when there is none of that name here."""
         if (registration := self._registrations.end(name)) is not None:
-            self._tell({"ended": name, "registration": list(registration)})
+            self._tell({"ended": name, "registration": list(registration)}, None)
             self._give_up(name)
-            self._plan.agree_soon(f"ended {name}", partial(self._planner.forget_prepared, name))
+            self._plan.want_no_more(name)
         return self._jobs.end(name)
 
     # -- what other nodes say
@@ -228,7 +222,7 @@ class SharedJobs:
             if self._registrations.hear_end(name, Registration(int(number), int(by))):
                 self._give_up(name)
                 self._jobs.end(name)
-                self._plan.agree_soon(f"ended {name}", partial(self._planner.forget_prepared, name))
+                self._plan.want_no_more(name)
 
     def look(self) -> None:
         """Now and then: has an order been found out, or refuted?"""
@@ -268,13 +262,15 @@ class SharedJobs:
                 await self._begin(name, fields, the_job)
             except MlfsError as error:
                 log.warning("a job that another node was told cannot be followed here: %s", error)
+                if self._registrations.fields(name) == fields:  # the others follow it, also where this node plans
+                    self._plan.want(name, self._key(name), None)
             except Exception:  # a bug: it costs this job here, never the mount
                 log.exception("a job that another node was told cannot be followed here")
 
         trio.lowlevel.spawn_system_task(follow)
 
     async def _begin(self, name: str, fields: Mapping[str, Any], make: Callable[[], Awaitable[JobRun]]) -> bool:
-        """Have a job begin once all nodes have planned with it, after what is under way for its name.
+        """Have a job begin with the plan that is made with it, after what is under way for its name.
 
         Returns whether it goes on: not where another one counts by then.
         """
@@ -289,7 +285,9 @@ class SharedJobs:
                 for other in before:
                     await other.over.wait()
                 job = await make()
-                self._late[name] = await self._plan.agree(key_of_job(fields), partial(self._planner.prepare, job))
+                key = self._key(name)
+                self._plan.want(name, key, job)
+                self._late[name] = await self._plan.begun_with(name, key)
                 if self._jobs.jobs.get(name) is not job:  # else it goes on where it is
                     await self._jobs.install(job)
         finally:
@@ -298,6 +296,12 @@ class SharedJobs:
                 del self._beginning[name]
             this.over.set()
         return not this.scope.cancelled_caught
+
+    def _key(self, name: str) -> str:
+        """The same for the same registration, wherever it was made, and short, as it stands in many words."""
+        last, fields = self._registrations.last(name), self._registrations.fields(name)
+        digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
+        return f"{digest} {0 if last is None else last.number}"
 
     def _give_up(self, name: str, but: Mapping[str, Any] | None = None) -> None:
         """Another job of that name counts by now, or none: what is under way for others does not begin."""
@@ -346,8 +350,3 @@ def job_of_words(words: Mapping[str, Any]) -> Mapping[str, Any] | None:
         raise ValueError(f"a job cannot be unpacked: {error}") from None
     unpacked: Mapping[str, Any] = json.loads(text)
     return unpacked
-
-
-def key_of_job(fields: Mapping[str, Any]) -> str:
-    """The same for the same job, and short, as it stands in many words."""
-    return f"job {hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]}"

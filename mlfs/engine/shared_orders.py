@@ -1,6 +1,6 @@
 """Orders that a node has found out from its reads, told to all: they plan by them as by registered jobs.
 
-In: the jobs of this mount, what the servers of other nodes say. Out: jobs to plan with for `mlfs.engine.planner`,
+In: the jobs of this mount, what the servers of other nodes say. Out: jobs to plan with for `mlfs.engine.shared_plan`,
 orders offered to whoever explains reads here, words for the other servers. Used by `mlfs.engine.shared_jobs`.
 
 An order is told once it has been borne out by some reads, and taken back by who told it when reads refute it. Each node
@@ -14,11 +14,11 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
+import trio
+
 from mlfs.engine.mount_jobs import MountJobs
-from mlfs.engine.planner import Planner
 from mlfs.engine.runner import Runner
 from mlfs.engine.shared_plan import SharedPlan, Tell
 from mlfs.errors import MlfsError
@@ -54,13 +54,11 @@ class SharedOrders:
     def __init__(
         self,
         jobs: MountJobs,
-        planner: Planner,
         plan: SharedPlan,
         runner: Runner,
         build: Callable[[JobSpec], JobStreams],
     ) -> None:
         self._jobs = jobs
-        self._planner = planner
         self._plan = plan
         self._runner = runner
         self._build = build
@@ -82,10 +80,10 @@ class SharedOrders:
         for key, (job, fields) in found.items():
             if key not in self._orders and job.observed >= BORNE_OUT_READS:
                 instead = "" if job.registered is None else job.registered.name
-                tell({"order": fields, "instead": instead})
+                tell({"order": fields, "instead": instead}, None)
                 self._plan_by(key, _Order(own, fields), instead)
         for key in [key for key, order in self._orders.items() if order.by == own and key not in found]:
-            tell({"order_over": key})
+            tell({"order_over": key}, None)
             self._withdraw(key)
 
     def hear(self, node: int, value: Mapping[str, Any]) -> None:
@@ -108,24 +106,27 @@ class SharedOrders:
         before = self._orders.get(key)
         self._orders[key] = order
         if before is None or before.fields != order.fields:
-            self._plan.agree_soon(f"order {key}", partial(self._prepare, key, order.fields, instead))
+            trio.lowlevel.spawn_system_task(self._prepare, key, order.fields, instead)
 
     async def _prepare(self, key: str, fields: Fields, instead: str) -> None:
+        job = None
         try:
             spec = parse_job({**fields, "name": _name(key)})
             streams = await self._runner.run("orders", self._build, spec)
+            job = JobRun(spec, streams, self._jobs.manifest.size, inferred=True)
         except MlfsError as error:
             log.warning("an order that another node found cannot be planned with here: %s", error)
-            return
+        except Exception:  # a bug: it costs reads of the source, never the mount
+            log.exception("an order that another node found cannot be planned with here")
         if instead:
-            await self._planner.forget_prepared(instead)
+            self._plan.want_no_more(instead)
         if key in self._orders:
-            await self._planner.prepare(JobRun(spec, streams, self._jobs.manifest.size, inferred=True))
+            self._plan.want(_name(key), _name(key), job)
 
     def _withdraw(self, key: str) -> None:
         """Nobody plans by an order any more. Here it goes on being followed if reads have borne it out."""
         del self._orders[key]
-        self._plan.agree_soon(f"over {key}", partial(self._planner.forget_prepared, _name(key)))
+        self._plan.want_no_more(_name(key))
         for job in list(self._jobs.jobs.values()):
             if job.inferred and not job.observed and _key(_fields(job.spec)) == key:
                 self._jobs.end(job.name)

@@ -169,11 +169,12 @@ class Agent:
             for token, how, offset, size_bytes in packet.records.tolist():
                 self._ready(token, Ready(how), offset, size_bytes, now_s)
         elif packet.kind is link.Kind.TELL:
-            for node in range(self._transport.nodes):
+            to, value = packet.value["to"], packet.value["value"]
+            for node in {*(range(self._transport.nodes) if to is None else (int(to),))} - {self._transport.node}:
                 if node in self._liveness.lost and node not in self._liveness.left:
-                    self._keep_for(node, packet.value)
-                elif node != self._transport.node and node not in self._liveness.left:
-                    self._tell(node, packet.value)
+                    self._keep_for(node, value)
+                elif node not in self._liveness.left:
+                    self._tell(node, value)
         elif packet.kind is link.Kind.CHECK:
             for node in packet.records["node"].tolist():
                 self._say(node, messages.Kind.PING, now_s)

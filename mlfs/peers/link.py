@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 Records = npt.NDArray[Any]
 
-PROTOCOL = 3
+PROTOCOL = 4
 LARGEST_BYTES = 1 << 16
 MOST_FDS = 64
 
@@ -47,7 +47,7 @@ class Kind(IntEnum):
     BACK = 8
     """Agent: these nodes answer again."""
     TELL = 9
-    """Server: JSON for the servers of all other nodes."""
+    """Server: JSON for the server of another node, or of all others."""
     TOLD = 10
     """Agent: JSON from the server of another node."""
     CHECK = 11

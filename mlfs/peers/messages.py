@@ -18,7 +18,7 @@ import numpy.typing as npt
 Records = npt.NDArray[Any]
 
 # Raised with each change of what follows: agents of different versions do not understand each other.
-PROTOCOL = 3
+PROTOCOL = 4
 _HEAD = struct.Struct("<HBxI")  # protocol, kind, records
 # A message fits into what MPI sends without asking the receiver first, and into the buffers that wait for it.
 LARGEST_BYTES = 1 << 16

@@ -1,7 +1,7 @@
-"""What each node of a cluster holds already, as bits: told by each to all, so that nothing of it is read again.
+"""The samples that each node of a cluster holds already, told to the one that plans for all: none is read again.
 
-Pure. In: by sample, whether this node holds it; pieces that other nodes tell. Out: pieces to tell; for each sample a
-node that holds it. Called by `mlfs.engine.shared_plan` when nodes join and when one is lost for good.
+Pure. In: by sample, whether a node holds it; pieces that nodes tell. Out: pieces to tell; for each sample a node that
+holds it. Pieces carry shares from the planner to the others, too. Called by `mlfs.engine.shared_plan`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Container, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,50 +20,33 @@ Flags = npt.NDArray[np.bool_]
 Holders = npt.NDArray[np.int16]
 
 
-def pieces(held: Flags) -> list[str]:
-    """What a node holds, in pieces: bits, compressed, as text."""
-    if not held.any():
-        return [""]
-    text = base64.b64encode(zlib.compress(np.packbits(held).tobytes(), 1)).decode()
+def pieces(data: bytes) -> list[str]:
+    """Bytes as text, compressed, in pieces of which each fits into a word; one at least."""
+    text = base64.b64encode(zlib.compress(data, 1)).decode()
     return [text[start : start + PIECE] for start in range(0, len(text), PIECE)]
 
 
-def from_pieces(parts: Sequence[str], samples: int) -> Flags:
-    """What a node holds. Raises ValueError for what no node of the same data set can have told."""
-    text = "".join(parts)
-    if not text:
-        return np.zeros(samples, dtype=np.bool_)
-    size_bytes = -(-samples // 8)
+def from_pieces(parts: Sequence[str], most_bytes: int) -> bytes:
+    """The bytes that pieces carry; more than `most_bytes` are cut off. Raises ValueError for what was not so made."""
     try:
-        # A few bytes may stand for many: no more is taken than there can be.
-        data = zlib.decompressobj().decompress(base64.b64decode(text), size_bytes + 1)
+        # A few bytes may stand for many: no more is taken than there can be, and one that shows that there is more.
+        return zlib.decompressobj().decompress(base64.b64decode("".join(parts)), most_bytes + 1)
     except zlib.error as error:
         raise ValueError(f"what was told is not compressed: {error}") from None
+
+
+def flags_of(parts: Sequence[str], samples: int) -> Flags:
+    """The samples that a node holds. Raises ValueError for what no node of the same data set can have told."""
+    size_bytes = -(-samples // 8)
+    data = from_pieces(parts, size_bytes)
     if len(data) != size_bytes:
         raise ValueError(f"{len(data)} bytes do not tell of {samples} samples")
     return np.unpackbits(np.frombuffer(data, dtype=np.uint8), count=samples).astype(np.bool_)
 
 
-def together(some: Holders | None, others: Holders | None, away: Sequence[int] = ()) -> Holders | None:
-    """By sample, a node that holds it by either of two tellings, -1 for none; None if nothing is held anywhere.
-
-    Nodes may hear of several plans at once, each of which has a telling of its own, in any order. Where two tellings
-    name different nodes, the choice is the same in whatever order they are taken together.
-
-    Args:
-        away: nodes that do not count.
-    """
-    known = [np.where(np.isin(one, away), -1, one).astype(np.int16) for one in (some, others) if one is not None]
-    if len(known) < 2:
-        return known[0] if known and (known[0] >= 0).any() else None
-    first, second = known
-    scattered = ((np.arange(len(first), dtype=np.int64) * 0x9E3779B1) >> 12 & 0x7FFF).astype(np.int16)
-    in_second = (first < 0) | ((second >= 0) & ((second ^ scattered) > (first ^ scattered)))
-    return np.where(in_second, second, first)
-
-
 class Holdings:
-    """What nodes have told of what they hold at one moment: the same on all nodes once all have.
+    """The holdings of all nodes at one moment, as they tell them. They are kept as they come: each of a thousand nodes
+    holds a thousandth, which takes little room as long as it is compressed.
 
     Args:
         samples: how many there are.
@@ -72,39 +54,42 @@ class Holdings:
 
     def __init__(self, samples: int) -> None:
         self._samples = samples
-        self._pieces: dict[int, dict[int, str]] = {}
-        self._held: dict[int, Flags] = {}
+        self._told: dict[int, dict[int, str]] = {}
+        self._whole: set[int] = set()
 
-    def add(self, node: int, held: Flags) -> None:
-        """What this node holds itself."""
-        self._held[node] = held
+    def hear(self, node: int, at: int, of: int, text: str) -> None:
+        """A node tells a piece, and of how many it is. Once all have come, more change nothing."""
+        if node not in self._whole and 0 <= at < of:
+            self._told.setdefault(node, {})[at] = text
+            if len(self._told[node]) == of:
+                self._whole.add(node)
 
-    def hear(self, node: int, piece: Any) -> None:
-        """A node tells a piece: [its number, of how many, its text]. Raises ValueError."""
-        number, of, text = piece
-        parts = self._pieces.setdefault(node, {})
-        parts[int(number)] = str(text)
-        if len(parts) == int(of):
-            del self._pieces[node]
-            self._held[node] = from_pieces([parts[at] for at in sorted(parts)], self._samples)
-
+    @property
     def known(self) -> frozenset[int]:
         """The nodes that have told all."""
-        return frozenset(self._held)
+        return frozenset(self._whole)
 
     def holders(self, away: Container[int]) -> Holders | None:
         """By sample, a node that holds it, -1 for none; None if nothing is held anywhere.
 
-        Of several nodes that hold a sample each one is the owner of as many as the others.
+        Several nodes that hold the same samples are the owners of equally many. A node that tells what none
+        can hold holds nothing.
         """
-        there = [(node, held) for node, held in sorted(self._held.items()) if node not in away and held.any()]
+        there = [node for node in sorted(self._whole) if node not in away and self._flags(node).any()]
         if not there:
             return None
         ids = np.arange(self._samples)
         holder = np.full(self._samples, -1, dtype=np.int16)
         best = np.full(self._samples, len(there), dtype=np.int32)
-        for place, (node, held) in enumerate(there):
+        for place, node in enumerate(there):
             turn = (ids + place) % len(there)
-            better = held & (turn < best)
+            better = self._flags(node) & (turn < best)
             holder[better], best[better] = node, turn[better]
         return holder
+
+    def _flags(self, node: int) -> Flags:
+        told = self._told[node]
+        try:
+            return flags_of([told[at] for at in range(len(told))], self._samples)
+        except ValueError:
+            return np.zeros(self._samples, dtype=np.bool_)

@@ -1,23 +1,61 @@
-"""The nodes of a running cluster, and what each of them keeps: the same on every node, since all compute it from the
-same.
+"""The nodes of a running cluster, which of them owns each sample, and what one of them keeps by that.
 
 Pure. In: the members as their agents exchanged them, who holds what already, who reads what in which epoch. Out: the
-plan of one node, from `mlfs.plan.owners`. Called by mlfs.engine.planner.
+`Shares` of all nodes, which the node that plans for the cluster makes and sends to the others (`mlfs.plan.owners` has
+the rules); and what a node keeps by them. Called by `mlfs.engine.shared_plan` and `mlfs.engine.sharing`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.plan.owners import node_plan, place, shared_by_hash
-from mlfs.plan.placement import NOWHERE
+from mlfs.plan.owners import place
+from mlfs.plan.placement import NOWHERE, keep_most_read
 from mlfs.plan.scheduler.keeping import Plan
-from mlfs.served.partition import NOBODY, fill, footprints
+from mlfs.served.partition import NOBODY, fill, footprints, partition_by_hash
+
+Sizes = npt.NDArray[Any]
+Holders = npt.NDArray[np.int16]
+
+
+class Shares(NamedTuple):
+    """The owner of each sample, and the class in which it keeps it: -1 for what nobody owns, shape (F,)."""
+
+    owner: npt.NDArray[np.int16]
+    level: npt.NDArray[np.int8]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnShare:
+    """One node's part of the shares.
+
+    Attributes:
+        plan: it keeps what it owns. left_bytes: the room that leaves, by class; nothing unless all samples have owners.
+    """
+
+    plan: Plan
+    left_bytes: tuple[int, ...]
+
+    @property
+    def spare(self) -> bool:
+        """Whether there is room for copies of what others own."""
+        return any(self.left_bytes)
+
+    def with_copies(self, sizes_bytes: Sizes, reads: npt.NDArray[np.integer[Any]]) -> Plan:
+        """The plan, and copies of what the node reads most of the others' samples.
+
+        Args:
+            reads: how often it reads each sample, shape (F,).
+        """
+        others = np.flatnonzero((self.plan.classes == NOWHERE) & (reads > 1))
+        classes = self.plan.classes.copy()
+        classes[others] = keep_most_read(footprints(sizes_bytes[others]), reads[others], self.left_bytes)
+        return Plan(classes, self.plan.owner, self.plan.about)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +66,6 @@ class Members:
         nodes: their numbers, ascending. own: this one's. capacities_bytes: by node, of memory, disks, slower disks
             (`Keeping.capacities_bytes`), shape (N, J).
         away: nodes that are lost for good: they own nothing. Ranks are dealt as if they were there.
-        holder: by sample, a node that holds it already, -1 for none; None where nobody holds anything.
         buffers_bytes: by node, half of its staging window; empty where nobody has said it.
     """
 
@@ -36,13 +73,12 @@ class Members:
     own: int
     capacities_bytes: tuple[tuple[int, ...], ...]
     away: tuple[int, ...] = ()
-    holder: npt.NDArray[np.int16] | None = None
     buffers_bytes: tuple[int, ...] = ()
 
     def ranks(self, world_size: int, node: int) -> tuple[int, ...]:
         """The ranks of a job that run on a node: launchers give each node as many, one after the other.
 
-        Where the ranks cannot be divided evenly, any may run anywhere.
+        Any rank may run anywhere where they cannot be divided evenly.
         """
         if world_size % len(self.nodes):
             return tuple(range(world_size))
@@ -54,13 +90,14 @@ class Members:
         """Whether it is known on which node each rank runs."""
         return world_size % len(self.nodes) == 0
 
-    def plan(
+    def share(
         self,
-        sizes_bytes: npt.NDArray[Any],
+        sizes_bytes: Sizes,
         readers: Sequence[npt.NDArray[np.unsignedinteger[Any]]],
-        kept_at: npt.NDArray[np.int16] | None = None,
-    ) -> Plan:
-        """What this node keeps, and who owns the rest.
+        kept_at: Holders | None = None,
+        holder: Holders | None = None,
+    ) -> Shares:
+        """The owner and the class of each sample.
 
         Args:
             sizes_bytes: shape (F,).
@@ -68,65 +105,95 @@ class Members:
                 dtype's largest value stands for nobody. Without any job samples are shared by hash.
             kept_at: by sample, the node by which the orders that mlfs serves take it to be kept, -1 for none. It is,
                 unless another one holds it already: then reading it there costs less than fetching it again.
+            holder: by sample, a node that holds it already, -1 for none; None where nobody holds anything.
         """
         room_taken = footprints(sizes_bytes)
         room = np.array(self.capacities_bytes, dtype=np.int64)
         room[[self.nodes.index(node) for node in self.away]] = 0
-        owner, classes = self._of_holders(room_taken, room, kept_at)
+        owner, level = self._of_holders(room_taken, room, kept_at, holder)
         rest = np.flatnonzero(owner < 0)
         if not readers:
-            sizes = np.where(owner < 0, sizes_bytes, 0)
-            plan = shared_by_hash(sizes, self.nodes, [row.tolist() for row in room], self.own)
-            plan = Plan(plan.classes[rest], None if plan.owner is None else plan.owner[rest])
-        else:
-            rows = readers[0] if len(readers) == 1 else np.concatenate(readers)
-            plan = self._of_readers(room_taken[rest], rows[:, rest] if len(rest) < len(owner) else rows, room)
-        assert plan.owner is not None
-        owner[rest], classes[rest] = plan.owner, plan.classes
-        owned = owner == self.own
-        about = {"nodes": len(self.nodes) - len(self.away), "samples": int(owned.sum())}
-        shared = "by who reads" if readers else "by hash"
-        # What it owns itself is nobody's to ask: also not of a node that had this number in another job.
-        return Plan(
-            classes,
-            np.where(owned, np.int16(-1), owner),
-            about | {"bytes": int(room_taken[owned].sum()), "shared": shared},
-        )
+            by_hash = partition_by_hash(np.where(owner < 0, sizes_bytes, 0), self.nodes, [row.tolist() for row in room])
+            level[rest] = by_hash.level[rest]
+            owner[rest] = np.where(level[rest] < 0, NOBODY, by_hash.node[rest])  # the empty ones are nobody's
+            return Shares(owner, level)
+        rows = readers[0] if len(readers) == 1 else np.concatenate(readers)
+        rows = rows[:, rest] if len(rest) < len(owner) else rows
+        taken, rooms = room_taken[rest].astype(np.float64), room.astype(np.float64)
+        placement = place(taken, rows, len(self.nodes), rooms, copies=False)
+        owner[rest] = np.array([*self.nodes, NOBODY], dtype=np.int16)[placement.owner]
+        level[rest] = placement.storage
+        return Shares(owner, level)
 
     def _of_holders(
-        self, footprints: npt.NDArray[np.int64], room: npt.NDArray[np.int64], kept_at: npt.NDArray[np.int16] | None
-    ) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int8]]:
-        """Owner and class here of what somebody holds already or shall, -1 for the rest; what they take is taken off
-        `room`. What a node holds comes before what it shall: it lies there, and takes its room."""
-        owner = np.full(len(footprints), -1, dtype=np.int16)
-        classes = np.full(len(footprints), NOWHERE, dtype=np.int8)
-        if kept_at is not None and self.holder is not None:
-            kept_at = np.where(self.holder < 0, kept_at, -1)
-        keepers = [keeper for keeper in (self.holder, kept_at) if keeper is not None]
+        self, footprints: npt.NDArray[np.int64], room: npt.NDArray[np.int64], kept_at: Holders | None,
+        holder: Holders | None,
+    ) -> Shares:  # fmt: skip
+        """Owner and class of what somebody holds already or shall, -1 for the rest; what they take is taken off `room`.
+        Samples that a node holds come before those that it shall hold: they lie there, and take its room."""
+        owner = np.full(len(footprints), NOBODY, dtype=np.int16)
+        level = np.full(len(footprints), NOBODY, dtype=np.int8)
+        if kept_at is not None and holder is not None:
+            kept_at = np.where(holder < 0, kept_at, -1)
+        keepers = [keeper for keeper in (holder, kept_at) if keeper is not None]
         for at, node in enumerate(self.nodes if keepers else ()):
             held = np.concatenate([np.flatnonzero((keeper == node) & (footprints > 0)) for keeper in keepers])
-            level = fill(footprints[held], room[at].tolist())
-            kept = level != NOBODY
-            owner[held[kept]] = node
-            if node == self.own:
-                classes[held[kept]] = level[kept]
-            room[at] -= np.bincount(level[kept], footprints[held[kept]], room.shape[1]).astype(np.int64)
-        return owner, classes
+            levels = fill(footprints[held], room[at].tolist())
+            kept = levels != NOBODY
+            owner[held[kept]], level[held[kept]] = node, levels[kept]
+            room[at] -= np.bincount(levels[kept], footprints[held[kept]], room.shape[1]).astype(np.int64)
+        return Shares(owner, level)
 
-    def _of_readers(
-        self, footprints: npt.NDArray[np.int64], rows: npt.NDArray[np.unsignedinteger[Any]], room: npt.NDArray[np.int64]
-    ) -> Plan:
-        """Owners by who reads, as far as there is room."""
-        own = self.nodes.index(self.own)
-        capacities = room.astype(np.float64)
-        placement = place(footprints.astype(np.float64), rows, len(self.nodes), capacities, copies_of=own)
-        plan = node_plan(placement, own, range(capacities.shape[1]))
-        assert plan.owner is not None
-        return Plan(plan.classes, np.array([*self.nodes, -1], dtype=np.int16)[plan.owner])
+    def own_share(self, shares: Shares, sizes_bytes: Sizes, shared: str) -> OwnShare:
+        """This node's part of the shares. Args: shared: by what they were made, for `status`."""
+        room_taken, owned = footprints(sizes_bytes), shares.owner == self.own
+        about = {
+            "nodes": len(self.nodes) - len(self.away), "samples": int(owned.sum()),
+            "bytes": int(room_taken[owned].sum()), "shared": shared,
+        }  # fmt: skip
+        # What it owns itself is nobody's to ask: also not of a node that had this number in another job.
+        owner = np.where(owned, np.int16(NOBODY), shares.owner)
+        plan = Plan(np.where(owned, shares.level, np.int8(NOWHERE)), owner, about)
+        room = self.capacities_bytes[self.nodes.index(self.own)]
+        left = np.array(room) - np.bincount(shares.level[owned], room_taken[owned], len(room)).astype(np.int64)
+        all_owned = self.own not in self.away and bool((shares.owner[room_taken > 0] >= 0).all())
+        return OwnShare(plan, tuple(left.tolist()) if all_owned else ())
+
+    # -- how shares are sent
+
+    def pack(self, shares: Shares) -> bytes:
+        """The shares as one number a sample, of as few bytes as will do."""
+        number, levels = self._numbers()
+        return (number[shares.owner] * levels + np.maximum(shares.level, 0)).astype(self._code).tobytes()
+
+    def packed_bytes(self, samples: int) -> int:
+        """The bytes that the shares of so many samples take."""
+        return samples * self._code.itemsize
+
+    def unpack(self, data: bytes, samples: int) -> Shares:
+        """The shares of a number of samples. Raises ValueError for what no node of this cluster can have sent."""
+        if len(data) != self.packed_bytes(samples):
+            raise ValueError(f"{len(data)} bytes do not tell who owns {samples} samples")
+        code = np.frombuffer(data, dtype=self._code)
+        at, level = np.divmod(code, self._code.type(len(self.capacities_bytes[0])))
+        if at.max(initial=0) > len(self.nodes):
+            raise ValueError("samples are owned by nodes that there are not")
+        owner = np.array([*self.nodes, NOBODY], dtype=np.int16)[at]
+        return Shares(owner, np.where(owner < 0, np.int8(NOBODY), level.astype(np.int8)))
+
+    @property
+    def _code(self) -> np.dtype[Any]:
+        return np.min_scalar_type((len(self.nodes) + 1) * len(self.capacities_bytes[0]))
+
+    def _numbers(self) -> tuple[npt.NDArray[np.int64], int]:
+        """By a node's number, its place among the nodes; at -1, the last, the place of nobody. And how many classes."""
+        number = np.full(max(self.nodes) + 2, len(self.nodes), dtype=np.int64)
+        number[list(self.nodes)] = range(len(self.nodes))
+        return number, len(self.capacities_bytes[0])
 
 
 def members_of(own: int, about: Mapping[int, Mapping[str, Any]]) -> Members:
-    """The nodes that join, by what each has said of itself. Where one has fewer classes, the rest are empty."""
+    """The nodes that join, by what each has said of itself. Classes that a node does not have are empty."""
     nodes = tuple(sorted(about))
     capacities = [about[node]["capacities_bytes"] for node in nodes]
     classes = max(map(len, capacities))

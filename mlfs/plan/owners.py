@@ -1,7 +1,7 @@
 """Which node owns each sample, in which class, and what else a node copies: the placement of the policy `mlfs`.
 
 Pure: numpy in, numpy out. In: sizes, who reads what in which epoch, the capacities of each node's classes. Out: a
-`Placement`, the same on every node. Called by the policy `mlfs`.
+`Placement`. Called by the policy `mlfs`, and for a running cluster by `mlfs.plan.members`.
 
 An epoch has hits of at most as many bytes as all nodes together can keep where no sample is read twice within it (N * D
 where each has room for D; docs/model.md has the bound), whatever the policy, and any that many bytes that stay kept
@@ -22,7 +22,7 @@ from mlfs.plan.model import Floats
 from mlfs.plan.node_reads import PFS, Ids, Nodes, Readers, Storages, counts_by_node
 from mlfs.plan.placement import NOWHERE, keep_most_read
 from mlfs.plan.scheduler.keeping import Plan
-from mlfs.served.partition import footprints, partition_by_hash
+from mlfs.served.partition import footprints
 
 Samples = npt.NDArray[np.int64]
 Counts = npt.NDArray[np.uint8]
@@ -53,7 +53,7 @@ class Placement(NamedTuple):
 
 
 def place(
-    sizes_bytes: Floats, readers: Readers, nodes: int, capacities_bytes: Floats, copies_of: int | None = None
+    sizes_bytes: Floats, readers: Readers, nodes: int, capacities_bytes: Floats, copies: bool = True
 ) -> Placement:
     """Choose owners, classes and copies.
 
@@ -63,7 +63,7 @@ def place(
         nodes: N.
         capacities_bytes: (N, J), what each class of each node can hold, fastest class first; (J,) where all nodes have
             the same.
-        copies_of: the only node whose copies are wanted, as a node has no use for the others'; None for all of them.
+        copies: whether copies are wanted. In a cluster each node counts for itself what it copies.
 
     Returns:
         No class holds more than its capacity. A sample without an owner would not fit into what is left of any class,
@@ -80,7 +80,7 @@ def place(
     owner[storage == PFS] = PFS
     _fill_gaps(sizes_bytes, owner, storage, left)
     _deal_into_classes(sizes_bytes, owner, storage, left)
-    return Placement(owner, storage, _copies(sizes_bytes, readers, owner, left, copies_of))
+    return Placement(owner, storage, _copies(sizes_bytes, readers, owner, left) if copies else [])
 
 
 def node_plan(placement: Placement, node: int, levels: Sequence[int]) -> Plan:
@@ -95,20 +95,6 @@ def node_plan(placement: Placement, node: int, levels: Sequence[int]) -> Plan:
     copies = placement.copies[node]
     classes[copies.ids] = numbered[copies.storage]
     return Plan(classes, placement.owner)
-
-
-def shared_by_hash(
-    sizes_bytes: npt.NDArray[Any], nodes: Sequence[int], capacities_bytes: Sequence[Sequence[int]], node: int
-) -> Plan:
-    """A node's own samples, and the owners of the rest, where nobody knows what will be read (`mlfs.served.partition`).
-
-    Args:
-        sizes_bytes: shape (F,). nodes: their numbers, ascending. capacities_bytes: of each node, of memory and disks
-            (`Keeping.capacities_bytes`). node: whose plan it is.
-    """
-    shared = partition_by_hash(sizes_bytes, nodes, capacities_bytes)
-    classes = np.where(shared.node == node, shared.level, np.int8(NOWHERE))
-    return Plan(classes, shared.node, {"shared": "by hash", "nodes": len(nodes)})
 
 
 def plan_alone(
@@ -301,24 +287,14 @@ def _deal_into_classes(sizes: Floats, owner: Nodes, storage: Storages, left: Flo
         left -= np.bincount(where, sizes[rest], minlength=left.size).reshape(left.shape)
 
 
-def _copies(sizes: Floats, readers: Readers, owner: Nodes, left: Floats, copies_of: int | None) -> list[Copies]:
+def _copies(sizes: Floats, readers: Readers, owner: Nodes, left: Floats) -> list[Copies]:
     """The copies of each node in the room that its own samples leave: what it reads most, and twice at least."""
     none = Copies(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int8))
     result = [none] * len(left)
     if (owner == PFS).any() or left.sum(axis=1).max(initial=0.0) < sizes.min(initial=np.inf):
         return result
-    counted = counts_by_node(readers, len(left)) if copies_of is None else iter([_counts_of(readers, copies_of)])
-    for node, read, counts in counted:
+    for node, read, counts in counts_by_node(readers, len(left)):
         ids = read[owner[read] != node]
         storage = keep_most_read(sizes[ids], counts[owner[read] != node], left[node])
         result[node] = Copies(ids[storage != PFS], storage[storage != PFS])
     return result
-
-
-def _counts_of(readers: Readers, node: int) -> tuple[int, Ids, npt.NDArray[np.int64]]:
-    """As `counts_by_node`, for one node."""
-    counts = np.zeros(readers.shape[1], dtype=np.uint16)
-    for row in readers:
-        counts += row == node
-    read = np.flatnonzero(counts)
-    return node, read.astype(np.int32), counts[read].astype(np.int64)

@@ -35,7 +35,7 @@ class Registration(NamedTuple):
 
 
 class Heard(Enum):
-    """What is to be done with a registration that another node tells."""
+    """The way to go on with a registration that another node tells."""
 
     NEW = "follow it, in place of what counted before"
     AGAIN = "it is the job that counts already, registered once more: take part in planning it anew"
@@ -63,7 +63,7 @@ class Registrations:
         return last.registration if last is not None else None
 
     def fields(self, name: str) -> Fields | None:
-        """What counts as the job of that name; None for none."""
+        """The fields of the job that counts under that name; None for none."""
         last = self._last.get(name)
         return last.fields if last is not None else None
 

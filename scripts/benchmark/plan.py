@@ -78,7 +78,7 @@ def _measure(case: Case) -> None:
     for epoch in range(case.epochs):
         readers.add([(node, order.rank_stream(epoch, node)) for node in range(case.nodes)])
     read_s = time.perf_counter() - began
-    placement = place(sizes, readers.by_epoch, case.nodes, 1e9 * np.array(case.capacities_gb), copies_of=0)
+    placement = place(sizes, readers.by_epoch, case.nodes, 1e9 * np.array(case.capacities_gb), copies=False)
     all_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu_began
     owned = np.count_nonzero(placement.owner >= 0)
     fits = sizes.sum() < 0.9 * case.nodes * 1e9 * sum(case.capacities_gb)

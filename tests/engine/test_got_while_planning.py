@@ -31,7 +31,7 @@ async def get(node: Node, draw: random.Random, seconds: float) -> None:
     """For so long, samples come that the node's plan of the moment keeps here."""
     end_s = trio.current_time() + seconds
     while trio.current_time() < end_s:
-        await trio.sleep(draw.uniform(0, 0.08))
+        await trio.sleep(draw.uniform(0, 0.12))
         plan = node.scheduler.keeping.plan
         assert plan is not None
         wanted = sorted({*np.flatnonzero(plan.classes != NOWHERE).tolist()} - held(node))
@@ -84,7 +84,7 @@ def test_much_that_was_got_is_told_in_several_words_and_nonsense_is_refused() ->
     async def body(nodes: list[Node]) -> None:
         for word in ([N], [-1], ["a"], [[1]]):
             with pytest.raises((ValueError, TypeError)):
-                nodes[0].plan.hear(1, {"got": word})
-        nodes[0].plan.hear(1, {"got": []})
+                nodes[0].plan.hear(1, {"got": word, "of": [1, 0]})
+        nodes[0].plan.hear(1, {"got": [], "of": [1, 0]})
 
     run(body, random.Random(0))

@@ -13,6 +13,7 @@ from fakes import InlineRunner, simulate
 
 from mlfs.engine import planner
 from mlfs.engine.planner import MOST_EPOCHS, Planner, draws_again
+from mlfs.engine.sharing import Sharing
 from mlfs.follow.job import JobRun
 from mlfs.job import parse_job
 from mlfs.job.ranks import ranks_in
@@ -20,7 +21,7 @@ from mlfs.orders.registry import build_order
 from mlfs.orders.served import ServedOrder
 from mlfs.orders.streams import JobStreams
 from mlfs.plan import next_use
-from mlfs.plan.members import Members
+from mlfs.plan.members import Members, OwnShare, Shares
 from mlfs.plan.next_use import Missed
 from mlfs.plan.owners import plan_alone
 from mlfs.plan.placement import NOWHERE
@@ -297,13 +298,13 @@ def test_both_rules_are_tried_once_for_the_same_jobs_and_the_same_room(monkeypat
     run(body)
 
 
-def test_a_job_that_is_counted_while_the_peers_go_is_counted_again_for_this_node() -> None:
+def test_a_job_whose_reads_are_counted_for_copies_while_the_peers_go_is_counted_again_for_this_node() -> None:
     async def body(some: Some) -> None:
         one = job("train", ranks=[0])
-        some.planner.join(Members((0, 1), 0, ((ROOM, 0), (ROOM, 0))), [])
-        with trio.move_on_after(1.5):
-            await some.planner.prepare(one)
-        some.planner.join(None, [one])
+        nobody = Plan(np.full(N, NOWHERE, dtype=np.int8), np.full(N, 1, dtype=np.int16))
+        some.planner.share(OwnShare(nobody, (ROOM, 0)), [one])
+        await trio.sleep(1.5)
+        some.planner.share(None, [one])
         await trio.sleep(60)
         assert some.plan.owner is None
         assert some.plan.evicts_by is not None
@@ -312,49 +313,64 @@ def test_a_job_that_is_counted_while_the_peers_go_is_counted_again_for_this_node
     run(body, seconds=1.0)
 
 
+def test_in_a_cluster_what_this_node_reads_most_of_the_others_samples_is_copied_as_far_as_there_is_room() -> None:
+    async def body(some: Some) -> None:
+        one, other = job("train", ranks=[0]), job("other", ranks=[0], seed=1)
+        owner = np.where(np.arange(N) < 20, -1, 1).astype(np.int16)
+        own = Plan(np.where(owner < 0, 0, NOWHERE).astype(np.int8), owner)
+        some.planner.share(OwnShare(own, (30 * PAGE, 0)), [one])
+        await trio.sleep(1)
+        some.planner.count(other)
+        await trio.sleep(1)
+        reads = reads_of(one) + reads_of(other)
+        copied = (some.plan.classes != NOWHERE) & (owner >= 0)
+        assert (some.plan.classes[owner < 0] == 0).all()
+        assert copied.sum() == 30
+        assert reads[copied].min() >= np.sort(reads[owner >= 0])[-30]
+        some.planner.share(OwnShare(own, ()), [one, other])  # no room is left, so nothing is counted either
+        some.planner.plan_again()
+        await trio.sleep(1)
+        assert (some.plan.classes == own.classes).all()
+        assert not some.planner.statistics().under_way
+
+    run(body)
+
+
+def shared(members: Members, jobs: list[JobRun]) -> Shares:
+    """The shares of a cluster whose nodes follow these jobs."""
+    found: list[Shares] = []
+
+    async def body() -> None:
+        sharing = Sharing(memoryview(SIZES), InlineRunner())  # type: ignore[arg-type]
+        await sharing.count(members, {one.name: one for one in jobs})
+        shares, by_what = await sharing.share(members, None)
+        assert by_what == "by who reads"
+        found.append(shares)
+
+    simulate(body)
+    return found[0]
+
+
 def test_in_a_cluster_owners_are_those_on_whom_the_served_order_rests_and_readers_of_the_rest() -> None:
     """Two nodes with three ranks and one, as only the job's own `nodes` say; beside it two jobs of two ranks."""
-    rooms = ((ROOM, 0), (ROOM, 0))
     nodes = [
         {"node": 3, "ranks": "0,2,4", "keeps_bytes": [20 * PAGE], "buffer_bytes": 8 * PAGE},
         {"node": 7, "ranks": "1,3", "keeps_bytes": [20 * PAGE], "buffer_bytes": 8 * PAGE},
     ]  # fmt: skip
-    plans: list[Plan] = []
-
-    def body_of(own: int) -> Callable[[Some], Coroutine[Any, Any, None]]:
-        async def body(some: Some) -> None:
-            some.planner.join(Members((3, 7), own, rooms), [])
-            for one in (job("served", serve="locality", world_size=5, nodes=nodes), job("drawn", **DRAWS), job("even")):
-                await some.planner.prepare(one)
-            plans.append(some.plan)
-
-        return body
-
-    for own in (3, 7):
-        run(body_of(own))
     served = job("served", serve="locality", world_size=5, nodes=nodes)
+    owner = shared(Members((3, 7), 3, ((ROOM, 0), (ROOM, 0))), [served, job("drawn", **DRAWS), job("even")]).owner
     rests = kept_by(served)
-    for own, plan in zip((3, 7), plans, strict=True):
-        owner = np.where(plan.classes != NOWHERE, own, plan.owner)
-        assert (owner[rests >= 0] == rests[rests >= 0]).all()
-        assert np.count_nonzero(owner == own) == 40
-    assert not ((plans[0].classes != NOWHERE) & (plans[1].classes != NOWHERE)).any()
+    assert (owner[rests >= 0] == rests[rests >= 0]).all()
+    assert [np.count_nonzero(owner == node) for node in (3, 7)] == [40, 40]
 
 
 def test_in_a_cluster_what_is_left_goes_to_the_nodes_whose_ranks_read_it_as_the_job_says() -> None:
     """Nothing rests on any keeping: owners are the readers, and node 7 reads with ranks 0 and 1."""
-
-    async def body(some: Some) -> None:
-        some.planner.join(Members((3, 7), 3, ((N * PAGE, 0), (N * PAGE, 0))), [])
-        nodes = [{"node": 3, "ranks": "2-3", "keeps_bytes": [0]}, {"node": 7, "ranks": "0-1", "keeps_bytes": [0]}]
-        one = job(
-            "served", serve="locality", nodes=nodes, world_size=4, epochs=2, sampler="sequential", contiguous=True
-        )
-        await some.planner.prepare(one)
-        mine = np.concatenate([one.streams.epoch_ids(1, rank) for rank in ranks_in("2-3")])
-        assert (some.plan.classes[mine] != NOWHERE).all()
-
-    run(body)
+    nodes = [{"node": 3, "ranks": "2-3", "keeps_bytes": [0]}, {"node": 7, "ranks": "0-1", "keeps_bytes": [0]}]
+    one = job("served", serve="locality", nodes=nodes, world_size=4, epochs=2, sampler="sequential", contiguous=True)
+    shares = shared(Members((3, 7), 3, ((N * PAGE, 0), (N * PAGE, 0))), [one])
+    mine = np.concatenate([one.streams.epoch_ids(1, rank) for rank in ranks_in("2-3")])
+    assert (shares.owner[mine] == 3).all()
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -365,15 +381,11 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_two_served_orders_that_rest_on_more_than_there_is_room_for_are_named_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def body(some: Some) -> None:
-        some.planner.join(Members((3, 7), 3, ((ROOM, 0), (ROOM, 0))), [])
-        for name, pages in (("train", 40), ("other", 60)):
-            assert not warnings(caplog)
-            nodes = [
-                {"node": node, "ranks": str(rank), "keeps_bytes": [pages * PAGE]} for rank, node in enumerate((3, 7))
-            ]
-            await some.planner.prepare(job(name, serve="locality", nodes=nodes))
-
-    run(body)
+    jobs = []
+    for name, pages in (("train", 40), ("other", 60)):
+        nodes = [{"node": node, "ranks": str(rank), "keeps_bytes": [pages * PAGE]} for rank, node in enumerate((3, 7))]
+        jobs.append(job(name, serve="locality", nodes=nodes))
+        assert not warnings(caplog)
+        shared(Members((3, 7), 3, ((ROOM, 0), (ROOM, 0))), jobs)
     [said] = warnings(caplog)
     assert said.startswith("jobs other, train: there is no room for")

@@ -9,7 +9,7 @@ import pytest
 import trio
 from nodes_beside import ABOUT, NODES, PAGE, Node, run
 
-from mlfs.engine.shared_plan import AGREEMENT_PATIENCE_S
+from mlfs.engine.shared_plan import PATIENCE_S
 from mlfs.errors import JobError
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec, parse_job
@@ -61,7 +61,7 @@ def test_of_two_orders_that_are_registered_at_the_same_moment_one_begins_and_the
             for own in at:
                 nursery.start_soon(register, own)
         await trio.sleep(1)
-        assert trio.current_time() - began_at < AGREEMENT_PATIENCE_S
+        assert trio.current_time() - began_at < PATIENCE_S
         winner = job(nodes=with_buffers((at[0] + 1) * PAGE)).nodes
         assert orders(nodes) == [winner] * NODES
         assert [{began.spec.nodes for began in node.jobs.began} for node in nodes] == [{winner}] * NODES

@@ -205,6 +205,11 @@ def test_a_silent_peer_is_lost_within_its_patience_and_back_when_it_is_heard_of(
     assert asker.ends[number] == [Ended.LOST, Ended.OFF]
 
 
+def news_of(value: object, to: int | None = None) -> link.Packet:
+    """What a server says to the server of a node, None: of all others."""
+    return link.unpack(link.pack_json(link.Kind.TELL, {"to": to, "value": value}))
+
+
 def test_a_peer_that_is_silent_for_an_hour_takes_no_room_for_messages_and_hears_the_news_when_it_is_back() -> None:
     """What a stopped process does not take stays in memory of MPI, which has room for 64 messages of a sender."""
     cluster = Cluster(2, random.Random(10), slowest_s=0.001)
@@ -215,7 +220,7 @@ def test_a_peer_that_is_silent_for_an_hour_takes_no_room_for_messages_and_hears_
     assert asker.lost == {1}
     news = [{"state": {"held": number}} if number % 2 else {"job": number} for number in range(200)]
     for value in news:
-        asker.agent.packet(link.unpack(link.pack_json(link.Kind.TELL, value)), cluster.heap.now_s)
+        asker.agent.packet(news_of(value), cluster.heap.now_s)
         cluster.run(18)
     assert cluster.carried < 20
     owner.stopped = False
@@ -233,7 +238,7 @@ def test_news_for_a_lost_peer_take_a_bounded_room_and_the_newest_are_told(monkey
     asker.want(1, 5)
     cluster.run(2 * PATIENCE_S)
     for number in range(200):
-        asker.agent.packet(link.unpack(link.pack_json(link.Kind.TELL, {"job": number})), cluster.heap.now_s)
+        asker.agent.packet(news_of({"job": number}), cluster.heap.now_s)
     owner.stopped = False
     cluster.look(owner)
     cluster.run(PATIENCE_S)
@@ -274,9 +279,14 @@ def test_who_leaves_is_asked_no_more_and_news_reach_all_servers() -> None:
     cluster = Cluster(3, random.Random(5), slowest_s=0.001)
     first, second, third = cluster.members
     long = {"about": ["x" * 50_000]}
-    first.agent.packet(link.unpack(link.pack_json(link.Kind.TELL, long)), 0.0)
+    first.agent.packet(news_of(long), 0.0)
     cluster.run(0.1)
     assert second.told == third.told == [{"node": 0, "value": long}]
+    for node in (1, 2, 0):  # to one of them, and not to itself
+        first.agent.packet(news_of({"piece": node}, to=node), cluster.heap.now_s)
+    cluster.run(0.1)
+    assert [second.told[1:], third.told[1:]] == [[{"node": 0, "value": {"piece": node}}] for node in (1, 2)]
+    assert not first.told
     second.agent.leave(cluster.heap.now_s)
     cluster.run(0.1)
     assert first.lost == third.lost == {1}
@@ -340,7 +350,7 @@ def test_over_a_slow_link_what_a_node_says_does_not_wait_behind_all_that_its_pee
     waits_s = []
     for number in range(20):
         began_s = cluster.heap.now_s
-        owner.agent.packet(link.unpack(link.pack_json(link.Kind.TELL, {"news": number})), began_s)
+        owner.agent.packet(news_of({"news": number}), began_s)
         while len(asker.told) == number:
             cluster.run(0.001)
         waits_s.append(cluster.heap.now_s - began_s)

@@ -28,9 +28,7 @@ def owners(
 ) -> np.ndarray[tuple[int], np.dtype[np.int16]]:
     """Who owns each sample by the plan, where nobody reads anything."""
     nobody = [np.full((1, N), 255, dtype=np.uint8)]
-    plan = Members((0, 3), 0, ((room * PAGE,), (room * PAGE,))).plan(SIZES, nobody, kept_at)
-    assert plan.owner is not None
-    return np.where(plan.classes >= 0, np.int16(0), plan.owner)
+    return Members((0, 3), 0, ((room * PAGE,), (room * PAGE,))).share(SIZES, nobody, kept_at).owner
 
 
 def test_with_room_for_all_both_jobs_find_what_they_rest_on_and_nothing_is_said() -> None:

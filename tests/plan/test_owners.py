@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from mlfs.plan.owners import node_plan, place, plan_alone, shared_by_hash
+from mlfs.plan.owners import node_plan, place, plan_alone
 from mlfs.plan.placement import DISK, MEMORY, NOWHERE
+from mlfs.served.partition import partition_by_hash
 
 
 def dealt(samples: int, nodes: int, epochs: int, generator: np.random.Generator) -> np.ndarray:
@@ -73,21 +74,6 @@ def test_many_nodes_that_each_read_little() -> None:
     assert (placed.owner >= 0).all()
     assert (np.bincount(placed.owner) == 10).all()
     assert ((readers == placed.owner).any(axis=0)).mean() > 0.9
-
-
-def test_one_nodes_copies_are_those_of_the_whole_placement() -> None:
-    rng = np.random.default_rng(4)
-    sizes = rng.integers(1, 9, 300).astype(np.float64)
-    readers = np.stack([rng.permutation(300) % 5 for _ in range(12)]).astype(np.uint8)
-    room = np.array([200.0, 400.0])
-    whole = place(sizes, readers, 5, room)
-    for node in range(5):
-        alone = place(sizes, readers, 5, room, copies_of=node)
-        assert np.array_equal(alone.owner, whole.owner)
-        assert np.array_equal(alone.storage, whole.storage)
-        assert len(alone.copies[node].ids) > 0
-        assert np.array_equal(alone.copies[node].ids, whole.copies[node].ids)
-        assert np.array_equal(alone.copies[node].storage, whole.copies[node].storage)
 
 
 @settings(deadline=None, max_examples=120)
@@ -215,8 +201,7 @@ def test_no_owner_serves_much_more_of_an_epoch_than_the_others(nodes: int, room:
     capacity = room * float(sizes.sum()) / nodes
     planned = place(sizes, readers, nodes, np.array([capacity])).owner
     rooms = [[int(capacity)]] * nodes
-    hashed = shared_by_hash(sizes, range(nodes), rooms, 0).owner
-    assert hashed is not None
+    hashed = partition_by_hash(sizes, range(nodes), rooms).node
     for owner in (planned, hashed):
         for reader in readers[1:]:
             served = (owner >= 0) & (owner != reader)
