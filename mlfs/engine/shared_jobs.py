@@ -96,6 +96,7 @@ class SharedJobs:
         self._registrations = Registrations()  # of the jobs of the cluster
         self._rest_on: dict[str, Registration | None] = {}  # by job whose nodes were filled in: what counted then
         self._beginning: dict[str, list[_Beginning]] = {}  # by job, what is under way
+        self._otherwise: frozenset[str] = frozenset()  # names of jobs with which the planner planned otherwise
         self._late: dict[str, Sequence[int]] = {}  # by job, the nodes that had not planned with it when it began
 
     async def begin(self, members: Members, tell: Tell, patience_s: float) -> None:
@@ -214,7 +215,9 @@ class SharedJobs:
         self._orders.hear(node, value)
         if (fields := job_of_words(value)) is not None:
             name = str(fields["name"])
-            heard = self._registrations.hear(name, Registration(int(value["number"]), node), fields)
+            heard = self._registrations.hear(
+                name, Registration(int(value["number"]), int(value.get("by", node))), fields
+            )
             if self._plan.planned and heard is not Heard.NOTHING:
                 self._follow(name)
         if "ended" in value:
@@ -224,10 +227,29 @@ class SharedJobs:
                 self._jobs.end(name)
                 self._plan.want_no_more(name)
 
+        if "asks" in value:
+            self._tell(self._word(str(value["asks"])), node)
+
     def look(self) -> None:
-        """Now and then: has an order been found out, or refuted?"""
-        if self._plan.members is not None:
-            self._orders.look(self._plan.members.own, self._tell)
+        """Now and then: has an order been found out, or refuted? Does the planner know of the same jobs?
+
+        A node that dies may have told some of the others more than the rest. So who plans with something else than the
+        planner for a while tells it what it has heard of, and asks what the planner has.
+        """
+        if self._plan.members is None:
+            return
+        self._orders.look(self._plan.members.own, self._tell)
+        otherwise = self._plan.planned_otherwise
+        for name in otherwise & self._otherwise:
+            self._tell({**self._word(name), "asks": name}, self._plan.planner)
+        self._otherwise = otherwise
+
+    def _word(self, name: str) -> Mapping[str, Any]:
+        """The registration that counts here, as the others are told it; nothing of an unknown job."""
+        last, fields = self._registrations.last(name), self._registrations.fields(name)
+        if last is None:
+            return {}
+        return {"ended": name, "registration": list(last)} if fields is None else {**_words(fields), **last._asdict()}
 
     # -- following
 

@@ -275,6 +275,19 @@ class SharedPlan:
         return int(waits or self._making is not None)
 
     @property
+    def planner(self) -> int:
+        """The node that plans for all, -1 where this one is alone."""
+        return -1 if self._cluster is None else self._cluster.planner
+
+    @property
+    def planned_otherwise(self) -> frozenset[str]:
+        """Names under which the planner plans with another job than this node would, or only one of them with any."""
+        if self._cluster is None or self._cluster.plans or self._cluster.newest is None:
+            return frozenset()
+        ours = {name: key for name, (key, _) in self._wanted.items()}
+        return frozenset(name for name, _ in ours.items() ^ self._cluster.newest.target.jobs.items())
+
+    @property
     def view(self) -> tuple[int, tuple[int, ...]]:
         """How often nodes went for good or came back, and which are away, as far as the plan goes by it."""
         begun = None if self._cluster is None else self._cluster.begun

@@ -42,7 +42,7 @@ def is_counted(spec: JobSpec, members: Members) -> bool:
 
 
 class Sharing:
-    """See the module."""
+    """The counts of all jobs that are planned with, and the shares that are made of them."""
 
     def __init__(self, sizes: memoryview, runner: Runner) -> None:
         self._sizes = sizes

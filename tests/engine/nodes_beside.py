@@ -149,6 +149,7 @@ class Wires:
             await trio.sleep(1)
             if own not in self.stopped | self.dead:
                 self.nodes[own].plan.look()
+                self.nodes[own].shared.look()
 
     def _stir(self) -> None:
         self._changed.set()
