@@ -249,7 +249,9 @@ class SharedJobs:
         last, fields = self._registrations.last(name), self._registrations.fields(name)
         if last is None:
             return {}
-        return {"ended": name, "registration": list(last)} if fields is None else {**_words(fields), **last._asdict()}
+        if fields is None:
+            return {"ended": name, "registration": list(last)}
+        return {**words_of_job(fields), **last._asdict()}
 
     # -- following
 
