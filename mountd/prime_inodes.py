@@ -75,7 +75,7 @@ class InodePrimer:
         """List nothing for now (an unmount must not find us inside); or go on."""
         self._paused = pause
 
-    def opened(self, entry: int, process: int, parent: int) -> None:
+    def opened(self, opens: object) -> None:
         """See mlfs.engine.mount_jobs.Listener. Opens change nothing here."""
 
     def installed(self, job: JobRun) -> None:

@@ -8,11 +8,12 @@ process reads, and who its parent is, is looked up here, once a reader.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 
 from mlfs.engine.coalesce import Coalesced
+from mlfs.follow.evidence import Read
 from mlfs.follow.nameless import NAMELESS
 from mlfs.plan.scheduler.events import Event, Opened, ReadersWaited, ReadSeen, Refused, Released, SourceGave
 
@@ -53,7 +54,7 @@ class Digest:
     """Collects opens and releases, and tells the scheduler of them together.
 
     Args:
-        step: takes events for the scheduler. tell: hears of each open: entry, process, parent.
+        step: takes events for the scheduler. tell: hears of the opens of a batch.
         clock: seconds, monotone; also called by workers. kin_of: the process of a thread, and its parent.
 
     Attributes:
@@ -63,7 +64,7 @@ class Digest:
     def __init__(
         self,
         step: Callable[..., None],
-        tell: Callable[[int, int, int], None],
+        tell: Callable[[Sequence[Read]], None],
         clock: Callable[[], float],
         kin_of: Callable[[int], tuple[int, int]],
     ) -> None:
@@ -148,7 +149,7 @@ class Digest:
     def _take_in(self, count: int) -> None:
         """Have the scheduler count so many, and then those who observe look at it."""
         events: list[Event] = []
-        reads: list[ReadSeen] = []
+        opens: list[Read] = []
         for _ in range(count):
             kind, entry, pid, at_s, source_bytes = self._events.popleft()
             if kind == RELEASED:
@@ -160,15 +161,14 @@ class Digest:
             process, parent = self._known_kin.get(pid) or self._kin(pid)
             if kind == OPENS or kind == WAITS:  # noqa: PLR1714, SIM109 - a tuple costs more
                 self.nameless += not pid
-                reads.append(ReadSeen(entry, process, parent, at_s, kind == WAITS))
-                events.append(reads[-1])
+                events.append(ReadSeen(entry, process, parent, at_s, kind == WAITS))
+                opens.append(Read(entry, process, parent, at_s))
             elif kind == GOES_ON:
                 events.append(Opened(entry, process, at_s, source_bytes))
             else:
                 events.append(Refused(entry, process))
         self._step(*events)
-        for read in reads:
-            self._tell(read.sample, read.process, read.parent)
+        self._tell(opens)
 
     def _kin(self, pid: int) -> tuple[int, int]:
         """The process of a reader (a thread, maybe) who is seen for the first time, and that one's parent."""

@@ -17,6 +17,7 @@ from mlfs.errors import MlfsError
 from mlfs.explain.port import Observer
 from mlfs.follow.agreement import SharesByRank, agreement_in_words, epoch_line
 from mlfs.follow.epoch_index import EpochIndex
+from mlfs.follow.evidence import Read
 from mlfs.follow.job import GAVE_UP, JobRun
 from mlfs.follow.job_statistics import JobStatistics
 from mlfs.follow.matching import Open
@@ -36,8 +37,8 @@ Ts = TypeVarTuple("Ts")
 class Listener(Protocol):
     """Who hears of reads and jobs, on the loop, and changes nothing (a recording, the priming of inodes)."""
 
-    def opened(self, entry: int, process: int, parent: int) -> None:
-        """A file was opened; told a moment later, in order."""
+    def opened(self, opens: Sequence[Read]) -> None:
+        """Files were opened, in this order, a moment ago."""
 
     def installed(self, job: JobRun) -> None:
         """A job was installed."""
@@ -96,11 +97,11 @@ class MountJobs:
         """Have reads explained that fit no job, for as long as the mount lives."""
         await self._explainer.run(self)
 
-    def opened(self, entry: int, process: int, parent: int) -> None:
-        """A file was opened: observers hear of it."""
-        self._shield(self._explainer.opened, entry, process, parent)
+    def opened(self, opens: Sequence[Read]) -> None:
+        """Files were opened: observers hear of it."""
+        self._shield(self._explainer.opened, opens)
         for listener in self._listeners:
-            self._shield(listener.opened, entry, process, parent)
+            self._shield(listener.opened, opens)
 
     def offer(self, fields: dict[str, object]) -> None:
         """The reads of another node have this order: perhaps those of this one do."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 import trio
 
 from mlfs.engine.runner import Runner
+from mlfs.follow.evidence import Read
 
 log = logging.getLogger("mlfs.engine")
 
@@ -42,10 +43,11 @@ class Recorders:
         self._recordings: dict[str, _Recording] = {}
         self._nursery: trio.Nursery | None = None
 
-    def opened(self, entry: int, process: int, parent: int) -> None:
-        """A file was opened: its line is written soon."""
+    def opened(self, opens: Sequence[Read]) -> None:
+        """Files were opened: their lines are written soon."""
         for recording in self._recordings.values():
-            recording.opened(self._clock(), entry, process, parent)
+            for opened in opens:
+                recording.opened(self._clock(), opened.sample, opened.process, opened.parent)
 
     def installed(self, job: object) -> None:
         """See Listener: no matter here."""

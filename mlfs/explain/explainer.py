@@ -19,9 +19,9 @@ from mlfs.explain.correction import Corrections
 from mlfs.explain.inference import Build, Inference
 from mlfs.explain.port import Jobs
 from mlfs.explain.statistics import ExplainerStatistics, InferenceState, InferenceStatistics
+from mlfs.follow.evidence import Read
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
-from mlfs.follow.nameless import NAMELESS
 
 
 class Explainer:
@@ -51,10 +51,10 @@ class Explainer:
 
     # -- what the engine says
 
-    def opened(self, entry: int, process: int, parent: int) -> None:
-        """Note an open, once the jobs that it belongs to have counted it."""
-        if self._inference is not None and process != NAMELESS:  # what nobody can tell apart shows no order
-            self._inference.opened(entry, process, parent)
+    def opened(self, opens: Sequence[Read]) -> None:
+        """Note opens, once the jobs that they belong to have counted them."""
+        if self._inference is not None:
+            self._inference.opened(opens)
 
     def digested(self, job: JobRun) -> None:
         """Look whether a job whose opens were counted needs a search."""

@@ -35,8 +35,11 @@ from mlfs.explain.question import FEWEST_SAMPLES, reads_needed
 from mlfs.explain.recipes import Recipe
 from mlfs.explain.search_stages import Draw, GeneratorsFound, SeedFound
 from mlfs.explain.statistics import InferenceState, InferenceStatistics
+from mlfs.follow.evidence import Read
 from mlfs.follow.job import JobRun
+from mlfs.follow.loader_watch import UNTIMED
 from mlfs.follow.matching import Open
+from mlfs.follow.nameless import NAMELESS
 from mlfs.job import parse_job
 
 log = logging.getLogger("mlfs.explain")
@@ -140,8 +143,15 @@ class Inference:
 
     # -- what the engine says
 
-    def opened(self, entry: int, process: int, parent: int) -> None:
-        """An open, counted by the jobs that it belongs to."""
+    def opened(self, opens: Sequence[Read]) -> None:
+        """Opens, counted by the jobs that they belong to."""
+        if self._state is State.YIELDS or self._inferred.explains(opens):
+            return
+        for entry, process, parent, _ in opens:
+            if process != NAMELESS:  # what nobody can tell apart shows no order
+                self._opened(entry, process, parent)
+
+    def _opened(self, entry: int, process: int, parent: int) -> None:
         if self._state is State.YIELDS:
             return
         inferred = self._inferred.of(entry, process, parent)
@@ -219,8 +229,7 @@ class Inference:
     def begin_with(self, opens: Sequence[Open]) -> None:
         """A registered job was set aside: these are the reads of its epoch so far."""
         self.jobs_changed()
-        for opened in opens:
-            self.opened(opened.entry, opened.process, opened.parent)
+        self.opened([Read(opened.entry, opened.process, opened.parent, UNTIMED) for opened in opens])
 
     def _cancel(self) -> None:
         if self._scope is not None:

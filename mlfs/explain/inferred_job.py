@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 
 from mlfs.explain.evidence import FEWEST_FITTING, JUDGED_OPENS, borne_out, refuted
 from mlfs.explain.first_reads import FirstReads
 from mlfs.explain.hypothesis import Hypothesis
 from mlfs.explain.search_stages import COMMON_SEEDS
+from mlfs.follow.evidence import Read
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
 from mlfs.follow.score import REMEMBERED_OPENS
@@ -50,6 +52,29 @@ class InferredJob:
         self._first = job.spec.start_epoch
         self._epoch, self._opens_of_epoch = self._first, JUDGED_OPENS  # the last one that has begun
         self._half_read_at = job.epochs.timeline.base(self._first + 1) - job.streams.length(self._first) // 2
+
+    def explains(self, opens: Sequence[Read]) -> bool:
+        """Take note of opens if all of them came as explained, as they do in the middle of an epoch. Else False.
+
+        The job has counted these opens and no others since it was looked at last, all of them as predicted.
+        """
+        score, count = self.job.score, len(opens)
+        if score.observed - self._counted != count or self._unseen or self._opens_of_epoch <= JUDGED_OPENS:
+            return False
+        if self.job.evaluation.may_come or not all(self._judged) or len(score.history) < count:
+            return False
+        own, counted = self.job.readers.own, list(islice(reversed(score.history), count))
+        for seen, (entry, process, _, _) in zip(reversed(counted), opens, strict=True):
+            if seen.entry != entry or seen.process != process or not seen.agrees or process not in own:
+                return False
+        if counted and counted[0].cell.epoch != self._epoch:
+            return False
+        self._counted = score.observed
+        self._judged.extend([True] * min(count, JUDGED_OPENS))
+        self._opens_of_epoch += count
+        if self.unfit.total:
+            self.unfit = FirstReads()
+        return True
 
     def follow(self, entry: int, process: int, parent: int) -> bool:
         """Take note of an open; True when it refutes the explanation."""

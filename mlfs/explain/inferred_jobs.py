@@ -19,6 +19,7 @@ from mlfs.explain.first_reads import FirstReads, Read
 from mlfs.explain.hypothesis import JOB_NAME, Hypothesis, in_words
 from mlfs.explain.inferred_job import InferredJob
 from mlfs.explain.port import Jobs, load_epochs
+from mlfs.follow import evidence
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
@@ -52,6 +53,10 @@ class InferredJobs:
     def reading(self, entry: int) -> list[InferredJob]:
         """The jobs that read this file."""
         return [inferred for inferred in self.in_force.values() if inferred.job.member[entry]]
+
+    def explains(self, opens: Sequence[evidence.Read]) -> bool:
+        """Whether the only job in force has opens all of which came as explained; it takes note of them then."""
+        return len(self.in_force) == 1 and next(iter(self.in_force.values())).explains(opens)
 
     def of(self, entry: int, process: int, parent: int) -> InferredJob | None:
         """The job for which the process reads this file; None where it is a stranger to all."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar, TypeVarTuple, Unpack
 
+from mlfs.follow.evidence import Read
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
 from mlfs.tree.manifest import Manifest
@@ -69,8 +70,8 @@ class Jobs(Protocol):
 class Observer(Protocol):
     """The part that hears of opens and jobs, and may install other jobs."""
 
-    def opened(self, entry: int, process: int, parent: int) -> None:
-        """An open has been counted by the jobs that it belongs to. Called for each open: cheap."""
+    def opened(self, opens: Sequence[Read]) -> None:
+        """Opens have been counted by the jobs that they belong to, in this order."""
 
     def digested(self, job: JobRun) -> None:
         """Opens were counted, perhaps some of this job."""

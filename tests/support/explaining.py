@@ -18,6 +18,7 @@ from mlfs.explain.port import Jobs, Observer
 from mlfs.explain.question import DataSet
 from mlfs.explain.search import find
 from mlfs.explain.search_stages import Event, SearchExtent, WordsAsked
+from mlfs.follow.evidence import Read
 from mlfs.follow.job import JobRun, nameless
 from mlfs.follow.matching import Open
 from mlfs.job import JobSpec, parse_job
@@ -121,7 +122,7 @@ class FakeJobs:
                     job.forget(leading)
                 elif (followed := job.follow_leading()) is not job:
                     await self.install(followed)
-        self.observer.opened(entry, process, parent)
+        self.observer.opened([Read(entry, process, parent, 0.0)])
         for job in list(self.running.values()):
             self.load(job)
             self.observer.digested(job)
