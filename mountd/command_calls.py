@@ -1,7 +1,8 @@
 """Commands by ioctl(2): the way in where the control file cannot be written, as the kernel lets ioctl(2) through.
 
 In: a line, a descriptor of a control file that is open for reading, in the process that gives the command. Out: calls
-that `mountd.requests` takes, a part of the line each. Called through `mountd.door` by commands; used by the daemon.
+that `mountd.requests` takes, a part of the line each. Called through `mountd.interface` by commands; the daemon uses it
+too.
 """
 
 from __future__ import annotations

@@ -39,12 +39,12 @@ from mlfs.orders.reach import check_reach
 from mlfs.orders.served import ServedOrder
 from mlfs.orders.stopping import StoppedError, stoppable
 from mlfs.orders.streams import JobStreams, build_streams
-from mountd.figures import Figures
 from mountd.life_note import LifeNote
 from mountd.metrics import metrics
 from mountd.onlookers import HIDDEN, PATH_FIELDS, UNTOLD, Onlookers, Reader, masked
 from mountd.prime_inodes import InodePrimer
 from mountd.refreshing import Refreshing
+from mountd.shared_texts import SharedTexts
 from mountd.statistics import MountStatistics, Parts
 from mountd.status import status
 from mountd.virtual import WRITABLE, Answer, Path
@@ -111,7 +111,7 @@ class Control:
         self.answer: Json = {"ok": True}
         self.job_reports = JobReports(reports, lambda: _line(status(parts.statistics())), lambda: engine.jobs)
         self._coming: dict[str, _Coming] = {}
-        self._figures = Figures(parts)
+        self._texts = SharedTexts(parts)
 
     async def run(self) -> None:
         """The tasks beside the requests, for as long as the mount lives."""
@@ -163,8 +163,8 @@ class Control:
             return _line(self.answer if onlooker is None else {"ok": self.answer["ok"]})
         if path in ((b"status",), (b"metrics",)):
             if path == (b"status",) and onlooker is not None:
-                return await self._figures.text((path, reader), lambda now: self._status_without_hidden(now, *onlooker))
-            return await self._figures.text(path, _status_line if path == (b"status",) else metrics)
+                return await self._texts.text((path, reader), lambda now: self._status_without_hidden(now, *onlooker))
+            return await self._texts.text(path, _status_line if path == (b"status",) else metrics)
         if path[0] == b"jobs":
             job = self._job(path[1].removesuffix(b".json"))
             if job is None:

@@ -1,7 +1,7 @@
 """Finds who holds a mount: processes with something open on it, and other mounts of the same file system.
 
 In: a mount, /proc. Out: `User`s, each with words that a person can act on. Called by `mountd.daemon` at its end, and
-through `mountd.door` by commands: unmounting must not end a daemon that somebody still reads through.
+through `mountd.interface` by commands: unmounting must not end a daemon that somebody still reads through.
 
 A file system can be mounted in several places: a bind mount of it or of a directory in it, the copy that a container's
 mount namespace got when it was made, the lower layer of an overlay. The kernel unmounts one of them without a word, and

@@ -1,7 +1,7 @@
 """Starts the daemon of a mount and waits until the mount answers, or until it is known why it does not.
 
 In: a checked `MountConfig`. Out: what the daemon reported when it began to serve; after an error or an interrupt no
-process, no mount and no runtime record are left. Called through mountd.door.
+process, no mount and no runtime record are left. Called through mountd.interface.
 
 The daemon gets its config as JSON on one pipe and reports on another, one JSON object a line: {"progress": {"phase",
 "dirs", "files"}}, then {"serving": {"pid", "files", "bytes", "how", "notes"}} or {"error": {"message", "hint",

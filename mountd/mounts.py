@@ -1,7 +1,7 @@
 """Lists mounts, tells which are dead or hung, and takes one away.
 
 In: paths (`str` in surrogateescape form: any bytes), /proc. Out: `MountEntry`, `Health`. Called by `mountd.preflight`,
-the daemon's start and end, and through `mountd.door` by commands. `mountd.holders` says who uses a mount.
+the daemon's start and end, and through `mountd.interface` by commands. `mountd.holders` says who uses a mount.
 
 A mount whose server hangs blocks whoever touches it, for ever. So nothing here touches a mount except `probe`, which
 does it in a thread that may be left behind; what is mounted is read from /proc.

@@ -2,7 +2,7 @@
 
 In: a `MountConfig`. Out: nothing, or the `MlfsError` of the first thing that is wrong, with the exit code documented in
 docs/exit-codes.md. One thing it mends by itself: a dead mount of ours at or above the paths (its daemon crashed or was
-killed) is detached, with a note. Called through `mountd.door`, before the daemon exists.
+killed) is detached, with a note. Called through `mountd.interface`, before the daemon exists.
 """
 
 from __future__ import annotations

@@ -12,8 +12,10 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, TypeVar
 
 import trio
@@ -25,7 +27,6 @@ from mountd.handlers import Attributes, Handlers
 from mountd.inodes import FIRST_CHANGED, FIRST_VIRTUAL, entry_of, is_passed_on
 from mountd.misses import NEGATIVE_S
 from mountd.poll_wait import PollWait
-from mountd.turn_lock import TurnLock
 
 log = logging.getLogger("mlfs.channel")
 
@@ -454,3 +455,40 @@ class Requests:
 
     def _ignore(self, unique: int, inode: int, uid: int, pid: int) -> None:
         """No reply is due."""
+
+
+# -- whose turn it is to read the kernel's next request
+#
+# In: tasks of the loop that want to go on reading. Out: one of them at a time.
+
+
+class TurnLock:
+    """A lock that is not fair: who releases it may take it again before the task that waits, which then waits on.
+
+    A fair one would change tasks after each request. When it is released it wakes one task, and that one tries again.
+    """
+
+    def __init__(self, wait: PollWait) -> None:
+        self._wait = wait
+        self._held = False
+        self._waiting: deque[trio.lowlevel.Task] = deque()
+
+    async def __aenter__(self) -> None:
+        while self._held:
+            task = trio.lowlevel.current_task()
+            self._waiting.append(task)
+
+            def abort(_: object, task: trio.lowlevel.Task = task) -> trio.lowlevel.Abort:
+                self._waiting.remove(task)
+                return trio.lowlevel.Abort.SUCCEEDED
+
+            await trio.lowlevel.wait_task_rescheduled(abort)
+            self._wait.next_runs()
+        self._held = True
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._held = False
+        if self._waiting and self._wait.wakes_next():
+            trio.lowlevel.reschedule(self._waiting.popleft())

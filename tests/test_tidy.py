@@ -386,7 +386,7 @@ UNMENDED = (
     "mlfs/engine/peering.py", "mlfs/engine/planner.py", "mlfs/engine/roll_call.py", "mlfs/engine/shared", "mlfs/shown/",
     "mlfs/report/", "mlfs/launchers.py", "mlfs/cli/top.py",
     "mlfs/cli/status.py", "mountd/status.py", "mountd/statistics.py", "mountd/metrics.py", "mountd/headline.py",
-    "mountd/figures.py",
+    "mountd/shared_texts.py",
 )  # fmt: skip
 
 

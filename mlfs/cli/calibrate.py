@@ -28,7 +28,7 @@ from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceErro
 from mlfs.extras import require
 from mlfs.ours import NotOursError
 from mlfs.printable import printable
-from mountd import door
+from mountd import interface
 
 if TYPE_CHECKING:
     from mlfs.measure.calibration import Calibration
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     from mlfs.measure.meter import Meter
 
     _check(args)
-    path = Path(args.output) if args.output else calibration.default_path(door.resolve(args.source))
+    path = Path(args.output) if args.output else calibration.default_path(interface.resolve(args.source))
     try:
         calibration.check_path(path)
         if args.plot:
@@ -138,7 +138,7 @@ def _check_places(args: argparse.Namespace) -> None:
         if not os.access(directory, os.W_OK | os.X_OK):
             raise CacheError(f"--ssd {directory}: not yours to write", "give a directory that you can write")
         _try_to_write(directory)
-    for entry in door.enclosing_mlfs(args.source):
+    for entry in interface.enclosing_mlfs(args.source):
         hint = f"mlfs unmount {entry.mountpoint}, or give the source's own path"
         raise SourceError(f"{args.source} is in an mlfs mount: its caches would be measured, not the source", hint)
 

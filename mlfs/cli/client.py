@@ -17,7 +17,7 @@ from typing import Any
 
 from mlfs.cli.ending import unheard
 from mlfs.errors import ExitCode, JobError, MlfsError
-from mountd import door
+from mountd import interface
 
 # The daemon answers from memory, so a mount that takes longer hangs.
 ANSWER_TIMEOUT_S = 10.0
@@ -32,8 +32,8 @@ _GONE = (errno.ENOTCONN, errno.ECONNABORTED)
 def require_mount(path: str) -> str:
     """The resolved mount point of the mlfs mount at `path`. Raises NOT_MOUNTED, with a hint, when there is none;
     FAILURE when its daemon was stopped by a signal."""
-    resolved = door.resolve(path)
-    entry = door.mount_at(resolved)
+    resolved = interface.resolve(path)
+    entry = interface.mount_at(resolved)
     if entry is not None and entry.is_mlfs:
         check_not_stopped(resolved)
         return resolved
@@ -42,13 +42,13 @@ def require_mount(path: str) -> str:
 
 def not_mounted(path: str) -> MlfsError:
     """The error for a resolved path that is no mlfs mount, with the most likely reason as the hint."""
-    entry, above = door.mount_at(path), door.enclosing_mlfs(path)
+    entry, above = interface.mount_at(path), interface.enclosing_mlfs(path)
     if above:
         hint = f"it lies inside the mount {above[0].mountpoint}: give that path"
     elif entry is not None:
         hint = f"a file system of type {entry.fstype} is mounted there"
     else:
-        mounted = {e.mountpoint for e in door.mount_table() if e.is_mlfs}
+        mounted = {e.mountpoint for e in interface.mount_table() if e.is_mlfs}
         # The nearest first: those with most of the path in common.
         others = sorted(mounted, key=lambda other: (-len(os.path.commonpath([other, path])), other))
         more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
@@ -66,7 +66,7 @@ def read_file(mountpoint: str, name: str, timeout_s: float = ANSWER_TIMEOUT_S) -
             return file.readall()
 
     try:
-        return door.call_with_timeout(read, timeout_s)
+        return interface.call_with_timeout(read, timeout_s)
     except OSError as error:
         raise in_plain_words(mountpoint, error) from None
 
@@ -108,7 +108,7 @@ def send(
             os.close(fd)
 
     try:
-        accepted, text = door.call_with_timeout(write, timeout_s)
+        accepted, text = interface.call_with_timeout(write, timeout_s)
     except OSError as error:
         raise in_plain_words(mountpoint, error) from None
     except BaseException:
@@ -136,7 +136,7 @@ def _open_control(mountpoint: str, name: str) -> tuple[int, Callable[[int, bytes
         # A link to a mount that is not there: in a container, say, which sees the data and not /run/mlfs.
         if error.errno not in (errno.ENOENT, errno.EROFS):
             raise
-    return os.open(os.path.join(directory, "commands", "in", name), os.O_RDONLY | os.O_CLOEXEC), door.tell_in_parts
+    return os.open(os.path.join(directory, "commands", "in", name), os.O_RDONLY | os.O_CLOEXEC), interface.tell_in_parts
 
 
 def _accepted(tell: Callable[[int, bytes], object], fd: int, line: bytes) -> bool:
@@ -160,7 +160,7 @@ def _refusal(answer: dict[str, Any]) -> MlfsError:
 
 def check_not_stopped(mountpoint: str) -> None:
     """Raise for a daemon that got SIGSTOP, in a debugger perhaps: whoever asked it would wait for nothing."""
-    pid = door.stopped_daemon(mountpoint)
+    pid = interface.stopped_daemon(mountpoint)
     if pid is not None:
         raise stopped(mountpoint, pid)
 
@@ -180,7 +180,7 @@ def in_plain_words(mountpoint: str, error: OSError) -> MlfsError:
         message = f"the daemon of the mount at {mountpoint} is gone"
         return MlfsError(message, f"clean up with: mlfs unmount {mountpoint}", ExitCode.NOT_MOUNTED)
     if error.errno in (errno.EACCES, errno.EPERM) and os.geteuid() == 0:
-        user = door.user_of(mountpoint)
+        user = interface.user_of(mountpoint)
         whose = f"user {user}" if user else "another user"
         hint = (
             f"do it as that user: setpriv --reuid {user or 'UID'} --clear-groups mlfs ...; or mount with --allow-other"
@@ -189,7 +189,7 @@ def in_plain_words(mountpoint: str, error: OSError) -> MlfsError:
         return MlfsError(message, hint, ExitCode.NOT_PERMITTED)
     if error.errno in (errno.EACCES, errno.EPERM):
         message = f"{mountpoint}: only the user who mounted it and root may do this"
-        entry = door.mount_at(mountpoint)
+        entry = interface.mount_at(mountpoint)
         others_read = entry is not None and "allow_other" in entry.options
         hint = "do it as that user" + ("" if others_read else "; to read the files too: mount with --allow-other")
         return MlfsError(message, hint, ExitCode.NOT_PERMITTED)

@@ -78,12 +78,12 @@ def _findings(source: str | None, caches: list[str]) -> Iterator[Finding]:
 def _mount_of(path: str) -> SourceMount | None:
     """The mount that a path lies in, from the kernel's table: it touches no file system."""
     from mlfs.doctor.checks import SourceMount
-    from mountd import door
+    from mountd import interface
 
-    resolved = door.resolve(path)
+    resolved = interface.resolve(path)
     within = [
         entry
-        for entry in door.mount_table()
+        for entry in interface.mount_table()
         if entry.mountpoint in ("/", resolved) or resolved.startswith(entry.mountpoint + "/")
     ]
     nearest = max(within, key=lambda entry: len(entry.mountpoint), default=None)
@@ -92,14 +92,14 @@ def _mount_of(path: str) -> SourceMount | None:
 
 def _changed_s(path: str) -> float | None:
     """When a directory was changed last; None where it cannot be listed, or does not answer."""
-    from mountd import door
+    from mountd import interface
 
     def look() -> float:
         os.listdir(path)
         return os.stat(path).st_mtime
 
     try:
-        return door.call_with_timeout(look, _SOURCE_TIMEOUT_S)
+        return interface.call_with_timeout(look, _SOURCE_TIMEOUT_S)
     except OSError:
         return None
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mlfs.errors import ExitCode, MlfsError
 
 if TYPE_CHECKING:
-    from mountd.door import MountEntry
+    from mountd.interface import MountEntry
 
 _EPILOG = """\
 examples:
@@ -62,11 +62,11 @@ def show(as_json: bool) -> None:
 
 def mounts() -> list[dict[str, Any]]:
     """Each mount by its mount point: mountpoint, source, state, pid, jobs, uptime_s, headline."""
-    from mountd import door
+    from mountd import interface
 
     # Of mounts that are stacked on one path, readers see the topmost.
-    found = {entry.mountpoint: entry for entry in door.mount_table() if entry.is_mlfs}
-    visible = [entry for path, entry in sorted(found.items()) if (top := door.mount_at(path)) and top.is_mlfs]
+    found = {entry.mountpoint: entry for entry in interface.mount_table() if entry.is_mlfs}
+    visible = [entry for path, entry in sorted(found.items()) if (top := interface.mount_at(path)) and top.is_mlfs]
     if not visible:
         return []
     with ThreadPoolExecutor(_AT_ONCE) as asking:

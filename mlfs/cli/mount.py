@@ -20,7 +20,7 @@ from mlfs.cli.progress import Progress
 from mlfs.errors import ExitCode, MlfsError
 from mlfs.launchers import ranks_seen
 from mlfs.printable import printable
-from mountd import door
+from mountd import interface
 
 if TYPE_CHECKING:
     from mlfs.config import MountConfig
@@ -122,13 +122,13 @@ def run(args: argparse.Namespace) -> int:
 
         calibration.load(config.calibration)  # an error in the file is reported now and not in the daemon's log
     with ExitStack() as turn:
-        turn.enter_context(door.one_start_at_a_time(door.resolve(config.mountpoint), _say))
-        _let_it_end(door.resolve(config.mountpoint))
-        running = None if config.foreground else door.mounted_already(config, _say)
+        turn.enter_context(interface.one_start_at_a_time(interface.resolve(config.mountpoint), _say))
+        _let_it_end(interface.resolve(config.mountpoint))
+        running = None if config.foreground else interface.mounted_already(config, _say)
         if running is not None:
             print("\n".join(map(printable, already(running))), flush=True)
             return ExitCode.OK
-        return _mount(door.check_mount(config, note=_say), turn.close)
+        return _mount(interface.check_mount(config, note=_say), turn.close)
 
 
 def _let_it_end(mountpoint: str) -> None:
@@ -138,7 +138,7 @@ def _let_it_end(mountpoint: str) -> None:
         if not told:
             _say(printable(f"{mountpoint} is being unmounted: waiting for that, to mount it anew"))
             told = True
-        mounted = door.mount_at(mountpoint) is not None
+        mounted = interface.mount_at(mountpoint) is not None
         deadline = time.monotonic() + _END_TIMEOUT_S if mounted or not deadline else deadline
         if time.monotonic() > deadline:
             return
@@ -149,15 +149,15 @@ def _is_ending(mountpoint: str) -> bool:
     """Whether the mount at a place is on its way out, or is gone while its daemon is not yet."""
     from mlfs.cli import client
 
-    entry, record = door.mount_at(mountpoint), door.recorded_daemon(mountpoint)
+    entry, record = interface.mount_at(mountpoint), interface.recorded_daemon(mountpoint)
     if entry is None or not entry.is_mlfs:
-        return record is not None and door.is_running(record)
-    if door.stopped_daemon(mountpoint) is not None or door.probe(mountpoint) is not door.Health.OK:
+        return record is not None and interface.is_running(record)
+    if interface.stopped_daemon(mountpoint) is not None or interface.probe(mountpoint) is not interface.Health.OK:
         return False
     try:
         return client.read_status(mountpoint).get("state") == "draining"
     except MlfsError:  # it has just gone, which the next look tells; or it is another user's
-        return not (after := door.mount_at(mountpoint)) or after != entry
+        return not (after := interface.mount_at(mountpoint)) or after != entry
 
 
 def _mount(config: MountConfig, started: Callable[[], None]) -> int:
@@ -170,25 +170,25 @@ def _mount(config: MountConfig, started: Callable[[], None]) -> int:
 
         if config.foreground:
 
-            def serving(said: door.Serving) -> None:
+            def serving(said: interface.Serving) -> None:
                 started()
                 _serving_here(config, said, progress)
 
-            return door.serve_here(config, progress, serving)
+            return interface.serve_here(config, progress, serving)
         if config.log_file is None:
-            config = config.model_copy(update={"log_file": door.default_log_file(config.mountpoint)})
-        _tell(config, door.start_daemon(config, progress, note), progress)
+            config = config.model_copy(update={"log_file": interface.default_log_file(config.mountpoint)})
+        _tell(config, interface.start_daemon(config, progress, note), progress)
     return ExitCode.OK
 
 
-def _tell(config: MountConfig, serving: door.Serving, progress: Progress) -> None:
+def _tell(config: MountConfig, serving: interface.Serving, progress: Progress) -> None:
     progress.close()
     for line in serving.get("notes", ()):
         _say(printable(str(line)))
     print("\n".join(map(printable, summary(config, serving))), flush=True)
 
 
-def _serving_here(config: MountConfig, serving: door.Serving, progress: Progress) -> None:
+def _serving_here(config: MountConfig, serving: interface.Serving, progress: Progress) -> None:
     _tell(config, serving, progress)
     tell_systemd("READY=1")
 
@@ -223,7 +223,7 @@ def summary(config: MountConfig, serving: dict[str, Any]) -> list[str]:
     ]
 
 
-def already(running: door.Record) -> list[str]:
+def already(running: interface.Record) -> list[str]:
     """The lines that say that there is nothing to do."""
     place = shlex.quote(running.mountpoint)
     return [

@@ -18,7 +18,7 @@ from mlfs.cli import commands
 from mlfs.cli.parser import Parser, nearest
 from mlfs.errors import ConfigError, ExitCode
 from mlfs.printable import printable
-from mountd import door
+from mountd import interface
 
 _DESCRIPTION = """\
 Mount SOURCE read-only at MOUNTPOINT; they may be the same directory. This is what mount(8) runs where it lies in /sbin.
@@ -129,9 +129,11 @@ def flags_of(options: Sequence[str], sloppy: bool = False) -> list[str]:
 
 def _is_there(source: str, mountpoint: str) -> bool:
     """Whether it is mounted already. `mount -a` cannot see that: the table of mounts has another type and source."""
-    entry = door.mount_at(mountpoint)
-    wanted = "mlfs:" + quote(os.fsencode(door.resolve(source)), safe="/")
-    return bool(entry and entry.is_mlfs and entry.source == wanted and door.probe(mountpoint) is door.Health.OK)
+    entry = interface.mount_at(mountpoint)
+    wanted = "mlfs:" + quote(os.fsencode(interface.resolve(source)), safe="/")
+    return bool(
+        entry and entry.is_mlfs and entry.source == wanted and interface.probe(mountpoint) is interface.Health.OK
+    )
 
 
 def _flags_of_mount() -> dict[str, bool]:

@@ -73,10 +73,10 @@ def run(args: argparse.Namespace) -> int:
     if args.command_words and shutil.which(args.command_words[0]) is None:
         raise ConfigError(f"there is no command {args.command_words[0]}", "check the name behind --")
     from mlfs.peers import keeper, process
-    from mountd import door
+    from mountd import interface
 
     mountpoint = client.require_mount(args.mount)
-    socket = door.agent_socket(mountpoint)
+    socket = interface.agent_socket(mountpoint)
     process.connect(socket, mountpoint).close()  # nobody waits for other nodes in vain
     return keeper.Keeper(args.command_words, args.join_timeout, _say).run(
         lambda line: process.serve(socket, mountpoint, args.peer_timeout, line)

@@ -93,9 +93,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _only_mount() -> str:
-    from mountd import door
+    from mountd import interface
 
-    paths = sorted({entry.mountpoint for entry in door.mount_table() if entry.is_mlfs})
+    paths = sorted({entry.mountpoint for entry in interface.mount_table() if entry.is_mlfs})
     if not paths:
         raise MlfsError("nothing is mounted here", "mlfs mount SOURCE", ExitCode.NOT_MOUNTED)
     if len(paths) > 1:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from mlfs.cli.ending import end_what_hangs
 from mlfs.cli.progress import Progress
 from mlfs.errors import SourceError
-from mountd import door
+from mountd import interface
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
@@ -48,7 +48,7 @@ def scanned(fd: int, source: str, stop: Callable[[], bool] | None = None) -> Man
     from mlfs.tree.index import default_index_path, manifest_for
     from mlfs.tree.scan import scan
 
-    path = door.resolve(source)
+    path = interface.resolve(source)
     with Progress() as progress:
 
         def report(directories: int, files: int) -> None:
@@ -57,7 +57,7 @@ def scanned(fd: int, source: str, stop: Callable[[], bool] | None = None) -> Man
         def waits(holder: Holder) -> None:
             progress.update({"phase": f"waiting for the list of files: {holder.in_words()}"})
 
-        if door.enclosing_mlfs(path):
+        if interface.enclosing_mlfs(path):
             return scan(fd, progress=report, stop=stop)
         return manifest_for(fd, path, default_index_path(path), progress=report, stop=stop, waits=waits)[0]
 

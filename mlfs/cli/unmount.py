@@ -15,8 +15,8 @@ import time
 from mlfs.errors import ConfigError, ExitCode, MlfsError
 from mlfs.printable import printable
 from mlfs.user_input import answer
-from mountd import door
-from mountd.door import MountEntry, Record, User
+from mountd import interface
+from mountd.interface import MountEntry, Record, User
 
 # How often a busy mount is tried again: soon enough that a user does not notice, seldom enough to cost nothing.
 _RETRY_S = 0.1
@@ -77,12 +77,12 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("give a mount point, or --all", "mlfs unmount --help says more")
     if args.all:
         return _unmount_all(timeout_s, args.force, args.yes)
-    return _unmount(door.resolve(args.mount), timeout_s, args.force)
+    return _unmount(interface.resolve(args.mount), timeout_s, args.force)
 
 
 def _unmount_all(timeout_s: float, force: bool, agreed: bool) -> int:
     """End each mount that this user has made here, the last first, and its agent. Raises the first error at the end."""
-    newest = sorted(door.recorded_daemons(), key=lambda record: -record.started)
+    newest = sorted(interface.recorded_daemons(), key=lambda record: -record.started)
     mountpoints = list(dict.fromkeys(record.mountpoint for record in newest))
     if not mountpoints:
         print("there are no mounts of yours on this machine")
@@ -134,7 +134,7 @@ def _speakers_of(mountpoint: str) -> list[Record]:
 def _end_speaker(speaker: Record) -> None:
     """An agent ends with its server, unless it is stopped, or hangs in MPI; its keeper when COMMAND has ended."""
     for number, timeout_s in ((signal.SIGTERM, _KEEPER_TIMEOUT_S), (signal.SIGKILL, TERM_TIMEOUT_S)):
-        door.send_signal(speaker, number)
+        interface.send_signal(speaker, number)
         if _gone_within(speaker, timeout_s):
             return
     _say(f"`mlfs peers {speaker.mountpoint}` (process {speaker.pid}) does not end")
@@ -144,25 +144,25 @@ def _unmount(mountpoint: str, timeout_s: float, force: bool) -> int:
     """End one mount."""
     # `mlfs unmount .` would keep the mount busy itself.
     os.chdir("/")
-    entry = door.mount_at(mountpoint)
+    entry = interface.mount_at(mountpoint)
     if entry is None or not entry.is_mlfs:
         return _end_leftover_daemon(mountpoint, force)
-    stopped = door.stopped_daemon(mountpoint)
+    stopped = interface.stopped_daemon(mountpoint)
     if stopped is not None and not force:
         from mlfs.cli.client import stopped as is_stopped
 
         raise is_stopped(mountpoint, stopped)
-    health = door.Health.HUNG if stopped is not None else door.probe(mountpoint)
-    if health is door.Health.DEAD:
+    health = interface.Health.HUNG if stopped is not None else interface.probe(mountpoint)
+    if health is interface.Health.DEAD:
         return _clean_up_dead(mountpoint)
-    hung = health is door.Health.HUNG
+    hung = health is interface.Health.HUNG
     daemon = _daemon(mountpoint, hung)
     if hung and not force:
         _say(f"{mountpoint} does not answer; trying to unmount it all the same")
     try:
         drained = not hung and _control(mountpoint, "drain")
         free = force or not _elsewhere(entry, daemon)
-        done = (free and door.unmount(mountpoint, entry)) or (
+        done = (free and interface.unmount(mountpoint, entry)) or (
             not force and _wait_for_users(entry, timeout_s, daemon, drained)
         )
         if not done and not force:
@@ -170,14 +170,14 @@ def _unmount(mountpoint: str, timeout_s: float, force: bool) -> int:
     except BaseException as error:
         # This is done after Ctrl-C, too: a mount that stays goes on fetching ahead. Where it cannot be done (kill -9)
         # the daemon does not hear of this any more, and goes on by itself (mountd.control.Ending).
-        if not hung and door.mount_at(mountpoint) == entry:
+        if not hung and interface.mount_at(mountpoint) == entry:
             _control(mountpoint, "resume")
             if isinstance(error, KeyboardInterrupt):
                 _say(f"{mountpoint} stays mounted, and goes on as before")
         raise
     if not done:
-        door.detach(mountpoint, entry)
-    if daemon is not None and not force and not _gone_within(daemon, _HELD_S) and door.is_there(entry.device):
+        interface.detach(mountpoint, entry)
+    if daemon is not None and not force and not _gone_within(daemon, _HELD_S) and interface.is_there(entry.device):
         raise _held(mountpoint, daemon)
     _see_off(mountpoint, daemon, force=force)
     print(printable(f"unmounted {mountpoint}" + ("" if done else " by force: open files in it fail from now on")))
@@ -192,13 +192,13 @@ def _end_leftover_daemon(mountpoint: str, force: bool) -> int:
     """End a daemon whose mount is gone; raise NOT_MOUNTED when there is none either, BUSY if it still has readers."""
     from mlfs.cli.client import not_mounted
 
-    record = door.recorded_daemon(mountpoint)
-    if record is None or not door.is_running(record):
+    record = interface.recorded_daemon(mountpoint)
+    if record is None or not interface.is_running(record):
         if record is not None:
-            door.forget_daemon(mountpoint, record.pid)
-        door.clear_dead_commands()
+            interface.forget_daemon(mountpoint, record.pid)
+        interface.clear_dead_commands()
         raise not_mounted(mountpoint)
-    if not force and door.has_connection(record.pid) and not _gone_within(record, _HELD_S):
+    if not force and interface.has_connection(record.pid) and not _gone_within(record, _HELD_S):
         raise _held(mountpoint, record)
     _see_off(mountpoint, record, force=True)
     print(printable(f"{mountpoint} was not mounted any more; ended its daemon (process {record.pid})"))
@@ -206,11 +206,11 @@ def _end_leftover_daemon(mountpoint: str, force: bool) -> int:
 
 
 def _clean_up_dead(mountpoint: str) -> int:
-    record = door.recorded_daemon(mountpoint)
-    door.clean_dead_mounts(mountpoint, _say)
+    record = interface.recorded_daemon(mountpoint)
+    interface.clean_dead_mounts(mountpoint, _say)
     if record is not None:
         _see_off(mountpoint, record, force=True)
-    rest = door.mount_at(mountpoint)
+    rest = interface.mount_at(mountpoint)
     more = "; another mlfs mount lies below it" if rest is not None and rest.is_mlfs else ""
     print(printable(f"unmounted {mountpoint}: its daemon was gone already{more}"))
     return ExitCode.OK
@@ -220,8 +220,8 @@ def _daemon(mountpoint: str, hung: bool) -> Record | None:
     """The process that serves the mount, from the runtime record; without a record, from the mount's status."""
     from mlfs.cli import client
 
-    record = door.recorded_daemon(mountpoint)
-    if record is not None and door.is_running(record):
+    record = interface.recorded_daemon(mountpoint)
+    if record is not None and interface.is_running(record):
         return record
     if hung:
         return None
@@ -233,7 +233,7 @@ def _daemon(mountpoint: str, hung: bool) -> Record | None:
 
 def _process(mountpoint: str, pid: object) -> Record | None:
     """A process of a mount that its status names, if it is one of ours."""
-    ticks = door.start_ticks(pid) if isinstance(pid, int) else None
+    ticks = interface.start_ticks(pid) if isinstance(pid, int) else None
     # In a container the pid may be one of another pid namespace, where it is another process.
     if not isinstance(pid, int) or ticks is None or not _looks_like_ours(pid):
         return None
@@ -279,7 +279,7 @@ def _wait_for_users(entry: MountEntry, timeout_s: float, daemon: Record | None, 
             if drained:
                 _control(mountpoint, "drain")  # still at it
         time.sleep(min(_RETRY_S, max(0.0, deadline - time.monotonic())))
-        if not _elsewhere(entry, daemon) and door.unmount(mountpoint, entry):
+        if not _elsewhere(entry, daemon) and interface.unmount(mountpoint, entry):
             return True
     return False
 
@@ -287,12 +287,12 @@ def _wait_for_users(entry: MountEntry, timeout_s: float, daemon: Record | None, 
 def _holders(entry: MountEntry, daemon: Record | None) -> list[User]:
     """Processes that use the mount, and other mounts of its file system."""
     exclude = {os.getpid(), *([daemon.pid] if daemon else [])}
-    return [*door.users_of(entry.mountpoint, exclude), *_elsewhere(entry, daemon)]
+    return [*interface.users_of(entry.mountpoint, exclude), *_elsewhere(entry, daemon)]
 
 
 def _elsewhere(entry: MountEntry, daemon: Record | None) -> list[User]:
     """Other mounts of the file system, which stay when this one goes: without the daemon their reads fail."""
-    return door.other_mounts(entry, [daemon.pid] if daemon else [])
+    return interface.other_mounts(entry, [daemon.pid] if daemon else [])
 
 
 def _in_words(users: list[User]) -> str:
@@ -321,17 +321,17 @@ def _held(mountpoint: str, daemon: Record) -> MlfsError:
 def _see_off(mountpoint: str, daemon: Record | None, *, force: bool) -> None:
     """Wait until the daemon has ended, or with `force` end it. Its runtime record is removed."""
     if daemon is None:
-        door.forget_dead_daemons()
+        interface.forget_dead_daemons()
         return
     steps = [(None, _END_TIMEOUT_S), (signal.SIGTERM, TERM_TIMEOUT_S)]
     if force:
         steps = [(signal.SIGTERM, TERM_TIMEOUT_S), (signal.SIGKILL, TERM_TIMEOUT_S)]
     for signal_number, timeout_s in steps:
         if signal_number is not None:
-            door.send_signal(daemon, signal_number)
+            interface.send_signal(daemon, signal_number)
         if _gone_within(daemon, timeout_s):
-            door.forget_daemon(mountpoint, daemon.pid)
-            door.clear_dead_commands()
+            interface.forget_daemon(mountpoint, daemon.pid)
+            interface.clear_dead_commands()
             return
     message = f"{mountpoint} is unmounted, but its daemon (process {daemon.pid}) does not end"
     raise MlfsError(message, f"mlfs unmount --force {mountpoint}, or see its log {daemon.log_file or ''}".rstrip())
@@ -339,7 +339,7 @@ def _see_off(mountpoint: str, daemon: Record | None, *, force: bool) -> None:
 
 def _gone_within(daemon: Record, timeout_s: float) -> bool:
     deadline = time.monotonic() + timeout_s
-    while door.is_running(daemon):
+    while interface.is_running(daemon):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)

@@ -92,11 +92,11 @@ def run(args: argparse.Namespace) -> int:
 
 def inside(mountpoint: str, path: str) -> str:
     """The path within the mount of what a user named, from where he stands or from the mount's own root."""
-    from mountd import door
+    from mountd import interface
 
     if not path:
         raise ConfigError("a PATH is empty", "leave it out for all of the mount")
-    whole = door.resolve(path)
+    whole = interface.resolve(path)
     if whole != mountpoint and not whole.startswith(mountpoint.rstrip("/") + "/"):
         if os.path.isabs(path) or path.startswith(("./", "../")):
             raise ConfigError(f"{path} is not inside {mountpoint}", "give paths of the mount")

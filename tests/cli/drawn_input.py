@@ -279,7 +279,7 @@ def complaint(code: int, said: str) -> str:
 
 def without_mounts() -> None:
     """What is asked of a mount is answered as by one that has just gone; nothing is mounted."""
-    client, door = importlib.import_module("mlfs.cli.client"), importlib.import_module("mountd.door")
+    client, interface = importlib.import_module("mlfs.cli.client"), importlib.import_module("mountd.interface")
 
     def gone(*_: Any, **__: Any) -> Any:
         raise MlfsError("it is gone", "", ExitCode.NOT_MOUNTED)
@@ -287,9 +287,9 @@ def without_mounts() -> None:
     def enough(*_: Any, **__: Any) -> Any:
         raise ConfigError("so far all is well", "")
 
-    client.require_mount = door.resolve  # type: ignore[attr-defined]
+    client.require_mount = interface.resolve  # type: ignore[attr-defined]
     client.send = client.read_status = client.read_file = gone  # type: ignore[attr-defined]
-    door.check_mount = enough  # type: ignore[attr-defined]
+    interface.check_mount = enough  # type: ignore[attr-defined]
 
 
 def cases(directory: Path, seed: int, count: int) -> Iterator[Words]:

@@ -36,12 +36,14 @@ def test_commands_know_the_daemons_package_by_its_door_only() -> None:
     for path in sorted([*mlfs.glob("cli/*.py"), *mlfs.glob("lab/commands/*.py")]):
         imported = re.findall(r"^\s*(?:from|import) (mountd\S*)(?: import (.*))?$", path.read_text(), re.MULTILINE)
         for module, names in imported:
-            assert module == "mountd.door" or (module, names) == ("mountd", "door"), f"{path} imports {module}: {names}"
+            assert module == "mountd.interface" or (module, names) == ("mountd", "interface"), (
+                f"{path} imports {module}: {names}"
+            )
 
 
 def test_the_door_is_light() -> None:
     heavy = {*HEAVY, "numpy", "pydantic", "rich", "trio", "pyfuse3", "lmdb", "mlfs.config"}
-    code = f"import sys, mountd.door; print(*({heavy!r} & set(sys.modules)))"
+    code = f"import sys, mountd.interface; print(*({heavy!r} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"\n"
 
 

@@ -50,7 +50,7 @@ def test_each_mount_has_a_line(tiny: Mounts, open_dir: Path, capsys: pytest.Capt
 
 
 def test_no_mount_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("mountd.door.mount_table", list)
+    monkeypatch.setattr("mountd.interface.mount_table", list)
     assert cli.main(["ls"]) == ExitCode.OK
     assert capsys.readouterr().out == "nothing is mounted here: mlfs mount SOURCE\n"
     assert cli.main(["ls", "--json"]) == ExitCode.OK

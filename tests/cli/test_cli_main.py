@@ -169,7 +169,7 @@ def test_an_output_that_cannot_be_written_is_one_line() -> None:
 
 def test_a_refusal_names_few_of_the_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
     table = [mounts.MountEntry(i, 0, "0:9", f"/m{i}", "fuse.mlfs", f"mlfs:/s{i}") for i in range(9)]
-    monkeypatch.setattr("mountd.door.mount_table", lambda: table)
+    monkeypatch.setattr("mountd.interface.mount_table", lambda: table)
     monkeypatch.setattr("mountd.mounts.mount_table", lambda: table)
     hint = client.not_mounted("/nowhere").hint
     assert hint == "mlfs mounts here: /m0, /m1, /m2 and 6 more"

@@ -76,7 +76,7 @@ def test_a_mount_elsewhere_has_the_figures_of_its_source(
     made = Calibration(made="then", source=far, memory=StorageSpeeds(read=((1, 1e9),), write=((1, 1e9),)))
     calibration.save(made, calibration.default_path(far.path))
     entry = mounts.MountEntry(1, 1, "0:1", str(source), mounts.FSTYPE, "mlfs:/data/a%20b%25")
-    monkeypatch.setattr("mountd.door.enclosing_mlfs", lambda _path: [entry])
+    monkeypatch.setattr("mountd.interface.enclosing_mlfs", lambda _path: [entry])
     assert plan(source, "--epochs 2 --step-time 1s", capsys)["pfs_bytes_per_s"] == 5e6
 
 

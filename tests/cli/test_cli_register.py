@@ -231,7 +231,7 @@ def test_only_the_owner_may_register(
         patch.setattr("mlfs.cli.client.require_mount", lambda path: path)
         patch.setattr("mlfs.cli.client.os.open", refuse)
         patch.setattr("mlfs.cli.client.os.geteuid", lambda: user)
-        patch.setattr("mlfs.cli.client.door.user_of", lambda path: 77)
+        patch.setattr("mlfs.cli.client.interface.user_of", lambda path: 77)
         code = cli.main(["register", "/data", "--seed", "1"])
     assert code == ExitCode.NOT_PERMITTED
     assert says in capsys.readouterr().err

@@ -166,7 +166,7 @@ def test_a_second_ctrl_c_does_not_cut_off_what_gives_a_registration_up(monkeypat
         return True, b"{}"
 
     monkeypatch.setattr(client, "check_not_stopped", lambda _mountpoint: None)
-    monkeypatch.setattr(client.door, "call_with_timeout", call)
+    monkeypatch.setattr(client.interface, "call_with_timeout", call)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):

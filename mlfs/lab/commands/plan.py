@@ -21,7 +21,7 @@ from mlfs.cli.register import add_origin_flags, job_fields
 from mlfs.cli.tree import job_streams
 from mlfs.errors import ConfigError, ExitCode, SourceError
 from mlfs.printable import printable
-from mountd import door
+from mountd import interface
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,8 +111,8 @@ def _earlier(args: argparse.Namespace) -> EarlierSpeeds:
 
     if args.calibration is not None:
         return earlier_speeds(args.source, calibration.load(args.calibration), named=True)
-    source = door.resolve(args.source)
-    for entry in door.enclosing_mlfs(args.source)[:1]:
+    source = interface.resolve(args.source)
+    for entry in interface.enclosing_mlfs(args.source)[:1]:
         if entry.mountpoint == source:
             source = os.fsdecode(unquote_to_bytes(entry.source.removeprefix("mlfs:")))
     path = calibration.default_path(source)

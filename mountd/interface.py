@@ -1,4 +1,4 @@
-"""The door of this package: all that the command line may ask of it. No module of mlfs.cli imports another one of ours.
+"""The interface of this package: all that the command line may ask of it. mlfs.cli imports no other module of ours.
 
 In: paths as users type them, the config of a mount. Out: what is mounted and how it does, which process serves a mount,
 a daemon that was started. A command imports it while it starts, so it imports nothing heavy: what needs the config's

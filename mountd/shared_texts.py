@@ -30,7 +30,7 @@ class _Coming:
         self.text: bytes | None = None
 
 
-class Figures:
+class SharedTexts:
     """See the module. Args: clock: seconds, to tell what a text costs."""
 
     def __init__(self, source: Parts, clock: Callable[[], float] = time.perf_counter) -> None:

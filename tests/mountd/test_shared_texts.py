@@ -10,12 +10,12 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.figures import LONGEST_PAUSE_S, PAUSE, Figures
+from mountd.shared_texts import LONGEST_PAUSE_S, PAUSE, SharedTexts
 from mountd.statistics import MountStatistics
 
 
 class Mount:
-    """Figures that count how often they were asked for; each time costs so many seconds of the loop."""
+    """A mount that counts how often they were asked for; each time costs so many seconds of the loop."""
 
     def __init__(self, cost_s: float) -> None:
         self.cost_s = cost_s
@@ -55,13 +55,13 @@ def run(main: Callable[[], Any]) -> None:
 def test_fifty_readers_cost_a_twentieth_of_a_core(seed: int) -> None:
     rng = random.Random(seed)
     mount = Mount(rng.choice([0.004, 0.02, 0.2]))
-    figures, longest = Figures(mount, mount.clock), 0.0
+    texts, longest = SharedTexts(mount, mount.clock), 0.0
 
     async def reader(kind: str) -> None:
         nonlocal longest
         while trio.current_time() - began < 8:
             asked, before = trio.current_time(), mount.made
-            text = await figures.text(kind, as_text)
+            text = await texts.text(kind, as_text)
             assert int(text) > before, "it was made before it was asked for"
             longest = max(longest, trio.current_time() - asked)
             await trio.sleep(rng.random() * 0.1)
@@ -85,11 +85,11 @@ def test_a_lone_reader_waits_for_nothing() -> None:
     mount = Mount(0.01)
 
     async def main() -> None:
-        figures = Figures(mount, mount.clock)
+        texts = SharedTexts(mount, mount.clock)
         for number in range(1, 6):
             await trio.sleep(5)
             before = trio.current_time()
-            assert await figures.text("status", as_text) == b"%d" % number
+            assert await texts.text("status", as_text) == b"%d" % number
             assert trio.current_time() == before
 
     run(main)
@@ -103,10 +103,10 @@ def test_who_goes_away_takes_nobody_with_it() -> None:
         raise ValueError("of a bug")
 
     async def main() -> None:
-        figures, found = Figures(mount, mount.clock), []
+        texts, found = SharedTexts(mount, mount.clock), []
 
         async def reader() -> None:
-            found.append(await figures.text("status", as_text))
+            found.append(await texts.text("status", as_text))
 
         await reader()
         async with trio.open_nursery() as nursery:
@@ -117,7 +117,7 @@ def test_who_goes_away_takes_nobody_with_it() -> None:
                     await trio.testing.wait_all_tasks_blocked()
                     nursery.start_soon(reader)
         with pytest.raises(ValueError, match="of a bug"):
-            await figures.text("metrics", fails)
+            await texts.text("metrics", fails)
         await reader()
         assert found == [b"1", b"2", b"4"]
 
