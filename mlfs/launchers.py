@@ -1,4 +1,4 @@
-"""What the environment of a launcher says: which rank a process is, and which ranks of a job are this node's.
+"""Reads the environment of a launcher: which rank a process is, and which ranks of a job are this node's.
 
 In: environment variables of torchrun, Slurm, Open MPI, MPICH or Intel MPI. Out: numbers, where the variables are there
 and go together. A process of a user's asks for its own rank (`mlfs.torch`), a search for an order asks for those of
@@ -117,7 +117,7 @@ class Ranks(NamedTuple):
 
 
 def ranks_seen(environment: Mapping[str, str]) -> Ranks | None:
-    """What the first launcher says whose variables are there; None where none's are, or they don't go together."""
+    """The words of the first launcher whose variables are there; None where none's are, or they don't go together."""
     for of in _LAUNCHERS:
         world, rank, local, here, node = (_number(environment, name) for name in of[1:])
         first = None

@@ -5,10 +5,10 @@ Pure. In: frozen figures (mountd.statistics). Out: one sentence. Called by mount
 How much training waits is told from its readers: the share of its time that a reader waits, on average. Workers read
 ahead of the training loop, so this is the most that training can have lost.
 
-What the source would have to give follows from the same share. It gave so many bytes in an epoch's time; without the
-waiting the epoch would have taken less time by that share, for the same bytes. What would end the waiting follows from
-that: in the time that an epoch takes without waiting the source can give so many bytes, and the others have to be kept
-on this node (docs/model.md: the slowest of the resources that work side by side rules).
+The bytes that the source would have to give follow from the same share. It gave so many bytes in an epoch's time;
+without the waiting the epoch would have taken less time by that share, for the same bytes. The way to end the waiting
+follows from that: in the time that an epoch takes without waiting the source can give so many bytes, and the others
+have to be kept on this node (docs/model.md: the slowest of the resources that work side by side rules).
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _why(engine: EngineStatistics, job: JobStatistics, epoch: EpochTime) -> str:
 
 
 class _Needs(NamedTuple):
-    """What an epoch would take without waiting.
+    """The needs of an epoch without waiting.
 
     Attributes:
         read_share: the share of the epoch's samples that was read so far.
@@ -186,7 +186,7 @@ def _passed_over(engine: EngineStatistics) -> str:
 
 
 def _source_at_limit(engine: EngineStatistics, job: JobStatistics, epoch: EpochTime, needs: _Needs) -> str:
-    """What the source gives and would have to give, and how much more must be kept for that not to matter."""
+    """The bytes that the source gives and would have to give, and how much more must be kept for that not to matter."""
     brought = job.pfs_bytes_by_epoch.get(epoch.epoch, 0)
     if not brought:
         return ""

@@ -1,7 +1,7 @@
 """All that is known of a mount at one moment: frozen figures, put together from what each part tells of itself.
 
 In: the parts of a mount. Out: `MountStatistics`. Made anew whenever somebody reads the status or the metrics; called by
-mountd.control on the loop. What is shown of it is the business of mountd.status alone.
+mountd.control on the loop. mountd.status alone decides what of it is shown.
 """
 
 from __future__ import annotations

@@ -250,7 +250,7 @@ def load_status(job: JobStatistics, load: JobLoad | None, processors: int) -> Js
 
 
 def strangers_status(jobs: Sequence[JobStatistics]) -> list[Json]:
-    """Who reads the samples of jobs, and for none of them, in words too; those that read last stand last."""
+    """The readers of jobs' samples who read for none of them, in words too; those that read last stand last."""
     return [
         {
             "name": one.name,
@@ -265,7 +265,7 @@ def strangers_status(jobs: Sequence[JobStatistics]) -> list[Json]:
 
 
 def neighbours_status(learned: NeighboursStatistics) -> Json:
-    """What comes after what, where no job follows the reads."""
+    """The rules by which one file comes after another, where no job follows the reads."""
     return {
         "reads": learned.reads,
         "shares": {rule.name.lower(): round(share, 6) for rule, share in learned.shares},
@@ -314,7 +314,8 @@ def rates_status(engine: EngineStatistics) -> Json:
 
 
 def plan_status(engine: EngineStatistics) -> Json:
-    """What the node keeps, and how long an epoch after the first takes to load at least, as far as that is known."""
+    """The samples that the node keeps, and how long an epoch after the first takes to load at least, as far as that is
+    known."""
     keeping, loading = engine.scheduler.keeping, engine.speeds.loading
     kind = "most read" if keeping.planned else "first read, first kept"
     if keeping.about.get("evicts"):

@@ -180,7 +180,7 @@ def _inference(status: dict[str, Any]) -> list[RenderableType]:
 
 
 def _strangers(status: dict[str, Any]) -> list[RenderableType]:
-    """Who reads beside the jobs: those who read last; and what was learned of reads that no job follows."""
+    """The readers beside the jobs: those that read last; and what was learned of reads that no job follows."""
     from rich.text import Text
 
     told = parts_of(status, "strangers")[-_SHOWN_STRANGERS:]
@@ -235,7 +235,7 @@ def _jobs(status: dict[str, Any]) -> list[RenderableType]:
 
 
 def _load(job: dict[str, Any]) -> list[RenderableType]:
-    """What loaders do with their time, and how unevenly the ranks load."""
+    """The loaders and their time, and how unevenly the ranks load."""
     from rich.text import Text
 
     load = part(job, "load")

@@ -1,7 +1,7 @@
 """`mlfs top [MOUNT]`: a live view of a mount in the terminal: who waits, where reads come from, what would help.
 
 In: MOUNT/.mlfs/status, twice a second or as often as asked; keys. Out: a screen that fits 80 x 24. Called by
-`mlfs.cli.commands`. What happens in a second is the difference of two statuses (`Moment`), as a status only counts.
+`mlfs.cli.commands`. A second's events are the difference of two statuses (`Moment`), as a status only counts.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class Listener(Protocol):
-    """Who hears of reads and jobs, on the loop, and changes nothing (a recording, the priming of inodes)."""
+    """One that hears of reads and jobs, on the loop, and changes nothing (a recording, the priming of inodes)."""
 
     def opened(self, opens: Sequence[Read]) -> None:
         """Files were opened, in this order, a moment ago."""
@@ -165,7 +165,7 @@ class MountJobs:
     # -- what the scheduler says of jobs
 
     def carry_out(self) -> dict[type, Callable[[Any], None]]:
-        """Who carries out the commands about jobs, orders and plans, by the command's class."""
+        """The one that carries out the commands about jobs, orders and plans, by the command's class."""
         return {
             c.LoadEpoch: self._load_epoch,
             c.CountReads: lambda command: self._planner.count(command.job),
@@ -206,7 +206,7 @@ class MountJobs:
         log.info("job %s: %s", told.name, epoch_line(command.epoch, shares, pfs_bytes))
 
     def _log_counted_anew(self, told: JobStatistics) -> None:
-        """Of epochs that ended before, opens may have come late or been counted anew: the log says so, too."""
+        """Opens of epochs that ended before may have come late or been counted anew: the log says so, too."""
         logged = self._logged.get(told.name, {})
         for epoch, before in logged.items():
             now = told.shares.get(epoch, before)  # an epoch long ago is not counted any more

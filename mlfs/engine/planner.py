@@ -1,14 +1,14 @@
 """Counts how often this node reads each sample of its jobs, beside everything else, and plans what to keep by that.
 
-In: registered jobs. Out: `Planned` for the scheduler. Where a node reads all samples equally often, what comes first is
-kept. That is so for one job all of whose ranks read through this mount, if its sampler gives each sample once an epoch:
-its reads need not be counted. They are counted where that need not be so: where this node runs some of a job's ranks;
-where the sampler draws with replacement, repeats samples or leaves some out of an epoch, reads an order file, or comes
-with another package; and where several jobs read different samples. An opportunistic order says itself what is worth
-keeping. Each epoch is counted in the worker pool `plan`, which has a thread of its own, so that neither reads nor the
-orders of the next epochs wait for it. In a cluster, what this node owns is planned elsewhere (mlfs.engine.shared_plan);
-its own reads are counted only where there is room for copies of what others own.
-How a plan is made stands in mlfs.plan.owners, and whether evicting does better in mlfs.plan.next_use (both pure).
+In: registered jobs. Out: `Planned` for the scheduler. Reads of one job all of whose ranks read through
+this mount need not be counted if its sampler gives each sample once an epoch: the first samples that come are kept.
+Others are counted: where this node runs some of a job's ranks; where the sampler draws with replacement, repeats
+samples or leaves some out of an epoch, reads an order file, or comes with another package; and where several jobs read
+different samples. An opportunistic order says itself what is worth keeping. Each epoch is counted in the worker pool
+`plan`, which has a thread of its own, so that neither reads nor the orders of the next epochs wait for it. In a
+cluster, what this node owns is planned elsewhere (mlfs.engine.shared_plan); its own reads are counted only where there
+is room for copies of what others own. How a plan is made stands in mlfs.plan.owners, and whether evicting does better
+in mlfs.plan.next_use (both pure).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def count_epoch(reads: Counts, spec: JobSpec, streams: JobStreams, epoch: int, g
 
 
 def gather(spec: JobSpec, streams: JobStreams) -> Reads:
-    """What the ranks of this node read of some samples in the first epochs of a job that was not counted."""
+    """The reads of this node's ranks, of some samples, in the first epochs of a job that was not counted."""
     gathering = Gathering(streams.sample_ids.size)
     for epoch in epochs_worth_counting(spec):
         if gathering.enough:
@@ -128,7 +128,8 @@ def plan_for_all(
     rests: bool = False,
     trial: Trial | None = None,
 ) -> Plan | None:
-    """What a node without peers keeps for all its jobs; None where no sample is read more often than another.
+    """The samples that a node without peers keeps for all its jobs; None where no sample is read more often than
+    another.
 
     Args:
         counted: of each job whose reads were counted, how often it reads each sample.
@@ -182,7 +183,7 @@ class _ToCount:
 
 @dataclass(frozen=True, slots=True)
 class PlannerStatistics:
-    """What the planner is at.
+    """The planner's work at this moment.
 
     Attributes:
         being_counted: names of jobs whose reads are not all counted. under_way: plans and counts to come.
@@ -322,8 +323,8 @@ class Planner:
         """How often this node reads each sample, as far as it is worth keeping; half counted if nobody wants it.
 
         Args:
-            kept_at: by sample, on whose keeping an opportunistic order rests. What no node keeps is read from the
-                source in large pieces.
+            kept_at: by sample, on whose keeping an opportunistic order rests. Samples that no node keeps are read from
+            the source in large pieces.
         """
         job, epochs = waiting.job, epochs_worth_counting(waiting.job.spec)
         if kept_at is not None and reads_alike(job.spec, len(job.streams.sample_ids)):  # then there is nothing to count
@@ -368,7 +369,7 @@ class Planner:
             self._planned(plan)
 
     async def _to_come(self, counted: Sequence[Counted], even: Sequence[JobRun]) -> list[Reads]:
-        """What each job reads of some samples; empty where copies must not make room, or it cannot be told."""
+        """Each job's reads of some samples; empty where copies must not make room, or it cannot be told."""
         to_come = [one.to_come for one in counted if one.to_come is not None]
         if len(to_come) < len(counted) or (not counted and len(even) < 2):
             return []  # an order rests on what is kept, or there is nothing to plan

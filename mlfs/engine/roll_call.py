@@ -70,7 +70,7 @@ class RollCall:
         return max(NEWS_EVERY_S, nodes // NODES_A_SECOND)
 
     def news(self, session: AgentSession) -> Mapping[str, Any] | None:
-        """What the others do not know yet of this node, None if there is nothing."""
+        """The news of this node that the others do not know yet, None if there is nothing."""
         own = self._own(session)
         if own == self._told:
             return None

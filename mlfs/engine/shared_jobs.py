@@ -2,9 +2,9 @@
 
 In: jobs that are registered here; what the servers of other nodes say; what this node has room for. Out: jobs for
 `mlfs.engine.mount_jobs`, jobs to plan with for `mlfs.engine.shared_plan`, words for the other servers. A job begins
-when a plan begins that is made with it, on all nodes at once. Of several that are registered under one name, also at
-the same moment on different nodes, one counts, the same on all (`mlfs.plan.registrations`): what is under way for
-another one is given up before it begins.
+when a plan begins that is made with it, on all nodes at once. One of several jobs that are registered under one name
+counts, also when they come at the same moment on different nodes, and it is the same on all
+(`mlfs.plan.registrations`): what is under way for another one is given up before it begins.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ class SharedJobs:
     async def register(self, spec: JobSpec, streams: JobStreams) -> JobRun:
         """A job was registered on this node: all follow it, each its own ranks; it takes the place of one of its name.
 
-        Where another node has registered it meanwhile, with other nodes under a served order, that order counts: the
-        job that is returned is the one that goes on.
+        The job that is returned is the one that goes on: where another node has registered it meanwhile, with other
+        nodes under a served order, that order counts.
 
         Raises:
             JobError: it is too long to be told, or something else of its name was told to another node meanwhile.
@@ -179,7 +179,7 @@ class SharedJobs:
         return await self._what_counts(name, fields)
 
     async def _what_counts(self, name: str, fields: Mapping[str, Any]) -> JobRun:
-        """What goes on in place of a job that was given up while it began. Raises: JobError."""
+        """The job that goes on in place of one that was given up while it began. Raises: JobError."""
         while under_way := self._beginning.get(name):
             await under_way[-1].over.wait()
         job = self._jobs.jobs.get(name)
@@ -343,7 +343,7 @@ def _fields(spec: JobSpec) -> dict[str, Any]:
 
 
 def _but_for_nodes(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What is registered of a job, without what the mount fills in."""
+    """The registered fields of a job, without those that the mount fills in."""
     return {name: value for name, value in fields.items() if name != "nodes"}
 
 

@@ -1,7 +1,7 @@
 """A report of a mount: one page of HTML that needs nothing else, with what happened in each epoch and what would help.
 
-Pure. In: a status, as `mlfs status --json` prints it. Out: the page's text. Called by `mlfs.cli.report`. What a status
-does not say is left out, so the status of another version can be reported, too.
+Pure. In: a status, as `mlfs status --json` prints it. Out: the page's text. Called by `mlfs.cli.report`. Parts that a
+status does not have are left out, so the status of another version can be reported, too.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _job(job: dict[str, Any], bound_bytes: float) -> Iterator[str]:
 
 
 def _load(job: dict[str, Any]) -> Iterator[str]:
-    """What the loaders of its ranks do with their time, and how unevenly they load."""
+    """The loaders of its ranks and their time, and how unevenly they load."""
     load, times = part(job, "load"), ("waiting_s", "preprocess_s", "handing_s", "idle_s", "step_s")
     rows = [
         (

@@ -62,7 +62,7 @@ def reads(epochs: Sequence[int], by_route: Mapping[str, Sequence[float]]) -> str
 
 
 def source_bytes(epochs: Sequence[int], gib: Sequence[float], bound_gib: float) -> str:
-    """What the source gave in each epoch, beside the least that caches of this size leave to it after the first."""
+    """The source's bytes in each epoch, beside the least that caches of this size leave to it after the first."""
     figure, axes = _figure("GiB from the source", epochs)
     axes.bar(epochs, gib, color="#c44e52", label="read from the source")
     axes.axhline(bound_gib, color="black", linewidth=0.8, linestyle=":", label="the least after the first epoch")
