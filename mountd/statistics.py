@@ -53,7 +53,7 @@ class ProcessStatistics:
 
 @dataclass(frozen=True, slots=True)
 class MountStatistics:
-    """A mount."""
+    """Frozen figures of all parts of a mount."""
 
     about: About
     process: ProcessStatistics

@@ -3,8 +3,8 @@
 Pure. In: frozen figures (mountd.statistics), as mountd.metrics has. Out: plain dicts. Called by mountd.control.
 
 A figure is declared once, in the record of the part that counts it: the field's name with its unit is the key, and
-`as_json` makes the JSON. So a part that counts something more adds a field to its record. What stands here beside that
-is put together from several parts.
+`as_json` makes the JSON. So a part that counts something more adds a field to its record. The rest of this module is
+put together from several parts.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def rank_status(job: JobStatistics, rank: RankStatistics, ahead: Ahead, waited_s
 
 
 def load_status(job: JobStatistics, load: JobLoad | None, processors: int) -> Json:
-    """What the job's loaders do with their time, by rank, and how unevenly; empty before a batch was read.
+    """The job's loaders and their time, by rank, and how unevenly they load; empty before a batch was read.
 
     How unevenly is None where no two ranks were seen in the same steps.
     """

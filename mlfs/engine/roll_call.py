@@ -57,8 +57,6 @@ _TOLD = ("held", "held_bytes", "given", "given_bytes", "got", "got_bytes", "miss
 
 
 class RollCall:
-    """See the module."""
-
     def __init__(self, figures: Callable[[], Figures]) -> None:
         self._figures = figures
         self._heard: dict[int, Mapping[str, Any]] = {}
