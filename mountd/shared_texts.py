@@ -4,8 +4,8 @@ In: who asks for which text. Out: the text, which was begun to be made after it 
 
 All who ask at once share one text. The next one is begun only after a pause of PAUSE times what the last one cost, so
 that fifty readers who ask again and again take a twentieth of a core and no more: they wait instead, for a second at
-most. One who asks alone waits for nothing. The figures are put together on the loop, which owns them; the text is made of
-them in a thread, as they are frozen.
+most. One who asks alone waits for nothing. The figures are put together on the loop, which owns them; the text is made
+of them in a thread, as they are frozen.
 """
 
 from __future__ import annotations
