@@ -84,7 +84,7 @@ COSTS = {
         "two events of the digest, what comes next is learned",
     ),
     "a staged read of a registered job": (
-        Cost(116, SELDOM, 3330, SELDOM),
+        Cost(114, SELDOM, 3330, SELDOM),
         "the same, matched to its rank; the next use is looked at",
     ),
     "a staged read of a job that was found": (

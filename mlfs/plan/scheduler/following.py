@@ -61,7 +61,7 @@ class Following:
 
     def install(self, run: JobRun) -> None:
         """A job begins: it was registered, adopted in place of another, or started again."""
-        before = self._leave(run.name)
+        before = self.end(run.name)
         self._last_number += 1
         job = JobRecord(self._last_number, run, before)
         self._records[job.number] = job
@@ -70,12 +70,8 @@ class Following:
         self._ask_for_epochs(run)
         self.set_linger()
 
-    def end(self, name: str) -> None:
-        """The job of that name, if there is one, has ended."""
-        self._leave(name)
-
-    def _leave(self, name: str) -> JobRecord | None:
-        """Follow the job of that name no more. Returns its record, if there is one."""
+    def end(self, name: str) -> JobRecord | None:
+        """Drop the record of the job of that name, if there is one, and return it."""
         job = self.named(name)
         if job is not None:
             self._over(job.uses.release())
