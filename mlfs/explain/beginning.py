@@ -42,10 +42,10 @@ class Beginning(NamedTuple):
 
 
 class Beginnings:
-    """Where the epochs of a job begin whose order is not known: each as many opens after the other as an epoch has.
+    """The beginnings of epochs whose order is not known: each as many opens after the other as an epoch has.
 
     Attributes:
-        passes: of the last one that was told (`latest`).
+        passes: of the last one that was asked for (`latest`).
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Beginnings:
         return begun
 
     def peek(self, job: JobRun) -> Beginning:
-        """The same, which leaves it to be told: `another_began` goes by what was told."""
+        """The same, which `another_began` does not take for asked."""
         begun, observed = beginning_of(job), job.score.observed
         if begun.epoch != self._lost[0]:
             self._lost = begun.epoch, observed - len(begun.opens)

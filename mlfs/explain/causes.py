@@ -1,4 +1,4 @@
-"""Why a registered job's reads do not come as told, in words: what has not been looked at yet, or what is true.
+"""Why a registered job's reads do not come as it says, in words: what has not been looked at yet, or what is true.
 
 In: a job, what was looked at in vain, what was found. Out: words for the status. Called by `mlfs.explain.correction`.
 """
@@ -16,7 +16,7 @@ from mlfs.orders.registry import built_in
 
 
 class LookedAt(Enum):
-    """What a search may have looked at."""
+    """Something that a search may have looked at."""
 
     WORDS = auto()
     VARIANTS = auto()
@@ -45,6 +45,6 @@ def likely_causes(spec: JobSpec, looked_at: Set[LookedAt]) -> str:
 
 
 def registered_and_true(registered: JobSpec, true: JobSpec) -> tuple[str, str, str]:
-    """What was registered, what the reads say instead, and the flags of `mlfs register` that say that."""
+    """The registration in words, what the reads say instead, and the flags of `mlfs register` that say that."""
     named = true.model_copy(update={"name": registered.name, "epochs": registered.epochs})
     return in_words(registered), in_words(true), register_flags(named, "")

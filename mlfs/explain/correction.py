@@ -216,7 +216,7 @@ class RegisteredJob:
         spec, streams = job.spec, job.streams
         if moved_job is not None and moved_job.streams is not None:
             spec, streams = moved_job.spec, moved_job.streams
-        families, found, opens = Families(job), None, list[Open]()
+        families, found, opens = NumberedFamilies(job), None, list[Open]()
         for opens, epochs in unexplained(job):
             found = await self._jobs.runner.run(
                 POOL, find_correction, spec, streams, opens, epochs, len(job.member),
@@ -265,7 +265,7 @@ class RegisteredJob:
         nobodys = Cell(slowest, -1)
         reads = [read for family in families for read in family.waiting]
         opens += [Open(read.sample, read.process, read.parent, nobodys, False, -1, -1) for read in reads]
-        await self._confirm(found, Families(job), opens, seen)
+        await self._confirm(found, NumberedFamilies(job), opens, seen)
 
     # -- another place in the words of its generator
 
@@ -348,14 +348,14 @@ class RegisteredJob:
             moved_job = moved(job, drawing, begun.epoch, words, self._registered)
         if moved_job is None or not self._is_followed(job):
             return False
-        if await self._confirm(moved_job, Families(job), list(begun.opens), seen):
+        if await self._confirm(moved_job, NumberedFamilies(job), list(begun.opens), seen):
             return True
         # The words are those, but they are dealt to other ranks than was registered.
         return self._is_followed(job) and await self._find_variant(moved_job)
 
     # -- the rule that installs
 
-    async def _confirm(self, found: Hypothesis, families: Families, opens: list[Open], seen: int) -> bool:
+    async def _confirm(self, found: Hypothesis, families: NumberedFamilies, opens: list[Open], seen: int) -> bool:
         """Have a hypothesis predict opens that it was not searched with; install it once they bear it out.
 
         If several families of processes read, only those count whose opens it was found to explain.
@@ -525,7 +525,7 @@ def _since(score: Score, seen: int) -> list[Open]:
 # -- whose opens they are, while nobody has proved to read for the job
 
 
-class Families:
+class NumberedFamilies:
     """Numbers the families that read a job's samples, in the order in which they are asked for."""
 
     def __init__(self, job: JobRun) -> None:

@@ -85,7 +85,7 @@ def may_lack_set_epoch(job: JobRun) -> bool:
 class Unexplained(NamedTuple):
     """Opens that another registration has to explain, and the epochs that they may be of, the likeliest first.
 
-    Where several epochs have the same order, the first that is tried is taken.
+    If several epochs have the same order, the first that is tried is taken.
     """
 
     opens: list[Open]
@@ -93,7 +93,7 @@ class Unexplained(NamedTuple):
 
 
 def unexplained(job: JobRun) -> list[Unexplained]:
-    """What is asked about a job whose reads disagree, one question after the other.
+    """The questions about a job whose reads disagree, one after the other.
 
     Opens of more than one epoch are cut to those of the last one: no epoch's order explains most of the others.
     """

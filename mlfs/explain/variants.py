@@ -1,4 +1,4 @@
-"""What else a script may do than what was registered: other fields of the same job, and how it is said.
+"""Other things that a script may do than was registered: other fields of the same job, and how it is said.
 
 Pure. In: a registered job's fields. Out: `Variant`s, the likeliest first: single mistakes, then two at once,
 made of the single ones. `mlfs.explain.screen` tries them.
@@ -137,7 +137,7 @@ def _samplers(fields: Mapping[str, Any]) -> Iterator[Variant]:
 
 
 def switches(fields: Mapping[str, Any], reads: Collection[str]) -> Iterator[Variant]:
-    """What a sampler does or does not do: registrations in which one of these is the other way round."""
+    """Registrations in which something that a sampler does or does not do is the other way round."""
     if "set_epoch" in reads:
         calls = fields["set_epoch"]
         no = "this job does not call set_epoch: every epoch reads the same order"
