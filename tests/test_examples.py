@@ -45,7 +45,7 @@ SHORTENED = {
     "mlfs plan": "--pfs-bandwidth 2GB",
 }
 # Commands that look at the source; the others get the mount.
-OF_THE_SOURCE = ("mount", "order", "plan", "calibrate", "simulate", "doctor")
+OF_THE_SOURCE = ("mount", "order", "plan", "calibrate", "simulate", "doctor", "explain")
 CALL = re.compile(r"(?:^|[\s'|;&(])(mlfs [a-z][a-z-]*\b.*)")
 
 
@@ -161,6 +161,8 @@ def test_every_example_runs(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run1.opens").write_text("".join(f'[{at}.0, 7, 1, "{name}"]\n' for at, name in enumerate(names)))
     (tmp_path / "job.json").write_text('{"epochs": 90, "world_size": 2, "seed": 0}')
+    assert main(["order", str(source), "--seed", "7", "--epochs", "1"]) == 0  # what a script of that seed has read
+    (tmp_path / "read.txt").write_text(capsys.readouterr().out)
     mount = MlfsMount(source)
     mount.mount()
     failed = []
@@ -171,7 +173,7 @@ def test_every_example_runs(
             words = shlex.split(command.replace(" ...", ""))[1:]
             data = str(source if words[0] in OF_THE_SOURCE else mount.path)
             words = [
-                re.sub("^SOURCE$", data, word).replace(DATA, data).replace("/pfs/", f"{tmp_path}/pfs/")
+                re.sub("^(SOURCE|MOUNT)$", data, word).replace(DATA, data).replace("/pfs/", f"{tmp_path}/pfs/")
                 for word in words
             ]
             if words[0] == "mount":
