@@ -381,7 +381,6 @@ ONLY_REFERS = re.compile(r"See [^.;:]*\.?")
 SAY_NOTHING = {"the", "a", "an", "of", "it", "its", "is", "to", "and", "for", "in", "this", "one", "s"}
 # Parts whose docstrings are still to be mended: the list only becomes shorter.
 UNMENDED = (
-    "mlfs/engine/roll_call.py", "mlfs/engine/shared_jobs.py", "mlfs/engine/shared_plan.py",
     "mlfs/explain/screen.py", "mlfs/follow/", "mountd/shared_texts.py", "mountd/statistics.py",
     "mountd/status.py",
 )  # fmt: skip

@@ -348,7 +348,7 @@ def _but_for_nodes(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def words_of_job(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is said of a job to the others. The nodes of a served order may be a thousand, so long ones are packed.
+    """A job as it is said to the others. The nodes of a served order may be a thousand, so long ones are packed.
 
     Raises:
         JobError: one word does not hold it.

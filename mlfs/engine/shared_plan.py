@@ -14,8 +14,8 @@ twice changes nothing. The others do what the stage asks of them:
 
 Nodes that go by different plans read samples of the source twice, and nothing worse. So a plan begins when all have it,
 or after PATIENCE_S; and a node that is asked for a sample goes by the plan that it has fetched at once: who asks knows
-that all have it. What a node has got since it told what it holds, and the new plan gives to others, it owns: it says so
-to all when the plan begins.
+that all have it. A node owns what it has got since it told what it holds, also where the new plan gives that to others:
+it says so to all when the plan begins.
 
 A node heeds only the lowest node that it can hear itself. When that is another one than before, it says to it of which
 plan it has heard last. A planner that learns of a higher number than its own plans anew, with a higher one still. So
@@ -87,14 +87,14 @@ NO_PLAN = PlanId(0, -1)
 
 
 class Target(NamedTuple):
-    """What a plan is made for: the nodes that own nothing, as they are lost for good; by name, the key of each job."""
+    """The purpose of a plan: the nodes that own nothing, as they are lost for good; by name, the key of each job."""
 
     away: tuple[int, ...] = ()
     jobs: Mapping[str, str] = {}
 
 
 class Round(NamedTuple):
-    """What a planner says of its plan.
+    """The state of a plan, as its planner says it.
 
     Attributes:
         views: how often nodes went for good or came back. owners: the plan that says who owns what: this one, or an
@@ -119,7 +119,7 @@ class Round(NamedTuple):
 
 
 def round_of(value: Any) -> Round:
-    """What a planner said. Raises ValueError or TypeError for what none can have said."""
+    """The state of a plan that a planner has said. Raises ValueError or TypeError for what none can have said."""
     id_, stage, away, jobs, views, owners, shared, late = value
     target = Target(_numbers(away), {str(name): str(key) for name, key in dict(jobs).items()})
     return Round(_id_of(id_), Stage(stage), target, int(views), _id_of(owners), str(shared), _numbers(late))
@@ -166,7 +166,7 @@ class _Made:
 
 @dataclass(slots=True, eq=False)
 class _Cluster:
-    """What this node knows of the nodes that it has joined.
+    """The nodes that this one has joined, as it knows them.
 
     Attributes:
         heard_s: when each has last said something. lost: those that do not answer, and since when. mute: those that
@@ -388,7 +388,7 @@ class SharedPlan:
         self._look_who_plans(cluster)
 
     def _look_who_plans(self, cluster: _Cluster) -> None:
-        """The lowest node plans that answers. Who heeds another one than before says so."""
+        """The lowest node plans that answers. This one says so to it if it has heeded another one before."""
         planner = min({*cluster.members.nodes} - cluster.lost.keys() - cluster.mute)
         if planner != cluster.planner:
             cluster.planner = planner
@@ -421,7 +421,7 @@ class SharedPlan:
         self._changed = trio.Event()
 
     def _target(self, cluster: _Cluster) -> Target:
-        """What the plan should be made for. Who is away stays so until it answers again."""
+        """The purpose that the plan should have. A node that is away stays so until it answers again."""
         known = cluster.begun.target.away if cluster.begun is not None else ()
         long_ago_s = self._clock() - cluster.lost_for_good_s
         away = (node for node, since_s in sorted(cluster.lost.items()) if node in known or since_s <= long_ago_s)
@@ -707,7 +707,7 @@ class SharedPlan:
             self._note_got(cluster, of, cluster.members.own, samples)
 
     def plan_made(self, plan: Plan | None) -> None:
-        """A new plan of what this node keeps. What nodes have got since they told what they hold lies there."""
+        """A new plan of what this node keeps; samples that nodes have got since they told what they hold lie there."""
         self._step(e.Planned(plan))
         if (cluster := self._cluster) is not None:
             for of, node, samples in cluster.got:
