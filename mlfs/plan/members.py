@@ -24,10 +24,16 @@ Holders = npt.NDArray[np.int16]
 
 
 class Shares(NamedTuple):
-    """The owner of each sample, and the class in which it keeps it: -1 for what nobody owns, shape (F,)."""
+    """The owner of each sample, and the class in which it keeps it: -1 for what nobody owns, shape (F,).
+
+    Attributes:
+        settled: the samples that somebody held already, or on whose keeping an order rests. They are not copied: where
+            they lie was there before the plan, and served orders deal reads to where samples lie.
+    """
 
     owner: npt.NDArray[np.int16]
     level: npt.NDArray[np.int8]
+    settled: npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,10 +42,12 @@ class OwnShare:
 
     Attributes:
         plan: it keeps what it owns. left_bytes: the room that leaves, by class; nothing unless all samples have owners.
+        settled: see Shares.
     """
 
     plan: Plan
     left_bytes: tuple[int, ...]
+    settled: npt.NDArray[np.bool_]
 
     @property
     def spare(self) -> bool:
@@ -52,7 +60,7 @@ class OwnShare:
         Args:
             reads: how often it reads each sample, shape (F,).
         """
-        others = np.flatnonzero((self.plan.classes == NOWHERE) & (reads > 1))
+        others = np.flatnonzero((self.plan.classes == NOWHERE) & (reads > 1) & ~self.settled)
         classes = self.plan.classes.copy()
         classes[others] = keep_most_read(footprints(sizes_bytes[others]), reads[others], self.left_bytes)
         return Plan(classes, self.plan.owner, self.plan.about)
@@ -110,20 +118,20 @@ class Members:
         room_taken = footprints(sizes_bytes)
         room = np.array(self.capacities_bytes, dtype=np.int64)
         room[[self.nodes.index(node) for node in self.away]] = 0
-        owner, level = self._of_holders(room_taken, room, kept_at, holder)
-        rest = np.flatnonzero(owner < 0)
+        owner, level, settled = self._of_holders(room_taken, room, kept_at, holder)
+        rest = np.flatnonzero(~settled)
         if not readers:
             by_hash = partition_by_hash(np.where(owner < 0, sizes_bytes, 0), self.nodes, [row.tolist() for row in room])
             level[rest] = by_hash.level[rest]
             owner[rest] = np.where(level[rest] < 0, NOBODY, by_hash.node[rest])  # the empty ones are nobody's
-            return Shares(owner, level)
+            return Shares(owner, level, settled)
         rows = readers[0] if len(readers) == 1 else np.concatenate(readers)
         rows = rows[:, rest] if len(rest) < len(owner) else rows
         taken, rooms = room_taken[rest].astype(np.float64), room.astype(np.float64)
         placement = place(taken, rows, len(self.nodes), rooms, copies=False)
         owner[rest] = np.array([*self.nodes, NOBODY], dtype=np.int16)[placement.owner]
         level[rest] = placement.storage
-        return Shares(owner, level)
+        return Shares(owner, level, settled)
 
     def _of_holders(
         self, footprints: npt.NDArray[np.int64], room: npt.NDArray[np.int64], kept_at: Holders | None,
@@ -142,7 +150,7 @@ class Members:
             kept = levels != NOBODY
             owner[held[kept]], level[held[kept]] = node, levels[kept]
             room[at] -= np.bincount(levels[kept], footprints[held[kept]], room.shape[1]).astype(np.int64)
-        return Shares(owner, level)
+        return Shares(owner, level, owner >= 0)
 
     def own_share(self, shares: Shares, sizes_bytes: Sizes, shared: str) -> OwnShare:
         """This node's part of the shares. Args: shared: by what they were made, for `status`."""
@@ -157,14 +165,15 @@ class Members:
         room = self.capacities_bytes[self.nodes.index(self.own)]
         left = np.array(room) - np.bincount(shares.level[owned], room_taken[owned], len(room)).astype(np.int64)
         all_owned = self.own not in self.away and bool((shares.owner[room_taken > 0] >= 0).all())
-        return OwnShare(plan, tuple(left.tolist()) if all_owned else ())
+        return OwnShare(plan, tuple(left.tolist()) if all_owned else (), shares.settled)
 
     # -- how shares are sent
 
     def pack(self, shares: Shares) -> bytes:
         """The shares as one number a sample, of as few bytes as will do."""
         number, levels = self._numbers()
-        return (number[shares.owner] * levels + np.maximum(shares.level, 0)).astype(self._code).tobytes()
+        code = (number[shares.owner] * levels + np.maximum(shares.level, 0)) * 2 + shares.settled
+        return code.astype(self._code).tobytes()
 
     def packed_bytes(self, samples: int) -> int:
         """The bytes that the shares of so many samples take."""
@@ -175,15 +184,15 @@ class Members:
         if len(data) != self.packed_bytes(samples):
             raise ValueError(f"{len(data)} bytes do not tell who owns {samples} samples")
         code = np.frombuffer(data, dtype=self._code)
-        at, level = np.divmod(code, self._code.type(len(self.capacities_bytes[0])))
+        at, level = np.divmod(code >> 1, self._code.type(len(self.capacities_bytes[0])))
         if at.max(initial=0) > len(self.nodes):
             raise ValueError("samples are owned by nodes that there are not")
         owner = np.array([*self.nodes, NOBODY], dtype=np.int16)[at]
-        return Shares(owner, np.where(owner < 0, np.int8(NOBODY), level.astype(np.int8)))
+        return Shares(owner, np.where(owner < 0, np.int8(NOBODY), level.astype(np.int8)), code & 1 == 1)
 
     @property
     def _code(self) -> np.dtype[Any]:
-        return np.min_scalar_type((len(self.nodes) + 1) * len(self.capacities_bytes[0]))
+        return np.min_scalar_type(2 * (len(self.nodes) + 1) * len(self.capacities_bytes[0]))
 
     def _numbers(self) -> tuple[npt.NDArray[np.int64], int]:
         """By a node's number, its place among the nodes; at -1, the last, the place of nobody. And how many classes."""

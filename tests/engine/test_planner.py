@@ -31,6 +31,7 @@ N, PAGE = 120, 4096
 SIZES = np.full(N, PAGE, dtype=np.int64)
 ROOM = 40 * PAGE
 ALONE = [{"node": 0, "ranks": "0-1", "keeps_bytes": [ROOM], "buffer_bytes": 8 * PAGE}]
+NONE = np.zeros(N, dtype=np.bool_)
 DRAWS = {"sampler": "torch-random", "replacement": True}
 Reads = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -302,7 +303,7 @@ def test_a_job_whose_reads_are_counted_for_copies_while_the_peers_go_is_counted_
     async def body(some: Some) -> None:
         one = job("train", ranks=[0])
         nobody = Plan(np.full(N, NOWHERE, dtype=np.int8), np.full(N, 1, dtype=np.int16))
-        some.planner.share(OwnShare(nobody, (ROOM, 0)), [one])
+        some.planner.share(OwnShare(nobody, (ROOM, 0), NONE), [one])
         await trio.sleep(1.5)
         some.planner.share(None, [one])
         await trio.sleep(60)
@@ -318,7 +319,7 @@ def test_in_a_cluster_what_this_node_reads_most_of_the_others_samples_is_copied_
         one, other = job("train", ranks=[0]), job("other", ranks=[0], seed=1)
         owner = np.where(np.arange(N) < 20, -1, 1).astype(np.int16)
         own = Plan(np.where(owner < 0, 0, NOWHERE).astype(np.int8), owner)
-        some.planner.share(OwnShare(own, (30 * PAGE, 0)), [one])
+        some.planner.share(OwnShare(own, (30 * PAGE, 0), NONE), [one])
         await trio.sleep(1)
         some.planner.count(other)
         await trio.sleep(1)
@@ -327,7 +328,7 @@ def test_in_a_cluster_what_this_node_reads_most_of_the_others_samples_is_copied_
         assert (some.plan.classes[owner < 0] == 0).all()
         assert copied.sum() == 30
         assert reads[copied].min() >= np.sort(reads[owner >= 0])[-30]
-        some.planner.share(OwnShare(own, ()), [one, other])  # no room is left, so nothing is counted either
+        some.planner.share(OwnShare(own, (), NONE), [one, other])  # no room is left, so nothing is counted either
         some.planner.plan_again()
         await trio.sleep(1)
         assert (some.plan.classes == own.classes).all()

@@ -112,7 +112,7 @@ def test_what_no_node_can_have_told_is_refused(piece: str) -> None:
 
 def test_shares_that_no_planner_can_have_sent_are_refused() -> None:
     members = Members((3, 7), 3, ((4096, 0),) * 2)
-    nobody = Shares(np.full(5, -1, dtype=np.int16), np.full(5, -1, dtype=np.int8))
+    nobody = Shares(np.full(5, -1, dtype=np.int16), np.full(5, -1, dtype=np.int8), np.zeros(5, dtype=np.bool_))
     packed = members.pack(nobody)
     assert len(packed) == 5  # a byte a sample
     assert (members.unpack(packed, 5).owner == -1).all()
@@ -138,5 +138,9 @@ def test_a_node_counts_for_itself_the_copies_that_a_whole_placement_gives_it() -
         assert len(copies.ids) > 0
         assert (plan.classes[copies.ids] == copies.storage).all()
         assert ((plan.classes != NOWHERE) == ((whole.owner == node) | np.isin(np.arange(SAMPLES), copies.ids))).all()
+    held = replace(members, own=0).own_share(
+        members.share(sizes, [readers], holder=shares.owner), sizes, "by who reads"
+    )
+    assert (held.with_copies(sizes, np.full(SAMPLES, 9)).classes == held.plan.classes).all()
     small = replace(members, capacities_bytes=((100 * 4096, 100 * 4096),) * 5)
     assert not small.own_share(small.share(sizes, [readers]), sizes, "by who reads").spare
