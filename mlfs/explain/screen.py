@@ -1,8 +1,8 @@
 """Which variant of a registered job explains its opens, if any does: all are tried, the likeliest first.
 
 In: a job's specification and streams, the opens that disagree. Out: a `Hypothesis`, the job to go on with. Called by
-`mlfs.explain.correction` in a worker thread. What comes out explains the opens better than chance could; opens that it
-was not searched with have to confirm it.
+`mlfs.explain.correction` in a worker thread. The result explains the opens better than chance could; opens that it was
+not searched with have to confirm it.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def find_correction(
 ) -> Hypothesis | None:  # fmt: skip
     """The variant that explains the opens best, None when none does better than chance could.
 
-    Where several families of processes read, it need not explain the opens of all of them: the others are strangers.
+    It need not explain the opens of all families of processes where several read: the others are strangers.
 
     Args:
         epochs: which the opens may belong to, the likeliest first. Those before the first one had been read already.
@@ -246,8 +246,8 @@ def _best_of(index: EpochIndex, evidence: Sequence[Evidence]) -> tuple[Score, fr
 def screen(index: EpochIndex, samples: int, entries: Numbers, processes: Numbers) -> Score:
     """Score an epoch's order against opens in the order of time.
 
-    What counts are two opens in a row of one process: in the right order the second is the first's successor, but at
-    the end of a batch; or a constant stride away (workers that take single samples in turn); or near (threads).
+    Two opens in a row of one process count: in the right order the second is the first's successor, but at the end of a
+    batch; or a constant stride away (workers that take single samples in turn); or near (threads).
 
     Args:
         samples: how many different ones the epoch has. Ranks may read the same ones.

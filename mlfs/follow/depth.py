@@ -61,7 +61,7 @@ class Depth(NamedTuple):
         return self.at_least if self.at_least == self.at_most else None
 
     def narrowed(self, other: Depth) -> Depth:
-        """What both say together; only what this one says where they contradict each other."""
+        """The range that both allow; this one's alone where they contradict each other."""
         tops = [top for top in (self.at_most, other.at_most) if top is not None]
         both = Depth(max(self.at_least, other.at_least), min(tops, default=None))
         return both if both.at_most is None or both.at_least <= both.at_most else self
@@ -220,7 +220,7 @@ class DepthWatch:
             self._seconds.append(at_s)
 
     def depth(self, shape: Shape, length: int) -> Depth:
-        """What is known by now. Args: as of `depth_of`; a shape whose batch is not known tells nothing."""
+        """The depth as it is known by now. Args: as of `depth_of`; a shape whose batch is not known tells nothing."""
         if not self._whole or not self._x or shape.workers < 1 or not shape.batch:
             return self._known
         if self._told is not None and self._told[:3] == (len(self._x), shape, length):

@@ -8,7 +8,7 @@ An evaluation does not shuffle, so each of its processes reads the next file of 
 begins when a rank has come to the end of an epoch; or in the middle of one, by a read that does not come as predicted,
 of a process that has come so until now or that is new. A few plain steps in a row are no chance; the reads until then
 wait. A process that does not go on like this, twice in a row, or that reads what training reads next, has done with it.
-Where workers take batches in turns, each jumps over the others' batches: one such step waits for the next one.
+Each worker jumps over the others' batches where workers take batches in turns: one such step waits for the next one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a read is worth, and how much evidence decides: every number by which a job or a family of readers is judged.
+"""The worth of a read, and how much evidence decides: every number by which a job or a family of readers is judged.
 
 Pure. In: nothing. Out: a read, the bits that reads are worth, and the bars. Rivals of the order in force
 (`mlfs.follow.rival`) and families of readers (`mlfs.follow.families`) are judged by these and by nothing else. The
@@ -26,7 +26,7 @@ sixteen is in doubt."""
 
 
 def bits(agreed: float, observed: float, choices: int) -> float:
-    """What reads say for a rival. Args: choices: samples that each of them might have been of."""
+    """The evidence of reads for a rival. Args: choices: samples that each of them might have been of."""
     return agreed * math.log2(max(2, choices)) - (observed - agreed) * MISS_BITS
 
 

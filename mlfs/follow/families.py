@@ -9,9 +9,9 @@ that it is no chance; its family is proved with it, for good. A loader's workers
 before; the children of a proved process, and the parent of one, are its kin, and read for the job until they show that
 they don't.
 
-As long as nobody has proved himself, all reads are the job's: a registration that is wrong shows in them. Where several
-families read then, each is also seen alone. Afterwards the reads of all other families are on trial: rivals of
-their own match them (`mlfs.follow.rival`), and some of them are kept, in case they are the job's after all.
+As long as nobody has proved himself, all reads are the job's: a registration that is wrong shows in them. Each family
+is also seen alone where several read then. Afterwards the reads of all other families are on trial: rivals of their own
+match them (`mlfs.follow.rival`), and some of them are kept, in case they are the job's after all.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class State(Enum):
 
 
 class Cause(Enum):
-    """What changes the state of a family."""
+    """The reasons for which a family changes its state."""
 
     PROVES = auto()
     """One of its processes reads as predicted, so often that it is no chance."""
@@ -148,7 +148,7 @@ def nameless(process: int) -> str:
 
 
 class Trial:
-    """What a family's reads would be to the job, from one of them on.
+    """A family's reads as they would be to the job, from one of them on.
 
     Args:
         rivals: the first that leads is believed. own: the job's matcher. others_read: it is known that others read.

@@ -1,4 +1,4 @@
-"""What was found out about a job while it ran: in plain words, and as flags of `mlfs register`.
+"""Findings about a job while it ran: in plain words, and as flags of `mlfs register`.
 
 Pure. In: sentences of searches, the first reads of a job. Out: the sentences so far, the last one last. Used by
 `mlfs.follow.job`. One thing is found out here: that the script begins with another epoch than the registered one. All

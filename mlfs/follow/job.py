@@ -53,7 +53,7 @@ GAVE_UP = "mlfs failed to follow this job (the log says how); its reads are serv
 
 
 class Seen(NamedTuple):
-    """What the job made of a read.
+    """The job's verdict on a read.
 
     Attributes:
         match: the position that the read was matched to, None for none.
@@ -261,7 +261,7 @@ class JobRun:
         return Seen(None, apart=True, coming=walked_to(read.sample, self.member) if family.order.is_plain else ())
 
     def _match_first(self, read: Read) -> Seen:
-        """A read before anybody has proved to read for the job. Where several families read, each is seen alone too."""
+        """A read before anybody has proved to read for the job. Each family is seen alone too where several read."""
         readers, first = self.readers, self.epochs.first
         walker = readers.walks_beside(read)
         if walker is not None:
@@ -318,7 +318,7 @@ class JobRun:
         return Rival(Claim.ALONE, self._expect(self.epochs.at_hand), of_family=True)
 
     def _propose_for_a_family(self) -> list[Rival]:
-        """What the reads of a family that is kept apart may be to the job, the likeliest first."""
+        """Proposes what the reads of a family that is kept apart may be to the job, the likeliest first."""
         registered = self.registered
         matchers = {
             Claim.AS_REGISTERED: None if registered is None else registered._from_start(registered.matcher),
@@ -328,7 +328,7 @@ class JobRun:
         return [Rival(claim, made, of_family=True) for claim, made in matchers.items() if made is not None]
 
     def _propose(self, process: int, parent: int) -> None:
-        """What the job's reads may be by now, as one was lost: there is one rival of each kind at a time."""
+        """Proposes what the job's reads may be by now, as one was lost: there is one rival of each kind at a time."""
         agreed = [seen for seen in self.score.history if seen.agrees]
         is_kin = any(seen.process == process or (parent and seen.parent == parent) for seen in agreed)
         for claim, job in ((Claim.FROM_START, self), (Claim.AS_REGISTERED, self.registered)):
@@ -359,7 +359,7 @@ class JobRun:
 
     @property
     def from_start(self) -> Rival | None:
-        """That the script was started again, while it may be so."""
+        """The rival that says that the script was started again, while it may be so."""
         leads = self.leading is not None and self.leading.claim is Claim.FROM_START
         return self.leading if leads else self._rivals.get(Claim.FROM_START)
 
@@ -421,7 +421,7 @@ class JobRun:
         return Seen(match, given)
 
     def _disown(self, family: Family) -> None:
-        """What a stranger read before it was known to be one does not count, as far as it was not predicted."""
+        """A stranger's reads before it was known to be one do not count, as far as they were not predicted."""
         unfit = [seen for seen in self.matcher.opens() if not seen.agrees]
         unfit = [seen for seen in unfit if self.readers.key_of(seen.process, seen.parent) == family.key]
         for process in dict.fromkeys(seen.process for seen in unfit):
@@ -775,7 +775,7 @@ class BytesRead:
         self.pfs_by_epoch[epoch] = self.pfs_by_epoch.get(epoch, 0) + size_bytes
 
     def by_epoch(self) -> dict[int, int]:
-        """What came from the PFS for each epoch, ascending."""
+        """Bytes that came from the PFS for each epoch, ascending."""
         return dict(sorted(self.pfs_by_epoch.items()))
 
     def go_on_from(self, before: BytesRead) -> None:

@@ -1,4 +1,4 @@
-"""What a job tells of itself while it runs: frozen figures, for the status and the metrics of a mount.
+"""Frozen figures of a job while it runs, for the status and the metrics of a mount.
 
 Pure; made by `mlfs.follow.job`. Nothing here changes when the job goes on.
 """
@@ -14,7 +14,7 @@ from mlfs.follow.loader import LoaderStatistics
 
 
 class JobState(StrEnum):
-    """What a job does, as `status` says it."""
+    """The state of a job, as `status` says it."""
 
     WAITING = "waiting for the first read"
     RUNNING = "running"
@@ -24,7 +24,7 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FindingsStatistics:
-    """What was found out about the job; see `mlfs.follow.findings.Findings`.
+    """Findings about the job; see `mlfs.follow.findings.Findings`.
 
     Attributes:
         order_unknown: opens by epoch that came before their order was known; `JobStatistics.share` leaves them out.
@@ -60,7 +60,7 @@ class Stranger:
 
 @dataclass(frozen=True, slots=True)
 class ReadersStatistics:
-    """Who reads a job's samples; see `mlfs.follow.families`.
+    """The readers of a job's samples; see `mlfs.follow.families`.
 
     Attributes:
         own: the processes that have proved to read for the job.

@@ -3,8 +3,8 @@
 Pure. In: the last opens. Out: a `Shape`, or None when none explains them. Called by `mlfs.follow.matching` when opens
 don't fit the shape that it knows.
 
-Where workers take batches in turns, the part of an epoch that one process reads, sorted, falls into runs of a batch's
-length, and the runs begin a whole round of all workers apart; the processes of a rank begin a batch apart. This gives
+The part of an epoch that one process reads, sorted, falls into runs of a batch's length where workers take batches in
+turns, and the runs begin a whole round of all workers apart; the processes of a rank begin a batch apart. This gives
 candidates for batch and workers. Each candidate is tried on the opens, and the one that explains most of them wins. If
 none explains nearly all of them, whoever is free may take the next batch: then a batch's length and how far out of
 order batches come are all there is to learn.
@@ -71,8 +71,8 @@ def seen_where_matched(opens: Iterable[Open], epochs: Mapping[int, EpochIndex]) 
 def seen_by_count(opens: Iterable[Open], epochs: Mapping[int, EpochIndex]) -> list[Seen]:
     """All opens that ever were, wherever they were matched: an entry is read once an epoch, so its count is its epoch.
 
-    This finds the shape where matching by a wrong one has led astray. Where a sampler repeats its samples, an epoch has
-    an entry several times, and ranks have entries in common: see `_in_one_rank`.
+    This finds the shape where matching by a wrong one has led astray. An epoch has an entry several times where a
+    sampler repeats its samples, and ranks have entries in common: see `_in_one_rank`.
     """
     in_order = [epochs[epoch] for epoch in sorted(epochs)]
     counts: Counter[int] = Counter()
@@ -111,7 +111,7 @@ def seen_by_count(opens: Iterable[Open], epochs: Mapping[int, EpochIndex]) -> li
 
 
 def _in_one_rank(entries: list[int], index: EpochIndex, parent: int) -> list[tuple[int, int]]:
-    """Where a process has opened entries that an epoch has several times: (rank, index in its stream).
+    """The places of entries that an epoch has several times and a process has opened: (rank, index in its stream).
 
     The process reads for the rank in which most of its opens are one behind the other. Nothing while two ranks have as
     many, unless they have the same samples at the same places: then each parent process is one of the ranks.

@@ -1,8 +1,8 @@
-"""What is known of a job's loader, and where it is known from, for the status.
+"""The known facts of a job's loader, and where they are known from, for the status.
 
 Pure. In: the loader's shape and depth as the reads tell them, and what was registered. Out: frozen numbers and words.
-Called by `mlfs.follow.loader_watch`. A number is registered by the user, inferred together with the seed, learned
-from the opens, or not known. What was registered and is borne out by the opens stays registered.
+Called by `mlfs.follow.loader_watch`. A number is registered by the user, inferred together with the seed, learned from
+the opens, or not known. A registered number that is borne out by the opens stays registered.
 """
 
 from __future__ import annotations

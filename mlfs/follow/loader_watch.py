@@ -72,7 +72,8 @@ class LoaderWatch:
                 watch.opened(code // index.length, code % index.length - index.begin, process, at_s)
 
     def _positions(self) -> tuple[int, int, int]:
-        """Of the watched epoch: where it begins, where its reading begins, where it ends; nothing lies in none."""
+        """The positions of the watched epoch: where it begins, where its reading begins, where it ends; nothing lies in
+        none."""
         timeline, epoch = self._epochs.timeline, self._depth.epoch
         if epoch < 0:
             return 0, 0, 0

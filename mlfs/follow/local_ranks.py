@@ -131,6 +131,6 @@ class LocalRanks:
         return ended
 
     def go_on_from(self, before: LocalRanks) -> None:
-        """What was told by the ranks of the job that this one replaces is not told again."""
+        """A finding that was told by the ranks of the job that this one replaces is not told again."""
         self._begun = max(self._begun, before._begun)
         self._ended = max(self._ended, before._ended)

@@ -5,9 +5,9 @@ process, its parent). Out: matched positions, positions given up, the agreement.
 
 Linear position: an epoch's base (sum of the lengths of the epochs before) plus the index within the epoch.
 
-`mlfs.follow.tracker` matches opens for a loader of a given shape, `mlfs.follow.score` counts them. What is done here
-is to learn the shape: when opens don't fit, `mlfs.follow.learning` proposes another one; a new tracker observes the
-last opens again, and takes the place of the old one if more of them are predicted.
+`mlfs.follow.tracker` matches opens for a loader of a given shape, `mlfs.follow.score` counts them. This module learns
+the shape: when opens don't fit, `mlfs.follow.learning` proposes another one; a new tracker observes the last opens
+again, and takes the place of the old one if more of them are predicted.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ class StreamMatcher:
     def _adopt_with_more_slack(self, learned: Shape) -> list[tuple[int, Given]]:
         """Try a learned shape with more slack than is known, where nearly all opens were predicted.
 
-        What is learned is true of nearly all opens; a thread that the machine suspends for a moment is later than that.
+        The learned slack is true of nearly all opens; a thread that the machine suspends for a moment is later than
+        that.
         """
         if not self._tracker.trusts_shape or self.score.agreement_of_last(RECENT_OPENS) < SURE:
             return []

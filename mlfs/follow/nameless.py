@@ -114,7 +114,7 @@ class Nameless:
         return at, agrees
 
     def find_ranks(self) -> list[tuple[int, Occurrence]]:
-        """Where ranks are that lost opens show to be further ahead: these opens, by rank and from its first one on.
+        """The ranks that lost opens show to be further ahead: these opens, by rank and from its first one on.
 
         Each with what it is taken for now.
         """
@@ -159,8 +159,8 @@ class Nameless:
     def _preference(self, at: Occurrence) -> tuple[bool, bool, int, int, int]:
         """A sort key. Ranks may be in different epochs, so what fits well comes first.
 
-        Where a batch begins says little: an epoch is read to its end before the next one begins. And what is nearer is
-        likelier.
+        The beginning of a batch says little: an epoch is read to its end before the next one begins. And what is nearer
+        is likelier.
         """
         fit, floor = self._fit(at), self._ranks[at.rank_index].floor
         later = at.epoch.base > floor

@@ -1,4 +1,4 @@
-"""Where an entry occurs in the loaded epochs.
+"""Finds where an entry occurs in the loaded epochs.
 
 Pure. In: an entry and the loaded epochs. Out: the entry's occurrences: one for each time that a local rank is to read
 it. Used by `mlfs.follow.tracker` for each open that is not simply the next one of its process.

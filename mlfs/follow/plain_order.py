@@ -28,7 +28,7 @@ REMEMBERED_PROCESSES = 64
 
 
 def walked_to(sample: int, member: Sequence[int]) -> list[int]:
-    """What comes next in the order of the directories. Args: member: by sample, whether it is of the job."""
+    """The next entries in the order of the directories. Args: member: by sample, whether it is of the job."""
     following = range(sample + 1, min(len(member), sample + 1 + WALKED_AHEAD))
     return [other for other in following if member[other]]
 

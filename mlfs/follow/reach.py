@@ -71,7 +71,7 @@ class Reach:
     def may_begin(self, occurrence: Occurrence, is_vacant: bool = False) -> bool:
         """Whether a process may begin there: at the start of a worker's stream, in this epoch of the rank or the next.
 
-        Where whoever is free takes the next batch, a process may begin at any batch that is about to be read.
+        A process may begin at any batch that is about to be read where whoever is free takes the next one.
 
         Args:
             is_vacant: whether nobody reads that worker's stream, though some opens may have been taken for its own.

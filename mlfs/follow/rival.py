@@ -20,7 +20,7 @@ from mlfs.follow.matching import StreamMatcher
 
 
 class Claim(Enum):
-    """What a rival says, in the words of the log. The first of these that leads is believed."""
+    """A rival's claim, in the words of the log. The first of these that leads is believed."""
 
     AS_REGISTERED = "it is read as registered; what others read before is nothing to it"
     """Somebody reads the job as it was registered, though another order was found to be what its script does."""
@@ -117,7 +117,7 @@ class Rival:
         return bits(self.matcher.score.agreed, self.reads, self._choices)
 
     def _bits_of(self, other: StreamMatcher) -> float:
-        """What as many reads, the last ones, say for another matcher that was shown the same."""
+        """The bits that as many reads, the last ones, say for another matcher that was shown the same."""
         return bits(other.score.agreement_of_last(self.reads) * self.reads, self.reads, self._choices)
 
     @property

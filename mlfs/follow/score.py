@@ -76,7 +76,7 @@ class Score:
     # -- counting
 
     def cell(self, epoch: int, rank_index: int) -> Cell:
-        """Where the opens of an epoch and rank are counted."""
+        """The cell in which the opens of an epoch and rank are counted."""
         cell = self.cells.get((epoch, rank_index))
         if cell is None:
             cell = self.cells[epoch, rank_index] = Cell(epoch, rank_index)

@@ -43,7 +43,7 @@ def worker_and_turn(shape: Shape, x: int) -> tuple[int, int]:
 
 
 class LearnedLoader(NamedTuple):
-    """What was learned of a loader from its reads: its shape, and how far behind its rank a position may be read."""
+    """A loader as its reads show it: its shape, and how far behind its rank a position may be read."""
 
     shape: Shape
     lag: int

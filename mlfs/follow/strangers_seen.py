@@ -12,7 +12,7 @@ from mlfs.follow.job_statistics import JobStatistics, Stranger
 
 
 def strangers_to_all(jobs: Iterable[JobStatistics]) -> list[Stranger]:
-    """Those that no job follows. Who is a stranger to several jobs is told of once, as the one who saw most of him."""
+    """Those that no job follows. A stranger to several jobs is told of once, as the one who saw most of him."""
     followed = [job for job in jobs if not job.given_up]
     own = {process for job in followed for process in job.readers.own}
     found: dict[int, Stranger] = {}
@@ -25,7 +25,7 @@ def strangers_to_all(jobs: Iterable[JobStatistics]) -> list[Stranger]:
 
 
 def in_words(stranger: Stranger) -> str:
-    """Who reads how much in which order: "cp (pid 123) reads 1,200 files in directory order"."""
+    """The reader, how much he reads and in which order: "cp (pid 123) reads 1,200 files in directory order"."""
     order = "in directory order" if stranger.plain else "in no order that mlfs knows"
     if stranger.again:
         order = "in the job's order, as the same script would that was started twice: only the first run is followed"

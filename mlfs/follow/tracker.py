@@ -1,4 +1,4 @@
-"""What each process of a job reads, and how far each rank is, for a given shape of the loader.
+"""Tracks what each process of a job reads, and how far each rank is, for a given shape of the loader.
 
 Pure. In: opens (entry, process, its parent). Out: the position that each is matched to, whether it was predicted (to
 the score), and the positions that are given up. Used by `mlfs.follow.matching`, which begins anew with another tracker
@@ -43,7 +43,7 @@ MOST_STRAYS = 4
 
 
 class _Process:
-    """What a process reads.
+    """The reads of one process.
 
     Attributes:
         streams: the worker streams that it may be reading, the likeliest first.
@@ -292,8 +292,8 @@ class Tracker:
     def _fits(self, reader: _Process, found: list[Occurrence]) -> list[_Fit]:
         """Which of the occurrences the process can be at in the streams that it may be reading: the likeliest first.
 
-        That is where it surely reads, as far as its threads overtake each other; then the nearest. A process with many
-        threads seems to go on in the next epoch now and then, nearer than where it is.
+        The place where it surely reads comes first, as far as its threads overtake each other; then the nearest. A
+        process with many threads seems to go on in the next epoch now and then, nearer than where it is.
         """
         fits = [_Fit(self._reach.turns_ahead(stream, at), stream, at) for stream in reader.streams for at in found]
 
@@ -358,8 +358,8 @@ class Tracker:
     def _may_begin(self, at: Occurrence) -> bool:
         """Whether a process may begin there.
 
-        Where ranks have samples in common, a process that begins may seem to read for another rank for some opens. What
-        it took of that rank's stream does not keep the rank's own process from beginning.
+        A process that begins may seem to read for another rank for some opens where ranks have samples in common.
+        Samples that it took of that rank's stream do not keep the rank's own process from beginning.
         """
         shared = len(at.epoch.codes(at.epoch.ids[at.rank_index].item(at.offset))) > 1 and len(at.epoch.ids) > 1
         return self._reach.may_begin(at, is_vacant=shared and self._worker_of(at) not in self._known)
@@ -403,7 +403,7 @@ class Tracker:
         return WorkerStream(self.shape, begun_at, cell, far, confirmed)
 
     def _nobodys_cell(self) -> Cell:
-        """Where an open that is no rank's is counted: in the epoch of the rank that is furthest."""
+        """An open that is no rank's is counted in the epoch of the rank that is furthest."""
         frontier = max((progress.frontier for progress in self.ranks), default=0)
         epoch = next((index.epoch for index in self._epochs.values() if index.contains(frontier)), 0)
         return self._score.cell(epoch, -1)

@@ -126,7 +126,7 @@ class WorkerStream:
     def _expect(self, turn: int, in_new_batch: bool = True) -> None:
         """Let `turn` come next, or the first one after it that was not opened yet and is a file of the mount.
 
-        Where whoever is free takes the next batch (no `workers`), the stream ends with its batch: `in_new_batch` says
+        The stream ends with its batch where whoever is free takes the next batch (no `workers`): `in_new_batch` says
         that the turn may be the first one of a batch.
         """
         workers, batch = self.shape.workers, self.shape.batch
