@@ -20,7 +20,7 @@ import trio
 from mlfs.engine.pagecache import Buffer
 from mountd.handlers import Handlers
 from mountd.poll_wait import PollWait
-from mountd.requests import ChannelStatistics, Requests
+from mountd.requests import Requests
 
 
 class _OnlyInit(pyfuse3.Operations):
@@ -87,6 +87,6 @@ class Pyfuse3Channel:
         """FUSE_NOTIFY_INVAL_INODE, attributes only; blocks, for worker threads."""
         pyfuse3.invalidate_inode(inode, attr_only=True)
 
-    def statistics(self) -> ChannelStatistics:
+    def requests_so_far(self) -> dict[str, int]:
         """Frozen figures."""
-        return self._requests.statistics() if self._requests else ChannelStatistics({})
+        return self._requests.so_far() if self._requests else {}

@@ -45,7 +45,7 @@ from mountd.onlookers import HIDDEN, PATH_FIELDS, UNTOLD, Onlookers, Reader, mas
 from mountd.prime_inodes import InodePrimer
 from mountd.refreshing import Refreshing
 from mountd.shared_texts import SharedTexts
-from mountd.statistics import MountStatistics, Parts
+from mountd.statistics import MountParts, MountStatistics
 from mountd.status import status
 from mountd.virtual import WRITABLE, Answer, Path
 
@@ -90,7 +90,7 @@ class Control:
         self,
         engine: Engine,
         source: str,
-        parts: Parts,
+        parts: MountParts,
         recorders: Recorders,
         primer: InodePrimer,
         refreshing: Refreshing,

@@ -77,7 +77,7 @@ from mountd.pagecache import MountPages
 from mountd.prime_inodes import InodePrimer
 from mountd.read_failures import ReadFailures
 from mountd.refreshing import Refreshing
-from mountd.statistics import Parts
+from mountd.statistics import MountParts
 from mountd.view import Report, View, index_path, make_view
 from mountd.virtual import VirtualFiles
 
@@ -233,7 +233,7 @@ class _Service:
         refreshing = Refreshing(
             engine, self.manifest, self.source, about, index_path(self.config), self.channel, self._samples_of
         )  # fmt: skip
-        parts = Parts(about, engine, explainer, self.channel, primer, self.source, self.read_failures, refreshing)
+        parts = MountParts(about, engine, explainer, self.channel, primer, self.source, self.read_failures, refreshing)
         extended = ExtendedAttributes(self.manifest, self.source, engine.looks, runner, self.config.source_timeout_s)
         control = Control(
             engine, self.config.source, parts, recorders, primer, refreshing, self.outside, self.config.report, life,

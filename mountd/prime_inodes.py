@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from dataclasses import dataclass
 
 import trio
 
@@ -28,13 +27,6 @@ ENOUGH_LOOKUPS = 8
 MOST_CHILDREN = 20_000
 # Directories whose look-ups are counted at once; then counting begins anew, so that memory is bounded.
 MOST_COUNTED = 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class PrimerStatistics:
-    """Directories that are still to be listed, the one that is listed now included."""
-
-    waiting: int
 
 
 class InodePrimer:
@@ -89,9 +81,9 @@ class InodePrimer:
         self._wanted[directory] = None
         self._event.set()
 
-    def statistics(self) -> PrimerStatistics:
-        """Frozen figures."""
-        return PrimerStatistics(len(self._wanted) + self._listing)
+    def waiting(self) -> int:
+        """Directories that are still to be listed, the one that is listed now included."""
+        return len(self._wanted) + self._listing
 
     async def run(self) -> None:
         """For as long as the mount lives."""

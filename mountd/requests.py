@@ -13,8 +13,7 @@ import errno
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -51,13 +50,6 @@ NO_REQUEST = frozenset({errno.EINTR, errno.ENOENT})
 
 T = TypeVar("T")
 Waiting = Coroutine[Any, Any, None]
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelStatistics:
-    """Requests so far, by kind."""
-
-    requests: Mapping[str, int]
 
 
 class Requests:
@@ -115,9 +107,9 @@ class Requests:
         )  # fmt: skip
         self._kinds.update(dict.fromkeys(modifying, self._refuse))
 
-    def statistics(self) -> ChannelStatistics:
-        """Frozen figures."""
-        return ChannelStatistics(dict(self.counts))
+    def so_far(self) -> dict[str, int]:
+        """Requests so far, by kind."""
+        return dict(self.counts)
 
     async def serve(self, fd: int) -> None:
         """Answer the requests of the descriptor until its mount is gone."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable
 
 import trio
 
-from mountd.statistics import MountStatistics, Parts
+from mountd.statistics import MountParts, MountStatistics
 
 # The pause after a text is so many times as long as that took, and no longer than this.
 PAUSE = 19
@@ -33,7 +33,7 @@ class _Coming:
 class SharedTexts:
     """See the module. Args: clock: seconds, to tell what a text costs."""
 
-    def __init__(self, source: Parts, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, source: MountParts, clock: Callable[[], float] = time.perf_counter) -> None:
         self._source = source
         self._clock = clock
         self._coming: dict[Hashable, _Coming] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -21,17 +22,16 @@ from mlfs.places.source_statistics import SourceStatistics
 from mlfs.processors import usable_processors
 from mountd.about import About
 from mountd.misses import MissStatistics
-from mountd.prime_inodes import InodePrimer, PrimerStatistics
+from mountd.prime_inodes import InodePrimer
 from mountd.read_failures import ReadFailures, ReadFailureStatistics
 from mountd.refreshing import Refreshing, RefreshStatistics
-from mountd.requests import ChannelStatistics
 
 
 class Channel(Protocol):
     """The carrier of the kernel's requests. It is the module that knows the binding, which no other one knows."""
 
-    def statistics(self) -> ChannelStatistics:
-        """Frozen figures."""
+    def requests_so_far(self) -> Mapping[str, int]:
+        """How many there were, by kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +53,25 @@ class ProcessStatistics:
 
 @dataclass(frozen=True, slots=True)
 class MountStatistics:
-    """Frozen figures of all parts of a mount."""
+    """Frozen figures of all parts of a mount.
+
+    Attributes:
+        requests: of the kernel so far, by kind. directories_to_list: those still to come, the present one included.
+    """
 
     about: About
     process: ProcessStatistics
     engine: EngineStatistics
     explainer: ExplainerStatistics
-    channel: ChannelStatistics
-    primer: PrimerStatistics
+    requests: Mapping[str, int]
+    directories_to_list: int
     source: SourceStatistics = field(default_factory=SourceStatistics)
     read_failures: ReadFailureStatistics = field(default_factory=ReadFailureStatistics)
     misses: MissStatistics = field(default_factory=MissStatistics)
     refresh: RefreshStatistics = field(default_factory=RefreshStatistics)
 
 
-class Parts:
+class MountParts:
     """The parts of a mount, to be asked about themselves."""
 
     def __init__(
@@ -116,8 +120,8 @@ class Parts:
             ),
             engine=self._engine.statistics(),
             explainer=self._explainer.statistics(),
-            channel=self._channel.statistics(),
-            primer=self._primer.statistics(),
+            requests=self._channel.requests_so_far(),
+            directories_to_list=self._primer.waiting(),
             source=self._source.statistics(),
             read_failures=self._read_failures.statistics(),
             misses=self._refreshing.misses.statistics(),

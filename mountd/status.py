@@ -104,7 +104,7 @@ def status(now: MountStatistics) -> Json:
         },
         "manifest": as_json(engine.tree) | {"how": about.how},
         "refresh": as_json(now.refresh) | as_json(now.misses),
-        "under_way": {**engine.under_way, "directories_to_list": now.primer.waiting},
+        "under_way": {**engine.under_way, "directories_to_list": now.directories_to_list},
         "errors": engine.errors,
         "source_state": {
             **as_json(source.root),
@@ -113,7 +113,7 @@ def status(now: MountStatistics) -> Json:
             "directory_times_prove": not source.times.directories,
         },
         "failed_reads": {"count": failed.count, "last": as_json(failed) if failed.count else None},
-        "requests": dict(now.channel.requests),
+        "requests": as_json(now.requests),
         "memory": {"rss_bytes": now.process.rss_bytes},
     }
 

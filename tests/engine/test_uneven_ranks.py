@@ -23,8 +23,6 @@ from mlfs.lab.sim.run import Simulation
 from mlfs.orders.streams import build_streams
 from mlfs.plan.rank_load import FEWEST_BATCHES, Limit
 from mountd.about import About
-from mountd.prime_inodes import PrimerStatistics
-from mountd.requests import ChannelStatistics
 from mountd.statistics import MountStatistics, ProcessStatistics
 from mountd.status import status
 
@@ -83,7 +81,7 @@ def status_of(mount: Mount) -> dict[str, Any]:
     explainer = ExplainerStatistics(InferenceStatistics(InferenceState.IDLE), {})
     about, process = About("/pfs/set", "/data/set", "", 0.0), ProcessStatistics("0.1", 1, 1.0, 1, 4)
     engine = mount.engine.statistics()
-    now = MountStatistics(about, process, engine, explainer, ChannelStatistics({}), PrimerStatistics(0))
+    now = MountStatistics(about, process, engine, explainer, {}, 0)
     return dict(json.loads(json.dumps(status(now))))
 
 

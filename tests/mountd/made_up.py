@@ -31,8 +31,6 @@ from mlfs.plan.scheduler.routing import RoutingStatistics
 from mlfs.plan.scheduler.statistics import Statistics as SchedulerStatistics
 from mlfs.stats import ROUTES, CounterStatistics, SpanStatistics, StallStatistics, Tally
 from mountd.about import About
-from mountd.prime_inodes import PrimerStatistics
-from mountd.requests import ChannelStatistics
 from mountd.statistics import MountStatistics, ProcessStatistics
 
 GB = 10**9
@@ -135,7 +133,7 @@ def mount(of: EngineStatistics, **changed: Any) -> MountStatistics:
         process=ProcessStatistics("0.1", 4711, 90.0, 1 << 26, 4),
         engine=of,
         explainer=ExplainerStatistics(InferenceStatistics(InferenceState.IDLE), {}),
-        channel=ChannelStatistics({"open": 1000}),
-        primer=PrimerStatistics(0),
+        requests={"open": 1000},
+        directories_to_list=0,
     )
     return replace(made, **changed)
