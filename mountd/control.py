@@ -47,7 +47,7 @@ from mountd.refreshing import Refreshing
 from mountd.shared_texts import SharedTexts
 from mountd.statistics import MountParts, MountStatistics
 from mountd.status import status
-from mountd.virtual import WRITABLE, Answer, Path
+from mountd.virtual import WRITABLE, CommandAnswer, Path
 
 log = logging.getLogger("mlfs.control")
 
@@ -61,7 +61,7 @@ MOUNT_AGAIN = (
 OPS = ("register", "unregister", "warmup", "drain", "resume", "record", "refresh")
 
 
-class _Coming:
+class _ComingJob:
     """A job that is being registered: who waits for it, and the thread that computes."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Control:
         self._onlookers = onlookers
         self.answer: Json = {"ok": True}
         self.job_reports = JobReports(reports, lambda: _line(status(parts.statistics())), lambda: engine.jobs)
-        self._coming: dict[str, _Coming] = {}
+        self._coming: dict[str, _ComingJob] = {}
         self._texts = SharedTexts(parts)
 
     async def run(self) -> None:
@@ -252,7 +252,7 @@ class Control:
 
     # -- commands
 
-    async def command(self, line: bytes) -> Answer:
+    async def command(self, line: bytes) -> CommandAnswer:
         """Carry out a line of the control file."""
         try:
             answer = {"ok": True} | await self._carry_out(line)
@@ -268,7 +268,7 @@ class Control:
             message = f"mlfs failed: {type(error).__name__}: {error}"
             answer = {"ok": False, "error": message, "hint": "the mount's log says where", "field": ""}
         self.answer = answer
-        return Answer(_line(answer), bool(answer["ok"]))
+        return CommandAnswer(_line(answer), bool(answer["ok"]))
 
     async def _carry_out(self, line: bytes) -> Json:
         op, fields = self._understand(line)
@@ -315,7 +315,7 @@ class Control:
         words to skip) holds up neither another registration nor the orders of the jobs that run.
         """
         self._forget_coming(spec.name)
-        coming = self._coming[spec.name] = _Coming()
+        coming = self._coming[spec.name] = _ComingJob()
         runner, shared = self.engine.runner, self.engine.shared
         try:
             before, told_nodes = shared.registered(spec.name), spec.nodes
@@ -342,7 +342,7 @@ class Control:
             if self._coming.get(spec.name) is coming:
                 del self._coming[spec.name]
 
-    def _prepare(self, spec: JobSpec, coming: _Coming) -> JobStreams:
+    def _prepare(self, spec: JobSpec, coming: _ComingJob) -> JobStreams:
         """In a thread: the job's streams, with its first epoch computed."""
         with stoppable(coming.stopped.is_set):
             source, tree = os.fsencode(self.source), self.engine.manifest

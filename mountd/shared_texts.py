@@ -22,7 +22,7 @@ PAUSE = 19
 LONGEST_PAUSE_S = 1.0
 
 
-class _Coming:
+class _ComingText:
     """A text that has been asked for, and whose making has not begun."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class SharedTexts:
     def __init__(self, source: MountParts, clock: Callable[[], float] = time.perf_counter) -> None:
         self._source = source
         self._clock = clock
-        self._coming: dict[Hashable, _Coming] = {}
+        self._coming: dict[Hashable, _ComingText] = {}
         self._turn = trio.Lock()  # one is made at a time
         self._next_s = float("-inf")  # when the next one may be begun, by trio's clock
         self._threads = trio.CapacityLimiter(1)
@@ -56,7 +56,7 @@ class SharedTexts:
                 return coming.text
 
     async def _make(self, kind: Hashable, make: Callable[[MountStatistics], bytes]) -> bytes:
-        coming = self._coming[kind] = _Coming()
+        coming = self._coming[kind] = _ComingText()
         try:
             async with self._turn:
                 await trio.sleep_until(self._next_s)

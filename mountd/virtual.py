@@ -47,7 +47,7 @@ _CONTROL = stat.S_IFREG | 0o644
 _LINK = stat.S_IFLNK | 0o777
 
 
-class Answer(NamedTuple):
+class CommandAnswer(NamedTuple):
     """The result of a line written to control: what the file then says, and whether the line was carried out."""
 
     text: bytes
@@ -69,11 +69,11 @@ class Contents(Protocol):
     async def text(self, path: Path, reader: Reader | None) -> bytes:
         """A file's content now, as this reader may see it; None: who may see all."""
 
-    async def command(self, line: bytes) -> Answer:
+    async def command(self, line: bytes) -> CommandAnswer:
         """Carry out a line written to control."""
 
 
-class Node(NamedTuple):
+class VirtualNode(NamedTuple):
     """A path below the control directory and its mode."""
 
     path: Path
@@ -113,14 +113,14 @@ class VirtualFiles:
         self.owner_gid = owner_gid
         self.started_ns = time.time_ns()
         self.root = FIRST_VIRTUAL
-        self._nodes: dict[int, Node] = {self.root: Node((), _DIRECTORY)}
+        self._nodes: dict[int, VirtualNode] = {self.root: VirtualNode((), _DIRECTORY)}
         self._inodes: dict[Path, int] = {(): self.root}
         self._looked_up: dict[int, int] = {}
         self._next = itertools.count(FIRST_VIRTUAL + 1)
         self._handles: dict[int, Handle] = {}
         self._next_handle = itertools.count(FIRST_VIRTUAL_HANDLE)
 
-    def node(self, inode: int) -> Node:
+    def node(self, inode: int) -> VirtualNode:
         """Raises ESTALE for an inode that was forgotten."""
         try:
             return self._nodes[inode]
@@ -138,7 +138,7 @@ class VirtualFiles:
         # file up gets one of his own. And what was a file may be a link by now.
         if inode is None or mode == _CONTROL or self._nodes[inode].mode != mode:
             inode = self._inodes[path] = next(self._next)
-            self._nodes[inode] = Node(path, mode)
+            self._nodes[inode] = VirtualNode(path, mode)
         self._looked_up[inode] = self._looked_up.get(inode, 0) + 1
         return inode
 

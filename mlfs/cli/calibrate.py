@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from mlfs.cli.ending import Ended
+from mlfs.cli.ending import EndedBySignal
 from mlfs.cli.parser import whole
 from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError
 from mlfs.extras import require
@@ -81,7 +81,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure. Raises an MlfsError when that is not possible, KeyboardInterrupt or Ended when it is stopped."""
+    """Measure. Raises an MlfsError when that is not possible, KeyboardInterrupt or EndedBySignal when it is stopped."""
     from mlfs.lab import calibration_plot
     from mlfs.measure import calibration
     from mlfs.measure.meter import Meter
@@ -189,7 +189,7 @@ def _interruptible(meter: Meter) -> Iterator[Meter]:
         yield meter
     except KeyboardInterrupt:
         if came in (signal.SIGTERM, signal.SIGHUP):
-            raise Ended(came) from None
+            raise EndedBySignal(came) from None
         raise
     finally:
         for number, handler in before.items():

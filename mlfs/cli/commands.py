@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TextIO, cast
 
 import mlfs
-from mlfs.cli.ending import Ended, ended_by
+from mlfs.cli.ending import EndedBySignal, ended_by
 from mlfs.cli.parser import MOST_SHOWN, Parser
 from mlfs.errors import ExitCode, MlfsError
 from mlfs.printable import PrintableStream, printable
@@ -146,7 +146,7 @@ def _main(argv: Sequence[str], begin: Callable[[], None]) -> int:
         return _complain(str(error), error.exit_code, debug)
     except Exception as error:
         if ended := ended_by(error):
-            raise Ended(ended) from None
+            raise EndedBySignal(ended) from None
         if _was_interrupted(error):
             return _complain("interrupted", ExitCode.INTERRUPTED, debug)
         return _unexpected(error, debug)

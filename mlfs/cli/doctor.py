@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from mlfs.errors import ExitCode
 
 if TYPE_CHECKING:
-    from mlfs.doctor.checks import Finding, SourceMount
+    from mlfs.doctor.checks import CheckResult, SourceMount
 
 _EPILOG = """\
 examples:
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     return ExitCode.FAILURE if any(finding.level is Level.STOPS for finding in found) else ExitCode.OK
 
 
-def _findings(source: str | None, caches: list[str]) -> Iterator[Finding]:
+def _findings(source: str | None, caches: list[str]) -> Iterator[CheckResult]:
     from mlfs.doctor import checks
     from mlfs.doctor.machine import Machine
 
@@ -104,16 +104,16 @@ def _changed_s(path: str) -> float | None:
         return None
 
 
-def _dead_mounts() -> Iterator[Finding]:
+def _dead_mounts() -> Iterator[CheckResult]:
     from mlfs.cli.ls import mounts
-    from mlfs.doctor.checks import Finding, Level
+    from mlfs.doctor.checks import CheckResult, Level
 
     for mount in mounts():
         if mount["state"] in ("dead", "hangs"):
-            yield Finding(f"mount {mount['mountpoint']}", Level.COSTS, mount["state"], mount["headline"])
+            yield CheckResult(f"mount {mount['mountpoint']}", Level.COSTS, mount["state"], mount["headline"])
 
 
-def _print(found: list[Finding]) -> None:
+def _print(found: list[CheckResult]) -> None:
     from rich.text import Text
 
     from mlfs.cli.console import make_console

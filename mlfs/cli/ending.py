@@ -1,8 +1,8 @@
 """How a command ends at SIGTERM and SIGHUP: it cleans up behind itself first, and then dies of the signal.
 
-In: the signals that a terminal, a shell or a batch system sends. Out: `Ended` in the main thread, so that what a
-command has changed (the terminal, a temporary file) is put back on the way out. A signal that is ignored (nohup) stays
-ignored, and a command that takes signals itself has its own way. Called by `mlfs.cli.main`.
+In: the signals that a terminal, a shell or a batch system sends. Out: `EndedBySignal` in the main thread, so that what
+a command has changed (the terminal, a temporary file) is put back on the way out. A signal that is ignored (nohup)
+stays ignored, and a command that takes signals itself has its own way. Called by `mlfs.cli.main`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOOK_EVERY_S = 0.3
 _hearing = threading.Event()
 
 
-class Ended(BaseException):
+class EndedBySignal(BaseException):
     """A signal has come that ends the command."""
 
     def __init__(self, number: int) -> None:
@@ -32,7 +32,7 @@ class Ended(BaseException):
 
 
 def hear_the_end() -> None:
-    """From now on `Ended` is raised at a signal that would end the process."""
+    """From now on `EndedBySignal` is raised at a signal that would end the process."""
     for number in _HEARD:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _end)
@@ -81,12 +81,12 @@ def unheard() -> Iterator[None]:
 
 def _end(number: int, _frame: FrameType | None) -> None:
     signal.signal(number, signal.SIG_IGN)  # a second one would come in the middle of cleaning up
-    raise Ended(number)
+    raise EndedBySignal(number)
 
 
 def ended_by(error: BaseException | None) -> int:
     """The signal that is the cause of an error, 0 for none: a terminal that is gone cannot be written to either."""
-    while error is not None and not isinstance(error, Ended):
+    while error is not None and not isinstance(error, EndedBySignal):
         error = error.__cause__ or error.__context__
     return error.number if error is not None else 0
 

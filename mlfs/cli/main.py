@@ -13,7 +13,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mlfs.cli.ending import Ended, die, hear_no_more, hear_the_end
+from mlfs.cli.ending import EndedBySignal, die, hear_no_more, hear_the_end
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from mlfs.cli.commands import main as run
 
         return run(sys.argv[1:], partial(_hear, ours))
-    except Ended as ended:
+    except EndedBySignal as ended:
         die(ended.number)
     finally:
         gc.freeze()  # Python looks for garbage once more as it ends, among all that the operating system frees at once

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from mlfs.cli.ending import Ended
+from mlfs.cli.ending import EndedBySignal
 from mlfs.cli.progress import Progress
 from mlfs.errors import ExitCode, MlfsError
 from mlfs.printable import printable
@@ -64,13 +64,13 @@ def run(args: argparse.Namespace) -> int:
     number = int(client.send(mountpoint, {"op": "refresh", "path": path}).get("run", 0))
     try:
         told = _watch(mountpoint, number)
-    except (KeyboardInterrupt, Ended) as error:
+    except (KeyboardInterrupt, EndedBySignal) as error:
         client.send(mountpoint, {"op": "refresh", "end": number})
         told = _watch(mountpoint, number, _LAST_LOOKS)
         if told.get("state") != "done":
             waits = "; it still waits for its source" if told.get("state") == "running" else ""
             print(f"mlfs: interrupted; the mount shows what it did before{waits}", file=sys.stderr)
-            if isinstance(error, Ended):
+            if isinstance(error, EndedBySignal):
                 raise
             return ExitCode.INTERRUPTED
     if told.get("state") == "failed":

@@ -51,7 +51,7 @@ _SHOWN = ((64, 16, 8), (16, 8, 4), (8, 4, 3), (4, 3, 2), (3, 2, 1), (2, 1, 1), (
 
 
 @dataclass(frozen=True)
-class _Look:
+class _Detail:
     """How much is shown."""
 
     wide: bool
@@ -166,13 +166,13 @@ def render(now: Moment, before: Moment, columns: int = 80, lines: int = 24) -> R
 
     console = Console(file=io.StringIO(), width=columns, height=lines, markup=False, highlight=False)
     for shown in _SHOWN:
-        screen = _screen(now, before, _Look(columns >= _WIDE, *shown))
+        screen = _screen(now, before, _Detail(columns >= _WIDE, *shown))
         if len(console.render_lines(screen)) <= lines:
             break
     return screen
 
 
-def _screen(now: Moment, before: Moment, look: _Look) -> RenderableType:
+def _screen(now: Moment, before: Moment, look: _Detail) -> RenderableType:
     """The screen with so many rows."""
     from rich.console import Group
     from rich.text import Text
@@ -201,7 +201,7 @@ def _grid(*columns: str) -> Table:
     return table
 
 
-def _reads(now: Moment, before: Moment, look: _Look) -> RenderableType:
+def _reads(now: Moment, before: Moment, look: _Detail) -> RenderableType:
     """How many reads each route answers in a second, how much that is, and its share; nothing before two moments."""
     seconds = now.time_s - before.time_s
     table = _grid("reads by route", "reads/s", "share", *(("bytes/s", "") if look.wide else ()))
@@ -246,7 +246,7 @@ def _waiting(now: Moment, before: Moment) -> RenderableType:
     return Text(f"{waits}; the source gives {size(given / seconds)}/s; {window}", style="red" if waited_s else "")
 
 
-def _ranks(now: Moment, before: Moment, look: _Look) -> list[RenderableType]:
+def _ranks(now: Moment, before: Moment, look: _Detail) -> list[RenderableType]:
     """Each job's ranks: how far, how fast, whether their readers wait, and for how long what is ready will last.
 
     Those that wait come first, then those with the least ready. Waiting is told as that of all readers: how many of a
@@ -305,7 +305,7 @@ def _ready(rank: dict[str, Any]) -> int:
     return samples if isinstance(samples, int) else 0
 
 
-def _places(status: dict[str, Any], look: _Look) -> RenderableType:
+def _places(status: dict[str, Any], look: _Detail) -> RenderableType:
     """How full each cache is."""
     table = _grid("cache", "full", *(("used", "of", "") if look.wide else ("used",)))
     for tier in parts_of(status, "tiers")[: look.caches]:
@@ -316,7 +316,7 @@ def _places(status: dict[str, Any], look: _Look) -> RenderableType:
     return table
 
 
-def _short(name: str, look: _Look) -> str:
+def _short(name: str, look: _Detail) -> str:
     """A name that leaves room for the numbers behind it: of a long one its beginning and its end."""
     most = _NAME_COLUMNS if look.wide else _NAME_COLUMNS // 2
     return name if len(name) <= most else f"{name[: most // 3]}...{name[len(name) - (most - most // 3 - 3) :]}"

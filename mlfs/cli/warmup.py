@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from mlfs.cli.ending import Ended
+from mlfs.cli.ending import EndedBySignal
 from mlfs.cli.progress import Progress
 from mlfs.errors import ConfigError, ExitCode, MlfsError
 from mlfs.printable import printable
@@ -78,12 +78,12 @@ def run(args: argparse.Namespace) -> int:
     run_number = client.send(mountpoint, command).get("run")
     try:
         told = _watch(mountpoint, run_number)
-    except (KeyboardInterrupt, Ended) as error:
+    except (KeyboardInterrupt, EndedBySignal) as error:
         client.send(mountpoint, {"op": "warmup", "end": run_number})
         told = part(client.read_status(mountpoint), "warming")
         print("\n".join(map(printable, summary(mountpoint, told))))
         print("mlfs: interrupted; run it again to go on", file=sys.stderr)
-        if isinstance(error, Ended):
+        if isinstance(error, EndedBySignal):
             raise
         return ExitCode.INTERRUPTED
     print("\n".join(map(printable, summary(mountpoint, told))))

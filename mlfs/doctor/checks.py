@@ -1,7 +1,7 @@
 """The checks of a machine: each says what is right, or what it costs and how to mend it.
 
 Pure: all that is known of the machine comes from the object that is passed in (mlfs.doctor.machine.Machine). Out:
-`Finding`s, in the order in which a person reads them. Called by `mlfs.cli.doctor`.
+`CheckResult`s, in the order in which a person reads them. Called by `mlfs.cli.doctor`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Level(StrEnum):
     """mlfs cannot mount."""
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """The result of one check.
 
     Attributes:
@@ -56,7 +56,7 @@ class SourceMount(NamedTuple):
     options: frozenset[str]
 
 
-def findings(machine: Machine, directories: Sequence[str]) -> Iterator[Finding]:
+def findings(machine: Machine, directories: Sequence[str]) -> Iterator[CheckResult]:
     """All that can be found without a source; `directories` are for caches."""
     yield kernel(machine)
     yield from fuse(machine)
@@ -70,31 +70,33 @@ def findings(machine: Machine, directories: Sequence[str]) -> Iterator[Finding]:
     yield from extras(machine)
 
 
-def kernel(machine: Machine) -> Finding:
+def kernel(machine: Machine) -> CheckResult:
     """The kernel's version."""
     release = machine.kernel()
     found = re.match(r"(\d+)\.(\d+)", release)
     if found is not None and (int(found[1]), int(found[2])) < OLDEST_KERNEL:
-        return Finding("kernel", Level.STOPS, f"{release} is too old", "mlfs needs Linux 5.9 or later")
-    return Finding("kernel", Level.OK, release)
+        return CheckResult("kernel", Level.STOPS, f"{release} is too old", "mlfs needs Linux 5.9 or later")
+    return CheckResult("kernel", Level.OK, release)
 
 
-def fuse(machine: Machine) -> Iterator[Finding]:
+def fuse(machine: Machine) -> Iterator[CheckResult]:
     """The device, the helper program, and whether users may share their mounts."""
     container = "in a container: start it with --device /dev/fuse --cap-add SYS_ADMIN"
     if not machine.exists("/dev/fuse"):
-        yield Finding("FUSE", Level.STOPS, "there is no /dev/fuse", f"modprobe fuse; {container}")
+        yield CheckResult("FUSE", Level.STOPS, "there is no /dev/fuse", f"modprobe fuse; {container}")
     elif not machine.is_openable("/dev/fuse"):
-        yield Finding("FUSE", Level.STOPS, "/dev/fuse cannot be opened", f"as root: chmod 666 /dev/fuse; {container}")
+        yield CheckResult(
+            "FUSE", Level.STOPS, "/dev/fuse cannot be opened", f"as root: chmod 666 /dev/fuse; {container}"
+        )
     elif machine.program("fusermount3") is None:
-        yield Finding("FUSE", Level.STOPS, "fusermount3 is not installed", "apt install fuse3")
+        yield CheckResult("FUSE", Level.STOPS, "fusermount3 is not installed", "apt install fuse3")
     else:
-        yield Finding("FUSE", Level.OK, "/dev/fuse and fusermount3 are there")
+        yield CheckResult("FUSE", Level.OK, "/dev/fuse and fusermount3 are there")
     shares = any(line.strip() == "user_allow_other" for line in (machine.read("/etc/fuse.conf") or "").splitlines())
     if machine.is_root or shares:
-        yield Finding("--allow-other", Level.OK, "this user may show a mount to others")
+        yield CheckResult("--allow-other", Level.OK, "this user may show a mount to others")
     else:
-        yield Finding(
+        yield CheckResult(
             "--allow-other",
             Level.COSTS,
             "only this user will see into a mount",
@@ -102,22 +104,22 @@ def fuse(machine: Machine) -> Iterator[Finding]:
         )
 
 
-def limits(machine: Machine) -> Iterator[Finding]:
+def limits(machine: Machine) -> Iterator[CheckResult]:
     """Limits of a process: open files, address space, threads."""
     soft, hard = machine.open_files()
     most = "any number of" if hard < 0 else f"{hard:,}"
     if 0 <= hard < FEW_OPEN_FILES:
-        yield Finding(
+        yield CheckResult(
             "open files",
             Level.COSTS,
             f"at most {most}: readers of many large files at once wait for each other",
             "raise `ulimit -n` (LimitNOFILE= in a systemd unit)",
         )
     else:
-        yield Finding("open files", Level.OK, f"{soft:,} now, {most} at most")
+        yield CheckResult("open files", Level.OK, f"{soft:,} now, {most} at most")
     space = machine.address_space_bytes()
     if space >= 0:
-        yield Finding(
+        yield CheckResult(
             "address space",
             Level.COSTS,
             f"limited to {format_size(space)}: an LMDB cache and large files map more than they use",
@@ -126,7 +128,7 @@ def limits(machine: Machine) -> Iterator[Finding]:
     pids = [text.strip() for path in ("/sys/fs/cgroup/pids.max",) if (text := machine.read(path))]
     if pids and pids[0].isdigit():
         few = int(pids[0]) < 64
-        yield Finding(
+        yield CheckResult(
             "threads",
             Level.COSTS if few else Level.OK,
             f"{int(pids[0]):,} in this cgroup" + (": fewer lanes read the source at once" if few else ""),
@@ -134,74 +136,76 @@ def limits(machine: Machine) -> Iterator[Finding]:
         )
 
 
-def memory(machine: Machine) -> Finding:
+def memory(machine: Machine) -> CheckResult:
     """How much memory there is for the staging window, the RAM class and the daemon."""
     usable, of_cgroup = machine.memory()
     where = " (the cgroup's limit)" if of_cgroup is not None and of_cgroup <= usable else ""
     if usable < LITTLE_MEMORY_BYTES:
-        return Finding(
+        return CheckResult(
             "memory",
             Level.COSTS,
             f"{format_size(usable)}{where}: little can be staged ahead",
             "raise the limit, or give a smaller --staging and --ram 0",
         )
-    return Finding("memory", Level.OK, f"{format_size(usable)}{where}")
+    return CheckResult("memory", Level.OK, f"{format_size(usable)}{where}")
 
 
-def reclaim(machine: Machine) -> Finding:
+def reclaim(machine: Machine) -> CheckResult:
     """Whether something takes page cache back before it is needed: DAMON's proactive reclaim."""
     enabled = (machine.read("/sys/module/damon_reclaim/parameters/enabled") or "").strip()
     monitors = (machine.read("/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds") or "").strip()
     if enabled in ("Y", "1") or (monitors.isdigit() and int(monitors) > 0):
-        return Finding(
+        return CheckResult(
             "reclaim",
             Level.COSTS,
             "DAMON watches this machine's memory and may take staged pages back: some are staged twice",
             "as root: echo N > /sys/module/damon_reclaim/parameters/enabled",
         )
-    return Finding("reclaim", Level.OK, "nothing takes pages back early")
+    return CheckResult("reclaim", Level.OK, "nothing takes pages back early")
 
 
-def huge_pages(machine: Machine) -> Finding:
+def huge_pages(machine: Machine) -> CheckResult:
     """Whether memory files can have huge pages: the RAM class lies in them."""
     text = machine.read("/sys/kernel/mm/transparent_hugepage/shmem_enabled") or ""
     chosen = re.search(r"\[(\w+)\]", text)
     if chosen is None:
-        return Finding("huge pages", Level.OK, "this kernel has none for memory files")
-    return Finding("huge pages", Level.OK, f"for memory files: {chosen[1]} (mlfs works with any setting)")
+        return CheckResult("huge pages", Level.OK, "this kernel has none for memory files")
+    return CheckResult("huge pages", Level.OK, f"for memory files: {chosen[1]} (mlfs works with any setting)")
 
 
-def cache_directory(machine: Machine, directory: str) -> Finding:
+def cache_directory(machine: Machine, directory: str) -> CheckResult:
     """A directory for --ssd or --lmdb."""
     what, free = f"cache {directory}", machine.free_bytes(directory)
     if free is None:
-        return Finding(what, Level.COSTS, "is not there", f"mkdir -p {directory}")
+        return CheckResult(what, Level.COSTS, "is not there", f"mkdir -p {directory}")
     if not machine.is_writable(directory):
-        return Finding(what, Level.COSTS, "cannot be written by this user", "give another directory, or chmod it")
+        return CheckResult(what, Level.COSTS, "cannot be written by this user", "give another directory, or chmod it")
     if free < LITTLE_SPACE_BYTES:
-        return Finding(what, Level.COSTS, f"only {format_size(free)} are free", "free some space there")
-    return Finding(what, Level.OK, f"{format_size(free)} are free")
+        return CheckResult(what, Level.COSTS, f"only {format_size(free)} are free", "free some space there")
+    return CheckResult(what, Level.OK, f"{format_size(free)} are free")
 
 
-def clock(machine: Machine) -> Finding:
+def clock(machine: Machine) -> CheckResult:
     """Whether the clock is kept right. A file's modification time tells its versions apart, so nodes must agree."""
     kept = machine.clock_is_set()
     if kept is False:
-        return Finding(
+        return CheckResult(
             "clock",
             Level.COSTS,
             "nothing keeps it right: times in logs of several nodes do not fit together",
             "start an NTP client: apt install chrony",
         )
-    return Finding("clock", Level.OK, "is kept right" if kept else "the kernel does not say whether it is kept right")
+    return CheckResult(
+        "clock", Level.OK, "is kept right" if kept else "the kernel does not say whether it is kept right"
+    )
 
 
-def extras(machine: Machine) -> Iterator[Finding]:
+def extras(machine: Machine) -> Iterator[CheckResult]:
     """Libraries that mlfs does without, and what they add."""
     if machine.has_module("numba"):
-        yield Finding("numba", Level.OK, "is there: orders of unregistered jobs are searched at full speed")
+        yield CheckResult("numba", Level.OK, "is there: orders of unregistered jobs are searched at full speed")
     else:
-        yield Finding(
+        yield CheckResult(
             "numba",
             Level.COSTS,
             "is not there: the search for an unregistered job's order takes eight times as long",
@@ -209,19 +213,21 @@ def extras(machine: Machine) -> Iterator[Finding]:
         )
     launcher = machine.program("mpiexec") or machine.program("mpirun")
     if not machine.has_module("mpi4py"):
-        yield Finding(
+        yield CheckResult(
             "MPI",
             Level.COSTS,
             "mpi4py is not there: this node cannot share its cache with others (mlfs peers)",
             "pip install 'mlfs[mpi]', with an MPI library of the cluster or a wheel (mpich)",
         )
     elif launcher is None and machine.program("srun") is None:
-        yield Finding("MPI", Level.COSTS, "there is no mpiexec and no srun to start mlfs peers", "pip install mpich")
+        yield CheckResult(
+            "MPI", Level.COSTS, "there is no mpiexec and no srun to start mlfs peers", "pip install mpich"
+        )
     else:
-        yield Finding("MPI", Level.OK, f"mpi4py is there, and {launcher or machine.program('srun')}")
+        yield CheckResult("MPI", Level.OK, f"mpi4py is there, and {launcher or machine.program('srun')}")
 
 
-def source(path: str, mount: SourceMount | None, newest_s: float | None, now_s: float) -> Iterator[Finding]:
+def source(path: str, mount: SourceMount | None, newest_s: float | None, now_s: float) -> Iterator[CheckResult]:
     """The data set's file system.
 
     Args:
@@ -230,19 +236,21 @@ def source(path: str, mount: SourceMount | None, newest_s: float | None, now_s: 
     """
     what = f"source {path}"
     if newest_s is None:
-        yield Finding(what, Level.STOPS, "cannot be read", "see whether its file system is mounted, and your rights")
+        yield CheckResult(
+            what, Level.STOPS, "cannot be read", "see whether its file system is mounted, and your rights"
+        )
         return
     if mount is None:
-        yield Finding(what, Level.OK, "can be read")
+        yield CheckResult(what, Level.OK, "can be read")
     elif mount.fstype in IN_MEMORY:
-        yield Finding(
+        yield CheckResult(
             what, Level.COSTS, f"is in memory ({mount.fstype}): mlfs cannot make it faster", "read it without mlfs"
         )
     elif mount.fstype in NETWORK:
-        yield Finding(what, Level.OK, f"is on a network file system ({mount.fstype})")
+        yield CheckResult(what, Level.OK, f"is on a network file system ({mount.fstype})")
         if "sync" in mount.options or "noac" in mount.options:
             slow = "noac" if "noac" in mount.options else "sync"
-            yield Finding(
+            yield CheckResult(
                 what,
                 Level.COSTS,
                 f"is mounted with {slow}: each look at a file asks the server",
@@ -250,16 +258,18 @@ def source(path: str, mount: SourceMount | None, newest_s: float | None, now_s: 
             )
     elif mount.fstype == "fuse" or mount.fstype.startswith("fuse."):
         # A file system of the network (sshfs, goofys, rclone, JuiceFS) or of this machine (bindfs, mergerfs).
-        yield Finding(
+        yield CheckResult(
             what, Level.OK, f"is on a FUSE file system ({mount.fstype}), which does not say where its data lies"
         )
     else:
-        yield Finding(what, Level.OK, f"is on a local file system ({mount.fstype})")
+        yield CheckResult(what, Level.OK, f"is on a local file system ({mount.fstype})")
     if mount is not None and not mount.options & {"noatime", "relatime", "ro"}:
-        yield Finding(what, Level.COSTS, "is mounted with atime: each read writes a time stamp", "mount with noatime")
+        yield CheckResult(
+            what, Level.COSTS, "is mounted with atime: each read writes a time stamp", "mount with noatime"
+        )
     if newest_s > now_s + _NOBODY_WATCHES_S:
         ahead = newest_s - now_s
-        yield Finding(
+        yield CheckResult(
             what,
             Level.COSTS,
             f"was changed {ahead:,.0f} s in the future: its server's clock and this one differ",

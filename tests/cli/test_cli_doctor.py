@@ -11,7 +11,7 @@ import pytest
 
 from mlfs.cli import main as cli
 from mlfs.doctor import checks
-from mlfs.doctor.checks import Finding, Level, SourceMount
+from mlfs.doctor.checks import CheckResult, Level, SourceMount
 from mlfs.doctor.machine import Machine
 from mlfs.errors import ExitCode
 
@@ -102,7 +102,7 @@ WRONG: list[tuple[dict[str, Any], str, Level, str]] = [
 ]
 
 
-def looked_at(machine: Machine) -> list[Finding]:
+def looked_at(machine: Machine) -> list[CheckResult]:
     return list(checks.findings(machine, ["/scratch"]))
 
 

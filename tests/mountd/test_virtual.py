@@ -10,7 +10,7 @@ import trio
 from support.held import held_bytes
 
 from mountd.onlookers import Reader
-from mountd.virtual import LONGEST_LINE_BYTES, MOST_PENDING_BYTES, Answer, Path, VirtualFiles
+from mountd.virtual import LONGEST_LINE_BYTES, MOST_PENDING_BYTES, CommandAnswer, Path, VirtualFiles
 
 
 class Orders:
@@ -32,8 +32,8 @@ class Orders:
     async def text(self, path: Path, reader: Reader | None) -> bytes:
         return b""
 
-    async def command(self, line: bytes) -> Answer:
-        return Answer(b"", True)
+    async def command(self, line: bytes) -> CommandAnswer:
+        return CommandAnswer(b"", True)
 
 
 def test_a_look_up_lists_no_directory_as_a_job_has_a_million_epochs_and_as_many_ranks() -> None:
@@ -59,9 +59,9 @@ class Control(Orders):
     def has_file(self, path: Path) -> bool:
         return path == (b"control",)
 
-    async def command(self, line: bytes) -> Answer:
+    async def command(self, line: bytes) -> CommandAnswer:
         self.longest = max(self.longest, len(line))
-        return Answer(b"", True)
+        return CommandAnswer(b"", True)
 
 
 @pytest.mark.promise("input-bounded")
