@@ -172,8 +172,9 @@ class _Cluster:
         heard_s: when each has last said something. lost: those that do not answer, and since when. mute: those that
             answer, and whose servers say nothing though they are waited for.
         planner: the node that this one heeds. newest: the newest plan that it has told. begun: the last that has begun.
-        floor: a number that is taken already. outdone: whether another node has heard of a plan that this one has not
-            made and cannot tell about: new owners have to be found.
+        floor: a number that is taken already. views: how often others have seen nodes go for good or come back.
+        outdone: whether another node has heard of a plan that this one has not made and cannot tell about: new owners
+            have to be found.
         has: the plan of which the planner knows that this node has all that it is made for.
         adopted: the plan by which samples have owners. told, told_for: what this node held, and for which plan it told.
         got: what nodes have got while that plan was made; they own it, whomever the plan gives it to.
@@ -190,6 +191,7 @@ class _Cluster:
     newest: Round | None = None
     begun: Round | None = None
     floor: int = 0
+    views: int = 0
     outdone: bool = False
     fetched: _Fetched = field(default_factory=lambda: _Fetched(NO_PLAN))
     has: PlanId = NO_PLAN
@@ -399,7 +401,7 @@ class SharedPlan:
 
     def _follow(self, cluster: _Cluster) -> None:
         """Say to the planner of which plan this node has heard last, which has begun, and which says who owns what."""
-        cluster.tell({"follows": cluster.ids}, cluster.planner)
+        cluster.tell({"follows": cluster.ids, "views": self.view[0]}, cluster.planner)
 
     def _go_on(self) -> None:
         """Something has changed: make a plan, or another one, if this node is to make it and there has to be one."""
@@ -455,7 +457,8 @@ class SharedPlan:
         number = max(cluster.floor, cluster.ids[0].number) + 1
         said = Round(PlanId(number, own), Stage.COUNTING, target, 0, cluster.adopted)
         if begun is not None:
-            said = said._replace(views=begun.views + (begun.target.away != target.away), shared=begun.shared)
+            anew = cluster.outdone or begun.target.away != target.away
+            said = said._replace(views=max(begun.views, cluster.views) + anew, shared=begun.shared)
         members = replace(cluster.members, away=target.away)
         followed = {name: job for name, (_, job) in self._wanted.items() if job is not None}
         jobs = {name: job for name, job in followed.items() if is_counted(job.spec, members)}
@@ -549,6 +552,7 @@ class SharedPlan:
         if "follows" in value:
             theirs, ours = tuple(map(_id_of, value["follows"])), cluster.ids
             cluster.floor = max(cluster.floor, theirs[0].number)
+            cluster.views = max(cluster.views, int(value["views"]))
             later = theirs[0].number > ours[0].number or (theirs[0].number == ours[0].number and theirs[0] != ours[0])
             if later or (ours[0].by != cluster.members.own and theirs != ours):
                 cluster.outdone = True

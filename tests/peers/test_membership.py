@@ -54,7 +54,10 @@ def agent_of(cluster: MountedCluster, node: int) -> int:
     return peers["agent"] if peers is not None else 0
 
 
-def test_a_node_that_stays_lost_owns_nothing_and_comes_back_with_what_it_holds(source: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [0, 2], ids=["who plans for all", "another one"])
+def test_a_node_that_stays_lost_owns_nothing_and_comes_back_with_what_it_holds(
+    source: Path, tmp_path: Path, lost: int
+) -> None:
     with MountedCluster(source, 3, tmp_path / "nodes", "--ram", "64M", peer_timeout_s=0.8) as cluster:
         read_all(cluster.mounts, source)
 
@@ -63,13 +66,15 @@ def test_a_node_that_stays_lost_owns_nothing_and_comes_back_with_what_it_holds(s
             return count
 
         wait_until(lambda: sum(map(holds, range(3))) >= FILES, 20)  # what was read last is kept a moment later
-        assert (held := holds(2)) > FILES / 6
+        assert (held := holds(lost)) > FILES / 6
         before = sum(cluster.fetched("pfs"))
-        stopped = cluster.agents()[2]
+        stopped = cluster.agents()[lost]
         os.kill(stopped, signal.SIGSTOP)
-        there = cluster.mounts[:2]  # nobody asks anything of it, and still it is missed
-        wait_until(lambda: all((mount.status()["peers"] or {}).get("away") == [2] for mount in there), 60)
-        member = there[0].status()["peers"]["members"][2]
+        there = [
+            mount for node, mount in enumerate(cluster.mounts) if node != lost
+        ]  # nobody asks anything of it, and still it is missed
+        wait_until(lambda: all((mount.status()["peers"] or {}).get("away") == [lost] for mount in there), 60)
+        member = there[0].status()["peers"]["members"][lost]
         assert member["state"] == "lost"
         assert member["lost_s"] > 1
         before -= asked_in_vain(there)
