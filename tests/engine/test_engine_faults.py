@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import trio
 from fakes import given_job, running, simulate
 
+from mlfs.follow.evidence import Read
 from mlfs.measure.rates import Rates
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.config import Limits, PlaceInfo
@@ -25,11 +27,11 @@ class Listens:
         self.told = 0
         self.seen: list[int] = []
 
-    def opened(self, entry: int, process: int, parent: int) -> None:
+    def opened(self, opens: Sequence[Read]) -> None:
         self.told += 1
         if self.fails:
             raise ZeroDivisionError
-        self.seen.append(entry)
+        self.seen += [opened.sample for opened in opens]
 
     def installed(self, job: object) -> None:
         pass
