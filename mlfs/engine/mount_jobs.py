@@ -45,7 +45,7 @@ class Listener(Protocol):
 
 
 class MountJobs:
-    """See the module. It is what mlfs.explain installs jobs in (`mlfs.explain.port.Jobs`).
+    """See the module. mlfs.explain installs jobs in it (`mlfs.explain.port.Jobs`).
 
     Args:
         step: takes events for the scheduler. measure: have the scheduler know what places give by now.

@@ -106,7 +106,6 @@ TRANSITIONS: Final[dict[State, dict[Cause, State]]] = {
     State.HEIR: {
         Cause.PROVES: State.PROVED,
         Cause.PARENT_PROVES: State.KIN,
-        Cause.DOES_NOT_FIT: State.ON_TRIAL,
         Cause.OTHERS_COME_BACK: State.UNKNOWN,
         Cause.GOES_ASTRAY: State.STRANGER,
         Cause.WAS_NOT_THE_JOBS: State.STRANGER,
@@ -115,9 +114,7 @@ TRANSITIONS: Final[dict[State, dict[Cause, State]]] = {
         Cause.PROVES: State.PROVED,
         Cause.PARENT_PROVES: State.KIN,
         Cause.JOINS: State.UNKNOWN,
-        Cause.INHERITS: State.HEIR,
         Cause.NOTHING_FITS: State.STRANGER,
-        Cause.GOES_ASTRAY: State.STRANGER,
         Cause.WAS_NOT_THE_JOBS: State.STRANGER,
     },
     State.STRANGER: {
@@ -366,12 +363,12 @@ class Families:
 
     def are_the_jobs(self, process: int, parent: int, own: StreamMatcher) -> bool:
         """Whether the reads of a process are the job's for now, though it may not have proved itself."""
-        if not self.own or process in self.own or self._is_kin(process, parent):
+        if not self.own or process in self.own:
             return True
         family = self.family_of(process, parent)
         if family.state is State.HEIR and own.score.agreed - self._heir_since - self._heir_agreed >= PROVED_READS:
             family.move(Cause.OTHERS_COME_BACK)
-        return family.state is State.HEIR
+        return family.state is State.HEIR or self._is_kin(process, parent)
 
     def _is_kin(self, process: int, parent: int) -> bool:
         """Whether a process is kin of those that have proved themselves."""
@@ -381,12 +378,20 @@ class Families:
         is_kin = family.state is State.PROVED or family.state is State.KIN
         return is_kin or (process in self._parents and not family.key.alone)
 
-    def may_begin_a_rank(self, read: Read, own: StreamMatcher) -> bool:
-        """Whether a process of which nothing is known may begin to read for a rank that nobody reads for."""
-        if not self.own or self.is_apart(read.process, read.parent):
-            return False
-        vacant = any(self.is_vacant(index, own) for index in range(len(own.ranks)))
-        return vacant and own.fits(read.sample, read.process)
+    def takes(self, read: Read, own: StreamMatcher) -> bool:
+        """Whether a read of a process that has not proved itself counts for the job."""
+        if not self.own:
+            return True
+        family = self.family_of(read.process, read.parent)
+        fits = own.fits(read.sample, read.process)
+        if (
+            fits
+            and not family.is_apart
+            and any(self.is_vacant(rank_index, own) for rank_index in range(len(own.ranks)))
+        ):
+            return True  # it may begin to read for a rank that nobody reads for
+        doubtful = not read.parent and not fits and family.state is not State.HEIR
+        return not doubtful and self.are_the_jobs(read.process, read.parent, own)
 
     def is_vacant(self, rank_index: int, own: StreamMatcher) -> bool:
         """Whether nobody has proved to read for a rank."""
@@ -565,9 +570,10 @@ class Families:
                 continue  # chance: in an order that nobody knows, some reads of all processes seem to come as predicted
             if seen.parent:
                 self._keys[seen.process] = self.key_of(seen.process, seen.parent)._replace(alone=seen.process)
-            family = self._stranger(seen.process, seen.parent, Cause.GOES_ASTRAY)
-            family.count(seen.reads - family.reads)
-            found.append(family)
+            if not self.is_apart(seen.process, seen.parent):
+                family = self._stranger(seen.process, seen.parent, Cause.GOES_ASTRAY)
+                family.count(seen.reads)
+                found.append(family)
         return found
 
     def _own_read_beside(self, seen: Astray, history: Iterable[Open]) -> bool:
@@ -591,7 +597,7 @@ class Families:
     def keep_apart(self, process: int, parent: int) -> Family:
         """The family of a process that is no kin of the job's readers: on trial, if nothing was known of it."""
         family = self.family_of(process, parent)
-        if family.state is State.UNKNOWN or family.state is State.HEIR:
+        if family.state is State.UNKNOWN:
             family.begin(process)
             family.move(Cause.DOES_NOT_FIT)
         self._families.move_to_end(family.key)

@@ -236,9 +236,7 @@ class JobRun:
         came earlier: that nobody else reads now says nothing then.
         """
         readers, matcher = self.readers, self.matcher
-        doubtful = not read.parent and bool(readers.own) and not matcher.fits(read.sample, read.process)
-        is_kin = readers.are_the_jobs(read.process, read.parent, matcher)
-        if readers.may_begin_a_rank(read, matcher) or (is_kin and not doubtful):
+        if readers.takes(read, matcher):
             if self.held.hold(*read, matcher):
                 return NOTHING_YET
             return self._match_unproved(read) if readers.own else self._match_first(read)
