@@ -20,6 +20,7 @@ from mlfs.explain.hypothesis import JOB_NAME, Hypothesis, in_words
 from mlfs.explain.inferred_job import InferredJob
 from mlfs.explain.port import Jobs, load_epochs
 from mlfs.follow import evidence
+from mlfs.follow.families import State
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
@@ -63,7 +64,7 @@ class InferredJobs:
         found = None
         for inferred in self.in_force.values():
             readers = inferred.job.readers
-            if inferred.job.member[entry] and not readers.is_apart(process, parent):
+            if inferred.job.member[entry] and readers.kept_apart(process, parent) is None:
                 if process in readers.own:
                     return inferred
                 found = found or inferred
@@ -71,11 +72,13 @@ class InferredJobs:
 
     def is_plain_stranger(self, entry: int, process: int, parent: int) -> bool:
         """Whether the process walks the directories beside a job that reads them: `cp -r` is no other job."""
-        return any(inferred.job.readers.walks(process, parent) for inferred in self.reading(entry))
+        apart = (inferred.job.readers.kept_apart(process, parent) for inferred in self.reading(entry))
+        return any(family is not None and family.order.is_plain for family in apart)
 
     def is_on_trial(self, entry: int, process: int, parent: int) -> bool:
         """Whether a job reads this file to which the process may yet prove to belong: the worker of another rank."""
-        return any(inferred.job.readers.is_on_trial(process, parent) for inferred in self.reading(entry))
+        apart = (inferred.job.readers.kept_apart(process, parent) for inferred in self.reading(entry))
+        return any(family is not None and family.state is State.ON_TRIAL for family in apart)
 
     def shuffles(self, entry: int) -> bool:
         """Whether a job reads this file that does not walk the directories."""
@@ -99,7 +102,7 @@ class InferredJobs:
 
         def is_explained(process: int) -> bool:
             inside = self.reading(reads.firsts[process][0])
-            kept_apart = all(one.job.readers.is_apart(process, reads.parents[process]) for one in inside)
+            kept_apart = all(one.job.readers.kept_apart(process, reads.parents[process]) for one in inside)
             return process in by.firsts and not kept_apart
 
         return reads.of(lambda process: not is_explained(process))

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
@@ -133,6 +134,11 @@ class Key(NamedTuple):
     parent: int
     name: str
     alone: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether what one of its processes proves holds for others of the same parent and program."""
+        return bool(self.parent) and not self.alone
 
 
 NOBODYS = Key(0, "")
@@ -274,24 +280,16 @@ class Family:
         """It made these reads before all others that are kept."""
         self.earlier = deque([*reads, *self.earlier], maxlen=EARLIER_READS)
 
-    def count(self, reads: int) -> None:
-        """It has made so many more reads; below 0: these will be told once more."""
-        self.reads = max(0, self.reads + reads)
 
-    def begin_run(self) -> None:
-        """The job's script runs anew, and nobody has proved himself."""
-        self.trial, self.alone, self.last_read = None, None, 0
-
-
+@dataclass(slots=True)
 class Astray:
-    """Kin that has not proved itself: how it does, and how the others did meanwhile."""
+    """Kin that has not proved itself: how it does, and how many reads of others came as predicted until it began."""
 
-    __slots__ = ("agreed", "agreed_before", "parent", "process", "reads")
-
-    def __init__(self, process: int, parent: int, agreed_before: int) -> None:
-        self.process, self.parent = process, parent
-        self.reads = self.agreed = 0
-        self.agreed_before = agreed_before
+    process: int
+    parent: int
+    agreed_before: int
+    reads: int = 0
+    agreed: int = 0
 
 
 class Families:
@@ -321,7 +319,7 @@ class Families:
         anew._keys.update((process, key._replace(alone=0)) for process, key in self._keys.items())
         for key, family in self._families.items():
             if family.state is State.STRANGER:
-                family.begin_run()
+                family.trial, family.alone, family.last_read = None, None, 0
                 anew._families[key] = family
         return anew
 
@@ -350,7 +348,7 @@ class Families:
         key = self.key_of(process, parent)
         family = self._families.get(key)
         if family is None:
-            is_kin = parent in self.own and not key.alone
+            is_kin = key.is_whole and parent in self.own
             family = self._families[key] = Family(key, process, State.KIN if is_kin else State.UNKNOWN)
             self._forget_some()
         return family
@@ -376,7 +374,7 @@ class Families:
         if not parent:
             return not family.is_apart  # nobody knows: it has the benefit of the doubt
         is_kin = family.state is State.PROVED or family.state is State.KIN
-        return is_kin or (process in self._parents and not family.key.alone)
+        return is_kin or (family.key.is_whole and process in self._parents)
 
     def takes(self, read: Read, own: StreamMatcher) -> bool:
         """Whether a read of a process that has not proved itself counts for the job."""
@@ -384,12 +382,9 @@ class Families:
             return True
         family = self.family_of(read.process, read.parent)
         fits = own.fits(read.sample, read.process)
-        if (
-            fits
-            and not family.is_apart
-            and any(self.is_vacant(rank_index, own) for rank_index in range(len(own.ranks)))
-        ):
-            return True  # it may begin to read for a rank that nobody reads for
+        may_begin = fits and not family.is_apart
+        if may_begin and any(self.is_vacant(rank_index, own) for rank_index in range(len(own.ranks))):
+            return True  # as somebody may begin to read for a rank that nobody reads for
         doubtful = not read.parent and not fits and family.state is not State.HEIR
         return not doubtful and self.are_the_jobs(read.process, read.parent, own)
 
@@ -400,21 +395,8 @@ class Families:
                 self.own[process] = own.rank_of(process)
         return rank_index not in self.own.values()
 
-    def is_apart(self, process: int, parent: int) -> bool:
-        """Whether the reads of a process are kept apart from the job's."""
-        return self._kept_apart(process, parent) is not None
-
-    def is_on_trial(self, process: int, parent: int) -> bool:
-        """Whether the reads of a process are kept apart, and may yet prove to be the job's."""
-        family = self._kept_apart(process, parent)
-        return family is not None and family.state is State.ON_TRIAL
-
-    def walks(self, process: int, parent: int) -> bool:
-        """Whether a process is kept apart that reads in the order of the directories."""
-        family = self._kept_apart(process, parent)
-        return family is not None and family.order.is_plain
-
-    def _kept_apart(self, process: int, parent: int) -> Family | None:
+    def kept_apart(self, process: int, parent: int) -> Family | None:
+        """The family of a process whose reads are kept apart from the job's; None where they are not."""
         family = None if process in self.own else self._families.get(self.key_of(process, parent))
         return family if family is not None and family.is_apart else None
 
@@ -424,17 +406,17 @@ class Families:
         self._astray.pop(process, None)
         self.own[process] = rank_index
         _bound(self.own, REMEMBERED_PROCESSES)
-        if parent and family.state is not State.PROVED:
-            family.move(Cause.PROVES)
-        elif not parent and family.is_apart:  # nothing is known of the others that have no parent
-            family.move(Cause.JOINS)
         family.alone = None
-        if parent and not family.key.alone:
+        if family.key.is_whole:
+            if family.state is not State.PROVED:
+                family.move(Cause.PROVES)
             self._parents[parent] = None
             _bound(self._parents, REMEMBERED_PROCESSES)
+        elif family.is_apart:
+            family.move(Cause.JOINS)
         for other in self._families.values():
-            of_child = other.key.parent == process and not other.key.alone
-            if of_child and other.state is not State.KIN and other.state is not State.PROVED:
+            is_child = other.key.is_whole and other.key.parent == process
+            if is_child and other.state is not State.KIN and other.state is not State.PROVED:
                 other.move(Cause.PARENT_PROVES)
 
     def statistics(self) -> ReadersStatistics:
@@ -505,9 +487,9 @@ class Families:
 
     def seen_again(self, opened: Open) -> None:
         """A read that may have been counted as a stranger's will be told once more."""
-        family = self._kept_apart(opened.process, opened.parent)
-        if family is not None:
-            family.count(-1)
+        family = self.kept_apart(opened.process, opened.parent)
+        if family is not None and family.reads:
+            family.reads -= 1
 
     def note_strangers(self, opens: Iterable[Open]) -> list[Family]:
         """These reads turned out to be strangers'."""
@@ -570,9 +552,9 @@ class Families:
                 continue  # chance: in an order that nobody knows, some reads of all processes seem to come as predicted
             if seen.parent:
                 self._keys[seen.process] = self.key_of(seen.process, seen.parent)._replace(alone=seen.process)
-            if not self.is_apart(seen.process, seen.parent):
+            if self.kept_apart(seen.process, seen.parent) is None:
                 family = self._stranger(seen.process, seen.parent, Cause.GOES_ASTRAY)
-                family.count(seen.reads)
+                family.reads = seen.reads
                 found.append(family)
         return found
 

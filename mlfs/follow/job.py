@@ -7,9 +7,8 @@ The scheduler tells it of reads. The parts, in the order in which a read meets t
 job's?), `evaluation` (does the job evaluate?), `families` (is it a reader of the job's at all?), `HeldReads` (does it
 wait for an epoch's order?), `matching` (which position of which rank is it?), `loader_watch` (what does it tell of the
 loader?), `rival` (is something else true by now: was the script started again, or is it read as it was registered
-after all?), `local_ranks` (how far are the ranks?). Beside them
-`epochs_at_hand`, and for the status `findings`, `LateReads`, `BytesRead` and `RankRates`. The parts that have no module
-of their own stand below the job.
+after all?), `local_ranks` (how far are the ranks?). Beside them `epochs_at_hand`, and for the status `findings`,
+`LateReads`, `BytesRead` and `RankRates`. The parts that have no module of their own stand below the job.
 """
 
 from __future__ import annotations
@@ -327,11 +326,11 @@ class JobRun:
 
     def _propose(self, process: int, parent: int) -> None:
         """Proposes what the job's reads may be by now, as one was lost: there is one rival of each kind at a time."""
-        agreed = [seen for seen in self.score.history if seen.agrees]
-        is_kin = any(seen.process == process or (parent and seen.parent == parent) for seen in agreed)
         for claim, job in ((Claim.FROM_START, self), (Claim.AS_REGISTERED, self.registered)):
             matcher = None if job is None or claim in self._rivals else job._from_start(self.matcher)
             if matcher is not None:
+                agreed = (seen for seen in self.score.history if seen.agrees)
+                is_kin = any(seen.process == process or (parent and seen.parent == parent) for seen in agreed)
                 self._rivals[claim] = Rival(claim, matcher, of_family=False, is_kin=is_kin)
 
     def _another_leads(self, read: Read, match: Match | None) -> bool:
