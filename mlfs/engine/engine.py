@@ -60,6 +60,7 @@ from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import config
 from mlfs.plan.scheduler import events as e
+from mlfs.plan.scheduler.keeping import Plan
 from mlfs.plan.scheduler.routing import known_source
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.plan.scheduler.states import State
@@ -165,10 +166,7 @@ class Engine:
         self._lanes = Lanes(context, self.scheduler, self.fetcher, machine.cpu_clock, most_kept_bytes)
 
         # Jobs.
-        self._planner = Planner(
-            samples.sizes, lambda: self.scheduler.capacities_bytes, runner,
-            lambda plan: self._shared_plan.plan_made(plan),  # noqa: PLW0108 - made later
-        )  # fmt: skip
+        self._planner = Planner(samples.sizes, lambda: self.scheduler.capacities_bytes, runner, self._planned)
         self._jobs = MountJobs(
             self.manifest, self.scheduler, self._planner, self.counters, runner, clock, context.step,
             self._measure_places, *observers, machine.name_of,
@@ -247,6 +245,10 @@ class Engine:
         except Exception:  # a bug: it costs what the command is about, not the others
             log.exception("a command of the scheduler could not be carried out: %r", command)
             self.counters.error("driver_fault")
+
+    def _planned(self, plan: Plan | None) -> None:
+        """The planner has made a plan of what this node keeps."""
+        self._shared_plan.plan_made(plan)
 
     def _fetch(self, fetch: c.Fetch) -> None:
         (self._demand if fetch.waited_for else self._lanes).fetch(fetch)
