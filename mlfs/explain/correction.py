@@ -95,7 +95,8 @@ class RegisteredJob:
         self.wake()
         if self.job.score.agreement_of_last(LAST_OPENS) == 1.0:  # what the matcher knows of the loader is right
             self._loader = LearnedLoader(self.job.matcher.shape, self.job.matcher.lag)
-            self._take_back()
+            if len(self.job.score.history) >= LAST_OPENS:  # a few hits say nothing against what was found instead
+                self._take_back()
 
     def wake(self) -> None:
         """Have a search that waits look whether there is more to go by, or the job is gone."""
@@ -256,7 +257,7 @@ class RegisteredJob:
         slowest, fastest = job.ranks.current_epochs()
         first = min(progress.floor for progress in job.matcher.ranks) - job.epochs.timeline.base(slowest)
         found = await self._jobs.runner.run(
-            POOL, find_ranks, job.spec, job.streams, [list(family.waiting) for family in families],
+            POOL, find_ranks, job.spec, job.streams, [family.last_reads() for family in families],
             range(slowest, min(fastest + 2, job.spec.epochs)), max(0, first), len(job.member),
         )  # fmt: skip
         if found is None or not self._is_followed(job):
@@ -387,8 +388,8 @@ class RegisteredJob:
                 await load_epochs(self._jobs.runner, new)
                 continue
             # What threads read agrees within a wide bound, in another order too: then the job's own count says nothing.
-            rival = registered if matcher.shape.slack == 1 else None
-            match ruling(found, Fit(new.score.observed, new.score.agreed), further, rival):
+            comparable = registered if matcher.shape.slack == 1 else None
+            match ruling(found, Fit(new.score.observed, new.score.agreed), further, comparable):
                 case Ruling.INSTALL:
                     await self._install(found, new, opens, others)
                     return True

@@ -35,9 +35,8 @@ Keras included."""
 
 NEXT_EPOCH_BITS = 40
 """Of an epoch's first reads that choose among the explanations of the epoch before. Some hundred explanations and
-epochs
-are tried: 7 bits. Of the 33 that are left 20 would do for chance alone; but a wrong choice costs an epoch, and the
-    other 13 cost one or two reads."""
+epochs are tried: 7 bits. Of the 33 that are left 20 would do for chance alone; but a wrong choice costs an epoch, and
+the other 13 cost one or two reads."""
 
 
 def bits_of_distinct(n: int, reads: int) -> float:

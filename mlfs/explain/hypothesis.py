@@ -103,8 +103,9 @@ def ruling(found: Hypothesis, shown: Fit, further: Fit, registered: Fit | None) 
     """
     if found.origin is Origin.PLACE:  # no other of millions of orders begins so: further opens have nothing to add
         return Ruling.INSTALL if fits(*shown) else Ruling.REFUTED
-    if registered is not None and further.opens >= JUDGED_OPENS and further.fitting <= registered.fitting:
-        return Ruling.REGISTERED_STANDS
+    stands = registered is not None and fits(*registered) and further.fitting <= registered.fitting
+    if stands and further.opens >= JUDGED_OPENS:
+        return Ruling.REGISTERED_STANDS  # where neither predicts anything, neither stands
     if confirmed(*further):
         return Ruling.INSTALL
     return Ruling.REFUTED if further.opens >= MOST_FURTHER_OPENS else Ruling.WAITS

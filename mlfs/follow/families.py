@@ -276,6 +276,10 @@ class Family:
         self.reads += len(opens)
         self.processes = max(self.processes, len({seen.process for seen in opens}))
 
+    def last_reads(self) -> list[Read]:
+        """Those of its last reads that are kept, as many as a trial has: of the time before its trial, too."""
+        return [*self.earlier, *self.waiting][-TRIAL_READS:]
+
     def keep(self, reads: Iterable[Read]) -> None:
         """It made these reads before all others that are kept."""
         self.earlier = deque([*reads, *self.earlier], maxlen=EARLIER_READS)

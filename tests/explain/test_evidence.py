@@ -70,6 +70,8 @@ def test_there_is_one_list_of_popular_seeds() -> None:
         (Fit(12, 10), Fit(12, 3), Ruling.INSTALL),
         (Fit(12, 9), Fit(12, 3), Ruling.WAITS),
         (Fit(12, 10), Fit(12, 10), Ruling.REGISTERED_STANDS),  # the registered job was vouched for
+        (Fit(12, 0), Fit(12, 0), Ruling.WAITS),  # neither predicts anything
+        (Fit(12, 7), Fit(12, 9), Ruling.WAITS),
         (Fit(12, 10), None, Ruling.INSTALL),  # of threads: the registered job seems to predict any reads
         (Fit(MOST_FURTHER_OPENS, 48), Fit(MOST_FURTHER_OPENS, 40), Ruling.REFUTED),
     ],
