@@ -179,18 +179,14 @@ def test_the_plan_of_the_cluster_has_the_nodes_on_which_the_order_rests_as_owner
     rooms = tuple(tuple(node["keeps_bytes"]) for node in nodes)
     kept = order.kept.node >= 0
     assert 0.5 < kept.mean() < 1
-    for own in range(3):
-        plan = Members((0, 1, 2), own, rooms).plan(sizes, [readers], order.kept.node)
-        assert plan.owner is not None
-        owner = np.where(plan.classes >= 0, own, plan.owner)
-        assert (owner[kept] == order.kept.node[kept]).mean() > 0.99  # but for a sample at the edge of a node's room
+    owner = Members((0, 1, 2), 0, rooms).share(sizes, [readers], order.kept.node).owner
+    assert (owner[kept] == order.kept.node[kept]).mean() > 0.99  # but for a sample at the edge of a node's room
     # What a node holds already stays there; what a lost node was to keep is others'.
     held = np.full(900, -1, dtype=np.int16)
     held[:50] = 1
-    plan = Members((0, 1, 2), 0, rooms, away=(2,), holder=held).plan(sizes, [readers], order.kept.node)
-    assert plan.owner is not None
-    assert (plan.owner[:50] == 1).all()
-    assert not (plan.owner == 2).any()
+    owner = Members((0, 1, 2), 0, rooms, away=(2,)).share(sizes, [readers], order.kept.node, held).owner
+    assert (owner[:50] == 1).all()
+    assert not (owner == 2).any()
 
 
 def test_what_a_node_holds_already_comes_before_what_the_order_takes_it_to_keep() -> None:
@@ -199,9 +195,9 @@ def test_what_a_node_holds_already_comes_before_what_the_order_takes_it_to_keep(
     holder[50:90] = 1
     kept_at = np.where(np.arange(100) < 60, 1, -1).astype(np.int16)
     readers = np.ones((2, 100), dtype=np.uint8)
-    members = Members((0, 1), 1, ((0, 0), (40 * 4096, 0)), holder=holder)
-    plan = members.plan(np.full(100, 4096), [readers], kept_at)
-    assert np.flatnonzero(plan.classes >= 0).tolist() == list(range(50, 90))
+    members = Members((0, 1), 1, ((0, 0), (40 * 4096, 0)))
+    shares = members.share(np.full(100, 4096), [readers], kept_at, holder)
+    assert np.flatnonzero(shares.owner == 1).tolist() == list(range(50, 90))
 
 
 def test_a_served_order_without_nodes_is_refused_in_one_line() -> None:

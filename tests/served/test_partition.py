@@ -26,7 +26,7 @@ def test_what_a_node_holds_fills_its_classes_likewise() -> None:
     sizes, memory, disk = SIZES.copy(), N * PAGE_BYTES // 2, 2 * N * PAGE_BYTES
     sizes[3] = N * PAGE_BYTES
     holder = np.zeros(N, dtype=np.int16)
-    classes = Members((0, 1), 0, ((memory, disk), (0, 0)), holder=holder).plan(sizes, []).classes
+    classes = Members((0, 1), 0, ((memory, disk), (0, 0))).share(sizes, [], holder=holder).level
     assert classes[3] == 1, "it fits on the disk alone"
     assert (classes == 0).sum() == N // 2
     assert (classes >= 0).all()
