@@ -39,6 +39,8 @@ REACHES = (16, 64)
 # The right order explains more than this share of the steps whatever the loader does; what explains less and is no
 # chance either is the right order of another epoch in part, or padding.
 LEAST_SHARE = 0.4
+# Of two mistakes more is asked: where two runs read at once, so many registrations explain the reads of one of them.
+LEAST_SHARE_OF_A_PAIR = 0.6
 # Beyond so many samples whose order was computed, a search is no small one: it yields to everybody else.
 SMALL_SEARCH = 5_000_000
 # And beyond so many it ends: they take some 40 s of a core.
@@ -164,11 +166,12 @@ def find_correction(
             computed += len(streams.sample_ids)
             if was_small and computed > SMALL_SEARCH:
                 _yield_to_everybody()
-            begins_elsewhere = variant.epoch is not None or "start_step" in variant.changes
+            is_single = variant.mistakes == 1
+            begins_elsewhere = is_single and (variant.epoch is not None or "start_step" in variant.changes)
             if not begins_elsewhere and any(_agree(ids, registered) for registered in as_registered):
                 continue  # not what sets the script apart
             screened = _best_of(EpochIndex(epoch, 0, ids, n_entries), evidence)
-            if screened is None:
+            if screened is None or (not is_single and screened[0].share < LEAST_SHARE_OF_A_PAIR):
                 continue
             surplus = screened[0].bits - variant.mistakes * of_a_mistake - of_the_rest
             if best is None or surplus > best.surplus:

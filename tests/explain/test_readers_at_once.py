@@ -1,0 +1,189 @@
+"""A job with others at once: a scan before it, a second start, a stranger, an evaluation, a wrong registration. Drawn.
+
+The job that trains gets and keeps its agreement, and nothing is adopted that only somebody else shows.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from support.explaining import BATCH, FILES, FakeJobs, SearchInline, explaining, order_of, simulate
+
+from mlfs.follow.strangers_seen import in_words, strangers_to_all
+
+SHELL, OTHER_SHELL, MAIN, SECOND, STRANGER = 50, 60, 1000, 5000, 9000
+EPOCHS, SEED = 3, 5
+DRAWN = int(os.environ.get("MLFS_DRAWN", "8"))
+Opened = tuple[int, int, int]
+
+
+def training(order: list[int], main: int, shell: int, workers: int, epoch: int) -> Iterator[Opened]:
+    """(entry, process, parent) of an epoch: workers take batches in turn, and end with it."""
+    for at, entry in enumerate(order):
+        if workers:
+            yield entry, main + 1 + workers * epoch + at // BATCH % workers, main
+        else:
+            yield entry, main, shell
+
+
+async def read(jobs: FakeJobs, opened: Opened) -> bool:
+    """One open; whether it was predicted."""
+    before = {id(job): job.score.agreed for job in jobs.running.values()}
+    await jobs.read(*opened)
+    return any(job.score.agreed > before.get(id(job), job.score.agreed) for job in jobs.running.values())
+
+
+def judge(jobs: FakeJobs) -> None:
+    """What the engine does now and then."""
+    for job in jobs.running.values():
+        job.judge(0.0)
+
+
+# -- a scan of all files by the training process itself, before it trains
+
+# Reads of the first epoch until the job is followed: two batches of the scan may seem to be its own, and 32 reads show
+# that the script begins.
+AFTER_A_SCAN = 64
+
+
+@pytest.mark.parametrize("seed", range(DRAWN))
+@pytest.mark.promise("strangers")
+def test_a_scan_before_training_is_nothing_to_the_job(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlfs.explain.attempt.SeedSearch", SearchInline)
+    monkeypatch.setattr("mlfs.explain.words.FAR", 1 << 14)
+    rng = random.Random(f"scan {seed}")
+    workers, opens, share = rng.choice((0, 0, 1, 2, 4)), rng.choice((1, 2)), rng.choice((1.0, 1.0, 0.5))
+    fields: dict[str, Any] = {"seed": SEED, "sampler": rng.choice(("torch-distributed", "torch-random"))}
+
+    async def body() -> None:
+        async with explaining(tmp_path, infer=True, name_of=lambda _: "python", infer_s=0.02) as (jobs, _):
+            await jobs.register(name="train", **fields)
+            files = sorted(order_of(jobs.manifest, 0, **fields))
+            for entry in files[: int(share * FILES)]:
+                for _ in range(opens):
+                    await read(jobs, (entry, MAIN, SHELL))
+            judge(jobs)
+            for epoch in range(EPOCHS):
+                order = list(order_of(jobs.manifest, epoch, **fields))
+                predicted = [await read(jobs, opened) for opened in training(order, MAIN, SHELL, workers, epoch)]
+                judge(jobs)
+                assert predicted.count(False) <= (AFTER_A_SCAN if not epoch else FILES // 20), (epoch, workers, opens)
+            job = jobs.running["train"]
+            assert (job.spec.start_epoch, job.spec.sampler) == (0, fields["sampler"])
+            assert job.score.agreement_of_last(FILES) == 1.0
+
+    simulate(body)
+
+
+# -- the same script, started twice
+
+
+@pytest.mark.parametrize("seed", range(DRAWN))
+@pytest.mark.promise("strangers")
+def test_the_same_script_started_twice_is_called_so(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(f"twice {seed}")
+    workers, begun = rng.randint(0, 4), rng.choice((30, 100, 300, 450))
+    shell, pace = rng.choice((SHELL, OTHER_SHELL)), rng.choice((0.7, 1.0))
+
+    async def body() -> None:
+        async with explaining(tmp_path, infer=True, name_of=lambda _: "python") as (jobs, _):
+            await jobs.register(name="train", seed=SEED)
+            orders = [list(order_of(jobs.manifest, epoch, seed=SEED)) for epoch in range(EPOCHS)]
+            runs = [
+                (opened for epoch in range(EPOCHS) for opened in training(orders[epoch], main, of, workers, epoch))
+                for main, of in ((MAIN, SHELL), (SECOND, shell))
+            ]
+            missed, owed = 0, 0.0
+            for number, opened in enumerate(runs[0]):
+                missed += not await read(jobs, opened)
+                owed += pace * (number >= begun)
+                while owed >= 1 and (again := next(runs[1], None)) is not None:
+                    owed -= 1
+                    await read(jobs, again)
+                if number % 64 == 0:
+                    judge(jobs)
+            (job,) = jobs.running.values()
+            (stranger,) = strangers_to_all([job.statistics()])
+            assert "as the same script would that was started twice" in in_words(stranger)
+            assert missed <= 16
+            assert not job.findings.known
+
+    simulate(body)
+
+
+# -- several of these at once
+
+
+class AtOnce(NamedTuple):
+    """Who reads beside a job, and what of its registration is wrong.
+
+    Attributes:
+        second: reads of the job before the script is started a second time, -1 for never. stranger: the same.
+        evaluates: after each epoch.
+    """
+
+    registered: dict[str, Any]
+    workers: int
+    second: int
+    stranger: int
+    evaluates: bool
+    resumed: int
+
+
+def drawn_at_once(seed: int) -> AtOnce:
+    """Two to four of the five."""
+    rng = random.Random(f"at once {seed}")
+    kinds = rng.sample(("wrong", "second", "stranger", "evaluation", "resume"), rng.randint(2, 4))
+    return AtOnce(
+        rng.choice(({"seed": 42}, {"set_epoch": False}, {"shuffle": False})) if "wrong" in kinds else {},
+        rng.choice((0, 2)), rng.choice((100, 700)) if "second" in kinds else -1,
+        rng.choice((0, 300)) if "stranger" in kinds else -1, "evaluation" in kinds, 2 if "resume" in kinds else 0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(DRAWN))
+@pytest.mark.promise("strangers")
+def test_several_at_once_cost_a_job_no_more_than_each(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlfs.explain.attempt.SeedSearch", SearchInline)
+    drawn = drawn_at_once(seed)
+
+    def run(orders: list[list[int]], main: int, shell: int, files: list[int]) -> Iterator[tuple[int, Opened]]:
+        """(epoch, open); -1 for an evaluation."""
+        for epoch, order in enumerate(orders):
+            yield from ((epoch, opened) for opened in training(order, main, shell, drawn.workers, epoch))
+            yield from ((-1, (entry, main, shell)) for entry in files if drawn.evaluates)
+
+    async def body() -> None:
+        def name_of(process: int) -> str:
+            return "cp" if process >= STRANGER else "python"
+
+        async with explaining(tmp_path, infer=True, name_of=name_of, infer_s=0.02) as (jobs, _):
+            await jobs.register(name="train", **{"seed": SEED, "epochs": 9} | drawn.registered)
+            orders = [list(order_of(jobs.manifest, drawn.resumed + epoch, seed=SEED, epochs=9)) for epoch in range(3)]
+            files, missed, number = jobs.manifest.files.tolist(), [0] * 3, 0
+            second = run(orders, SECOND, OTHER_SHELL, files) if drawn.second >= 0 else iter(())
+            stranger = iter(files if drawn.stranger >= 0 else [])
+            for number, (epoch, opened) in enumerate(run(orders, MAIN, SHELL, files)):
+                predicted = await read(jobs, opened)
+                if epoch >= 0:
+                    missed[epoch] += not predicted
+                if number >= drawn.second >= 0 and (again := next(second, None)) is not None:
+                    await read(jobs, again[1])
+                if number >= drawn.stranger >= 0 and (entry := next(stranger, None)) is not None:
+                    await read(jobs, (entry, STRANGER, OTHER_SHELL))
+                if number % 64 == 0:
+                    judge(jobs)
+            assert missed[0] <= FILES // 5, (drawn, missed)
+            assert missed[1] <= FILES // 10, (drawn, missed)
+            assert missed[2] <= FILES // 20, (drawn, missed)
+
+    simulate(body)
