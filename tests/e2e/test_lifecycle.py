@@ -198,7 +198,8 @@ def test_with_a_full_disk_for_index_and_log_it_serves(tmp_path: Path) -> None:
             mount.unmount()
             assert nothing_left(mount)
     finally:
-        subprocess.run(["umount", cache], check=True)
+        # What a process had open that has just ended keeps the file system busy for a moment.
+        assert wait_until(lambda: not subprocess.run(["umount", cache], check=False).returncode)
 
 
 # -- ends

@@ -21,8 +21,9 @@ from support.trees import content
 PAGE, READAHEAD = 4096, 128 << 10
 SIZES = [0, 1, 2, 1000, 70_000, 5 << 20]
 SIZES += [edge + delta for edge in (PAGE, 3 * PAGE, READAHEAD, 2 * READAHEAD) for delta in (-1, 0, 1)]
+# hypothesis draws constants of the code, too: the name of the control directory, which hides what is called so.
 NAMES = st.binary(min_size=1, max_size=24).filter(
-    lambda name: name not in (b".", b"..") and not set(name) & set(b"/\0")
+    lambda name: name not in (b".", b"..", b".mlfs") and not set(name) & set(b"/\0")
 )
 TREES = st.dictionaries(NAMES, st.dictionaries(NAMES, st.sampled_from(SIZES), max_size=4), min_size=1, max_size=3)
 POSITIONS = st.sampled_from([0, 1, PAGE - 1, PAGE, READAHEAD - 1, READAHEAD, 70_000, (5 << 20) - 1, 5 << 20, 6 << 20])

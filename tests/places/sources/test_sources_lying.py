@@ -90,10 +90,10 @@ def test_no_file_is_cut_and_none_is_padded_whatever_its_size_says(lying: LyingSo
                 assert opened.read(0, 10_000) == content(name, 5000)
                 assert opened.read(4990, 100) == content(name, 5000)[4990:]
                 assert opened.read(9000, 100) == b""
-        assert source.statistics().unsized == len(NAMES)
+        assert source.statistics().unsized_files == len(NAMES)
         lying.truth(NAMES[1])
         source.open(manifest.find(NAMES[1].encode())).close()
-        assert source.statistics().unsized == len(NAMES) - 1
+        assert source.statistics().unsized_files == len(NAMES) - 1
     os.close(fd)
 
 
