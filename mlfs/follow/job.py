@@ -188,14 +188,14 @@ class JobRun:
     # -- reads
 
     def observe(
-        self, sample: int, process: int, parent: int, at_s: float = UNTIMED, others: Iterable[JobRun] = ()
+        self, sample: int, process: int, parent: int, at_s: float = UNTIMED, others: Sequence[JobRun] = ()
     ) -> Seen:
         """Record a read of one of the job's samples, and when it came.
 
         If it fits nothing, and an epoch that it may belong to is being computed, it is held (see `release_held`).
         Reads of a process that surely reads for another job count for nothing, nor do those of a stranger.
         """
-        sharing = [other.matcher for other in others if other.member[sample]]
+        sharing = [other.matcher for other in others if other.member[sample]] if others else ()
         named = process != NAMELESS
         if not named and not self.nameless.are_the_jobs(sample, self.matcher, self.readers, sharing):
             return APART
@@ -204,7 +204,7 @@ class JobRun:
         known = named and bool(self.readers.own)
         own = known and process in self.readers.own
         fits = known and self.matcher.fits(sample, process)
-        if own and fits and not self.evaluation.may_come and not self.held:
+        if own and fits and not self.evaluation.may_come and not self.held.reads:
             return self._match(sample, process, parent, at_s)  # nearly always
         departs = known and not (fits or self.held.may_hold)
         if (named and self.evaluation.may_come) or departs:
@@ -455,7 +455,7 @@ class JobRun:
         self.held.rank_came_to(frontier)
         return Seen(match, given)
 
-    def release_held(self, others: Iterable[JobRun] = ()) -> list[Seen]:
+    def release_held(self, others: Sequence[JobRun] = ()) -> list[Seen]:
         """An epoch's order is known, or cannot be known: match the reads that waited for it."""
         return [self.observe(*read, others) for read in self.held.release()]
 
@@ -613,30 +613,30 @@ class HeldReads:
     that epoch is not at hand yet, such a read fits nothing: matched at once, it would count as wrongly predicted. So a
     read that fits nothing waits while a rank is near the end of what is at hand, and all reads after it wait with it,
     because they are matched in their order.
+
+    Attributes:
+        reads: those that wait. Others may look whether there are any: each read of a job does.
     """
 
     def __init__(self, epochs: EpochsAtHand) -> None:
         self._epochs = epochs
-        self._reads: deque[HeldRead] = deque()
+        self.reads: deque[HeldRead] = deque()
         self._near_end = True  # a rank may come to the end of what is at hand with its next reads
         self._near_from = 0  # the position from which on a rank is near it
-
-    def __len__(self) -> int:
-        return len(self._reads)
 
     @property
     def may_hold(self) -> bool:
         """Whether a read that fits nothing waits, as it may be of an epoch whose order is not at hand."""
-        return bool(self._reads) or (self._near_end and self._epochs.next_may_come)
+        return bool(self.reads) or (self._near_end and self._epochs.next_may_come)
 
     def hold(self, sample: int, process: int, parent: int, at_s: float, matcher: StreamMatcher) -> bool:
         """Whether a read waits. If so it is kept until `release`."""
-        if not self._reads:
+        if not self.reads:
             if not self.may_hold or matcher.fits(sample, process):
                 return False
-        elif len(self._reads) >= MOST_HELD:
+        elif len(self.reads) >= MOST_HELD:
             return False
-        self._reads.append((sample, process, parent, at_s))
+        self.reads.append((sample, process, parent, at_s))
         return True
 
     def rank_came_to(self, frontier: int) -> None:
@@ -655,8 +655,8 @@ class HeldReads:
 
     def release(self) -> list[HeldRead]:
         """The reads that waited; they wait no more."""
-        released = list(self._reads)
-        self._reads.clear()
+        released = list(self.reads)
+        self.reads.clear()
         return released
 
 

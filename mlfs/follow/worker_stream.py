@@ -143,5 +143,7 @@ class WorkerStream:
             if ends or entry >= 0:
                 break
             turn += 1
-        self.turn, self._offset, self._batch_left = turn, offset, batch - within
+        self.turn, self._offset = turn, offset
+        # The only worker reads one batch behind the other, as if all were one.
+        self._batch_left = self._length if workers == 1 else batch - within
         self.next_entry, self.next_position = entry, self.index.base + offset

@@ -80,7 +80,7 @@ def test_an_epoch_whose_order_cannot_be_computed_is_not_asked_for_again() -> Non
     assert job.missing_epochs() == []
     assert None not in read(job, 0)
     assert read(job, 1, stop=4) == [None] * 4  # they don't wait: nothing comes
-    assert not job.held
+    assert not job.held.reads
 
 
 def test_a_read_of_an_epoch_that_is_being_computed_is_no_evaluations() -> None:
@@ -90,7 +90,7 @@ def test_a_read_of_an_epoch_that_is_being_computed_is_no_evaluations() -> None:
     job.epochs.asked(1)
     read(job, 0, stop=N - 100)
     assert job.observe(int(job.streams.epoch_ids(1, 0)[0]), 101, 7).match is None
-    assert len(job.held) == 1
+    assert len(job.held.reads) == 1
     assert not job.evaluation.may_come
 
 
@@ -100,11 +100,11 @@ def test_reads_of_an_epoch_that_is_being_computed_wait_and_are_matched_in_their_
     job.epochs.asked(1)
     read(job, 0)
     assert read(job, 1, stop=20) == [None] * 20
-    assert len(job.held) == 20
+    assert len(job.held.reads) == 20
     assert job.observed == N
     job.add_epoch(job.load_epoch(1))
     assert [seen.match for seen in job.release_held()] == [Match(0, N + at) for at in range(20)]
-    assert not job.held
+    assert not job.held.reads
     assert job.score.agreed == job.observed == N + 20
 
 

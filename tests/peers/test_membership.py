@@ -49,6 +49,12 @@ def asked_in_vain(mounts: Iterable[MlfsMount]) -> int:
     return sum(mount.status()["peers"]["missed"] for mount in mounts)
 
 
+def plan_of(cluster: MountedCluster, node: int) -> str:
+    """The plan by which a node shares samples with the others."""
+    peers = cluster.peers(node)
+    return peers["members"][node]["plan"] if peers is not None else ""
+
+
 def agent_of(cluster: MountedCluster, node: int) -> int:
     peers = cluster.peers(node)
     return peers["agent"] if peers is not None else 0
@@ -130,6 +136,7 @@ def test_an_agent_takes_the_place_of_one_that_is_still_there(source: Path, tmp_p
             before = [peers["agent"] for peers in map(cluster.peers, (0, 1)) if peers is not None]
             cluster.start()
             wait_until(lambda: cluster.joined() and all(agent_of(cluster, node) not in before for node in (0, 1)), 60)
+            wait_until(lambda: all(plan_of(cluster, node) == "by hash" for node in (0, 1)), 60)
             read_all(cluster.mounts, source)
             assert sum(cluster.fetched("pfs")) == FILES
         finally:
