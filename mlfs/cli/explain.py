@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import sys
+from array import array
 from typing import TYPE_CHECKING, Any
 
 from mlfs.cli.job_flags import add_job_flags
@@ -17,16 +18,19 @@ from mlfs.cli.parser import whole
 from mlfs.cli.progress import Progress
 from mlfs.cli.register import add_origin_flags, job_fields
 from mlfs.cli.tree import job_streams
-from mlfs.errors import ConfigError, ExitCode, MlfsError
+from mlfs.errors import ConfigError, ExitCode, JobError, MlfsError
 from mlfs.job import JobSpec, parse_job
 from mlfs.user_input import read_lines, shortened
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from mlfs.explain.compositions import Fields
     from mlfs.orders.streams import JobStreams
     from mlfs.tree.manifest import Manifest
 
 MOST_LINES = 1 << 26
+_MOST_DIGITS = 18  # of a number that no data set reaches
 _EPILOG = """\
 examples:
   mlfs explain /data/imagenet read.txt
@@ -62,6 +66,10 @@ def run(args: argparse.Namespace) -> int:
     from mlfs.explain.compositions import FEWEST_READS, explaining
 
     known = job_fields(args, os.environ)
+    world = parse_job({"epochs": 1, **{name: known[name] for name in ("world_size",) if name in known}}).world_size
+    if args.rank >= world:
+        hint = "they count from 0; or give --world-size"
+        raise JobError(f"--rank is {args.rank}, must be 0 to {world - 1}: the job has {world} ranks", hint, "--rank")
     fields: dict[str, Any] = {"epochs": 1, "ranks": [0]} | {
         name: known[name] for name in ("root", "layout", "extensions", "pattern", "manifest_file", "split", "part",
                                        "split_seed", "split_by") if name in known
@@ -76,11 +84,8 @@ def run(args: argparse.Namespace) -> int:
         for trial in explaining(epochs, n, known, args.rank):
             found, tried = found + trial.found, trial.number
             progress.update({"phase": f"trying orders: {trial.number:,} of {trial.of:,}"})
-    jobs = [{name: value for name, value in job.items() if known.get(name, value) == value} for job in found]
-    for job in jobs:
-        for name in ("name", "epochs", *(("dealing",) if known.get("world_size", 1) == 1 else ())):
-            if name not in known:
-                job.pop(name, None)
+    unsaid = {"name", "epochs", "dealing"} if world == 1 else {"name", "epochs"}
+    jobs = [{name: value for name, value in job.items() if name in known or name not in unsaid} for job in found]
     if args.json:
         print(json.dumps(jobs))
     elif jobs:
@@ -91,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-def _say(jobs: list[Fields], epochs: list[list[int]]) -> None:
+def _say(jobs: list[Fields], epochs: list[array[int]]) -> None:
     from mlfs.follow.sentences import flags_of
     from mlfs.job.parse import COMPOSED
 
@@ -105,25 +110,27 @@ def _say(jobs: list[Fields], epochs: list[list[int]]) -> None:
         print("a second epoch, after an empty line, tells which of them it is", file=sys.stderr)
 
 
-def _epochs(path: str, source: str, streams: JobStreams, manifest: Manifest) -> list[list[int]]:
+def _epochs(path: str, source: str, streams: JobStreams, manifest: Manifest) -> list[array[int]]:
     """The dataset indices that the file has, by epoch."""
-    index_of = {
-        int(entry): index for index, entry in enumerate(streams.sample_ids.reshape(len(streams.sample_ids), -1)[:, 0])
-    }
+    import numpy as np
+
+    n, first = len(streams.sample_ids), streams.sample_ids.reshape(len(streams.sample_ids), -1)[:, 0]
+    index_of = np.full(len(manifest.mode), -1, dtype=np.int64)
+    index_of[first[first >= 0]] = np.flatnonzero(first >= 0)
     top = os.fsencode(os.path.abspath(source)) + b"/"
     root = os.fsencode(streams.spec.root)
-    epochs: list[list[int]] = [[]]
+    epochs = [array("q")]
     try:
         with open(path, "rb") if path != "-" else open(os.dup(0), "rb") as file:
             for number, line in enumerate(read_lines(file, MOST_LINES), 1):
                 said = line.rstrip(b"\r\n")
                 if not said:
-                    epochs.append([])
+                    epochs.append(array("q"))
                     continue
                 index = _index(said, top, root, index_of, manifest)
-                if not 0 <= index < len(index_of):
+                if not 0 <= index < n:
                     shown = shortened(repr(os.fsdecode(said)))
-                    hint = f"paths below {source}, or indices below {len(index_of)}; is --root or --layout another?"
+                    hint = f"paths below {source}, or indices below {n}; is --root or --layout another?"
                     raise ConfigError(f"{path}, line {number}: {shown} is no sample of the data set", hint)
                 epochs[-1].append(index)
     except OSError as error:
@@ -133,9 +140,10 @@ def _epochs(path: str, source: str, streams: JobStreams, manifest: Manifest) -> 
     return [epoch for epoch in epochs if epoch]
 
 
-def _index(said: bytes, top: bytes, root: bytes, index_of: dict[int, int], manifest: Manifest) -> int:
+def _index(said: bytes, top: bytes, root: bytes, index_of: npt.NDArray[Any], manifest: Manifest) -> int:
     """The dataset index that a line says; -1 for none."""
     if said.isdigit():
-        return int(said)
+        return int(said[:_MOST_DIGITS])
     relative = said[len(top) :] if said.startswith(top) else b"/".join(part for part in (root, said) if part)
-    return index_of.get(manifest.find(os.path.normpath(relative)), -1)
+    entry = manifest.find(os.path.normpath(relative))
+    return int(index_of[entry]) if entry >= 0 else -1

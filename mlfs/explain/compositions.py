@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from mlfs.errors import JobError
 from mlfs.explain.popular import POPULAR_SEEDS
 from mlfs.job import parse_job
@@ -81,7 +83,7 @@ def explaining(epochs: Sequence[Sequence[int]], n: int, known: Mapping[str, Any]
     seeds = [known["seed"]] if "seed" in known else list(POPULAR_SEEDS)
     found = False
     for number, seed in enumerate(seeds):
-        groups = list(_alike(known, len(epochs[0]), seed))
+        groups = list(_alike(known, n, len(epochs[0]), seed))
         for at, group in enumerate(groups, 1):
             begins = _gives(group[0], epochs[:1], n, rank)
             fit = [one for one in group if _gives(one, epochs, n, rank)] if begins else []
@@ -91,7 +93,7 @@ def explaining(epochs: Sequence[Sequence[int]], n: int, known: Mapping[str, Any]
             return  # what fits by another seed as well fits by chance
 
 
-def _alike(known: Mapping[str, Any], count: int, seed: int) -> Iterator[list[Fields]]:
+def _alike(known: Mapping[str, Any], n: int, count: int, seed: int) -> Iterator[list[Fields]]:
     """Jobs with one first epoch each."""
     common = {"name": "explained", **known, "seed": seed}
     common["epochs"] = max(int(known.get("epochs", 0)), _EPOCHS)
@@ -114,20 +116,21 @@ def _alike(known: Mapping[str, Any], count: int, seed: int) -> Iterator[list[Fie
         for seedings in ([[known["seeding"]]] if "seeding" in known else _SEEDINGS[generator])
     ]
     for generator, dealing, draws, seedings in beginnings:
-        group = []
-        for draw, seeding in product(draws, seedings):
-            fields = {"sampler": COMPOSED, "generator": generator, "dealing": dealing, "draw": draw, "seeding": seeding}
-            if draw in ("sample", "with-replacement"):
-                fields["num_samples"] = known.get("num_samples", count)
-            group.append(common | fields)
-        yield group
+        # What was printed may be an epoch's beginning or all of it, and how many are drawn changes some draws.
+        drawn = [n, count] if draws[0] in ("sample", "with-replacement") and count != n else [n]
+        for number in [known["num_samples"]] if "num_samples" in known else drawn:
+            fields = common | {"sampler": COMPOSED, "generator": generator, "dealing": dealing}
+            if number != n or "num_samples" in known or draws[0] == "with-replacement":
+                fields["num_samples"] = number
+            yield [fields | {"draw": draw, "seeding": seeding} for draw, seeding in product(draws, seedings)]
 
 
 def _gives(fields: Fields, epochs: Sequence[Sequence[int]], n: int, rank: int) -> bool:
     """Whether a job gives what was read; not what is no job, or none of so many samples."""
     try:
         order = build_order(parse_job(fields), n)
-        streams = [order.rank_stream(epoch, rank)[: len(reads)].tolist() for epoch, reads in enumerate(epochs)]
+        return all(
+            np.array_equal(order.rank_stream(epoch, rank)[: len(reads)], reads) for epoch, reads in enumerate(epochs)
+        )
     except JobError:
         return False
-    return streams == [list(reads) for reads in epochs]

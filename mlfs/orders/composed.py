@@ -21,7 +21,7 @@ from mlfs.orders.deal import DEALINGS
 from mlfs.orders.draws import Draws, Kind
 from mlfs.orders.generators import LIBRARIES, Generator
 from mlfs.orders.jax_keys import JaxGenerator
-from mlfs.orders.order import Indices, Resolve
+from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
 from mlfs.orders.permutation import TORCH_32BIT_LIMIT
 from mlfs.orders.seeding import OF_KEYS, RULES, Seeding, seeding_of
 from mlfs.orders.shuffle import MOST_ELEMENTS
@@ -29,8 +29,9 @@ from mlfs.orders.shuffle import MOST_ELEMENTS
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
 
-# Ranks of which each draws for itself: an epoch of all of them stays at hand while they read it.
-_MOST_DRAWING: Final = 1024
+# Where each rank draws for itself, what the last ranks have drawn stays at hand, within this much memory.
+_DRAWN_BYTES: Final = 256 << 20
+_BYTES_A_SAMPLE: Final = 4 * (EPOCHS_KEPT + 1)
 
 
 class Parts(NamedTuple):
@@ -65,7 +66,9 @@ class Composition:
         check(parts, spec, n_samples)
         self._parts, self._spec, self._n = parts, spec, n_samples
         self._dealing = DEALINGS[parts.dealing]
-        self._draws_of = lru_cache(maxsize=_MOST_DRAWING)(self._make_draws)
+        drawn = -(-n_samples // spec.world_size) if parts.shard_first else n_samples
+        most = max(1, _DRAWN_BYTES // max(1, drawn * _BYTES_A_SAMPLE))
+        self._draws_of = lru_cache(maxsize=most)(self._make_draws)
 
     def stream_length(self, epoch: int) -> int:
         """Samples of the rank that reads most, the same in every epoch."""
@@ -143,6 +146,12 @@ def check(parts: Parts, spec: JobSpec, n_samples: int) -> None:
         allowed = f"{low} or more" if high is None else f"{low} to {high}"
         message = f'job field "seed" is {spec.seed}, must be {allowed} for the sampler "{spec.sampler}"'
         raise JobError(message, f"the generator {parts.generator} takes no other", "seed")
+    if seeding.rule == "linear" and low is not None:
+        ends = [(epoch, rank) for epoch in (0, spec.epochs - 1) for rank in (0, spec.world_size - 1)]
+        least = min(seeding.number(spec.seed, *end) for end in ends)
+        if least < low:
+            hint = f"the generator {parts.generator} takes {low} or more, and gets {least}"
+            raise JobError(f'job field "seeding" gives a seed of {least}', hint, "seeding")
     if library.has_keys != (seeding.rule in ("fold-in", "split")) and seeding.rule not in ("same", "linear"):
         right = f"one of {', '.join(OF_KEYS)}, or such as seed+epoch" if library.has_keys else "goes-on, or seed+epoch"
         why = "draws by keys, which no draw changes" if library.has_keys else "has no keys"

@@ -15,7 +15,7 @@ same state, and so does its copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
@@ -26,11 +26,13 @@ from mlfs.orders.order import Indices
 from mlfs.orders.permutation import next_randperm
 from mlfs.orders.python_mt import PythonGenerator
 from mlfs.orders.shuffle import Permutation
+from mlfs.orders.stopping import stop_if_asked
 
 Seed = int | tuple[int, int]
 """A number, or numpy's sequence of a seed and an epoch."""
 
 _WORD: Final = 1 << 32
+_SKIPPED_AT_ONCE: Final = 1 << 18
 
 
 class Shuffler(Protocol):
@@ -61,6 +63,13 @@ def shuffled(generator: Shuffler, n: int) -> Permutation:
     values = np.arange(n, dtype=np.int32)
     generator.shuffle(values)
     return values
+
+
+def _portions(words: int) -> Iterator[int]:
+    """Words in portions that need little memory; between two of them a computation that nobody waits for ends."""
+    for start in range(0, words, _SKIPPED_AT_ONCE):
+        stop_if_asked()
+        yield min(_SKIPPED_AT_ONCE, words - start)
 
 
 class _Torch:
@@ -114,7 +123,8 @@ class _Numpy:
 
     def skip(self, words: int, /) -> None:
         """Pass over words: the generator has 64 bits, and draws of 32 take them in pairs."""
-        self._rng.integers(_WORD, size=words, dtype=np.uint32)
+        for count in _portions(words):
+            self._rng.integers(_WORD, size=count, dtype=np.uint32)
 
 
 class _NumpyLegacy:
@@ -141,7 +151,8 @@ class _NumpyLegacy:
 
     def skip(self, words: int, /) -> None:
         """Pass over words."""
-        self._rng.randint(0, _WORD, words, dtype=np.uint32)
+        for count in _portions(words):
+            self._rng.randint(0, _WORD, count, dtype=np.uint32)
 
 
 class Library(NamedTuple):

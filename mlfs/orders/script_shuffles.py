@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mlfs.orders.composed import Composition, Parts
+from mlfs.orders.draws import Kind
 from mlfs.orders.order import Resolve
 from mlfs.orders.seeding import Seeding
 
@@ -28,28 +29,23 @@ if TYPE_CHECKING:
 _GOES_ON: Final = Seeding("goes-on")
 _SAME: Final = Seeding("same")
 _RESEEDED: Final = Seeding("linear", seed=1, epoch=1)
+_IN_PLACE: Final[Kind] = "shuffle"
+_SORTED: Final[Kind] = "permutation"
 
 
 def numpy_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
     """numpy.random.Generator, or with "legacy" the older RandomState, which numpy.random.seed sets as well."""
-    parts = Parts(
-        "numpy-legacy" if spec.legacy else "numpy",
-        _RESEEDED if spec.reseed else _GOES_ON,
-        "shuffle" if spec.in_place else "permutation",
-        drop_last=spec.drop_last,
-    )
-    return Composition(parts, spec, n_samples)
+    return _loop(spec, n_samples, "numpy-legacy" if spec.legacy else "numpy", bool(spec.in_place))
 
 
 def python_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
     """Python's random module; any seed will do, it takes the absolute value."""
-    parts = Parts(
-        "python",
-        _RESEEDED if spec.reseed else _GOES_ON,
-        "permutation" if spec.in_place is False else "shuffle",
-        drop_last=spec.drop_last,
-    )
-    return Composition(parts, spec, n_samples)
+    return _loop(spec, n_samples, "python", spec.in_place is not False)
+
+
+def _loop(spec: JobSpec, n_samples: int, generator: str, in_place: bool) -> Composition:
+    seeding, draw = _RESEEDED if spec.reseed else _GOES_ON, _IN_PLACE if in_place else _SORTED
+    return Composition(Parts(generator, seeding, draw, drop_last=spec.drop_last), spec, n_samples)
 
 
 def hf_datasets_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
@@ -57,7 +53,7 @@ def hf_datasets_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = N
     parts = Parts(
         "numpy",
         _RESEEDED if spec.reseed else _SAME,
-        "shuffle" if spec.in_place else "permutation",
+        _IN_PLACE if spec.in_place else _SORTED,
         "contiguous",
     )
     return Composition(parts, spec, n_samples)

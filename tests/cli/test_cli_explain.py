@@ -76,7 +76,9 @@ def test_two_epochs_tell_the_order_and_every_further_one(
     assert any(fields.items() <= job.items() for job in jobs), jobs
     for job in jobs:
         order = build_order(parse_job({"epochs": 4, **job}), N)
-        assert [order.rank_stream(epoch, 0).tolist() for epoch in range(4)] == epochs
+        # What was read may be an epoch's beginning: of samples that begin alike both fit.
+        begins = [order.rank_stream(epoch, 0)[: len(reads)].tolist() for epoch, reads in enumerate(epochs)]
+        assert begins == epochs
 
 
 def test_paths_tell_as_well_and_the_line_that_registers_is_printed(
@@ -112,6 +114,8 @@ def test_one_rank_of_several_tells_how_the_order_is_dealt(
         ("1\n2\n3\n", [], ExitCode.FAILURE, "has 3 reads"),
         ("", [], ExitCode.FAILURE, "has 0 reads"),
         ("1\nnothing.jpg\n", [], ExitCode.USAGE, "line 2: 'nothing.jpg' is no sample"),
+        ("1\n", ["--rank", "1"], ExitCode.BAD_JOB, "--rank is 1, must be 0 to 0"),
+        ("9" * 5000, [], ExitCode.USAGE, "is no sample"),
         ("120\n", [], ExitCode.USAGE, "line 1: '120' is no sample"),
         ("".join(f"{index}\n" for index in (9, 3, 5, 1, 0, 7, 2, 8, 4)), ["--seed", "5"], ExitCode.FAILURE, "none of"),
     ],

@@ -175,6 +175,15 @@ def test_giving_a_part_puts_an_order_together() -> None:
     assert parse_job(spec.to_json()) == spec
 
 
+@pytest.mark.parametrize("name", ["numpy", "numpy-legacy", "python", "torch"])
+def test_millions_of_words_are_passed_over_in_portions(name: str) -> None:
+    words = 1_000_001
+    loop = LOOPS[name](5)
+    loop.words(words)
+    spec = job(draw="permutation", generator=name, seed=5, words_before=words)
+    assert build_order(spec, 40).rank_stream(0, 0).tolist() == loop.permutation(40)
+
+
 @pytest.mark.parametrize(
     ("text", "seeding"),
     [
@@ -204,6 +213,8 @@ def test_a_rule_of_seeding_is_a_sum_or_a_word(text: str, seeding: Seeding | None
         ({"seeding": "fold-in", "generator": "numpy"}, "seeding", "seed+epoch"),
         ({"seeding": "[seed,epoch]", "generator": "torch"}, "seeding", "only numpy"),
         ({"seeding": "split", "generator": "jax", "words_before": 3}, "words_before", "left out"),
+        ({"seeding": "seed+epoch-1", "generator": "numpy"}, "seeding", "takes 0 or more, and gets -1"),
+        ({"seeding": "seed-epoch", "generator": "numpy-legacy", "seed": 3, "epochs": 9}, "seeding", "gets -5"),
         ({"draw": "with-replacement"}, "num_samples", "needs it"),
         ({"draw": "permutation", "generator": "numpy-legacy", "seed": 2**32}, "seed", "0 to 4294967295"),
         ({"draw": "permutation", "generator": "default"}, "generator", '"jax"'),
