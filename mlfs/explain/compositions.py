@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mlfs.errors import JobError
+from mlfs.explain.hypothesis import EPOCHS, Fields
 from mlfs.explain.popular import POPULAR_SEEDS
 from mlfs.job import parse_job
 from mlfs.job.parse import COMPOSED
 from mlfs.orders.registry import build_order
-
-Fields = dict[str, Any]
 
 # By generator, its rules of seeding and kinds of draws. Those that begin alike stand together, the usual one first. A
 # sample by torch, RandomState or jax is the beginning of a permutation.
@@ -42,7 +41,6 @@ _DRAWS: Mapping[str, tuple[list[str], ...]] = {
     "jax": (_PERMUTED, _REPLACED),
 }
 _DEALINGS = ("strided", "padded", "contiguous", "batches", "alike")
-_EPOCHS = 1000  # of a job of which nobody has said how many it has
 # Samplers that are no compositions, with what their own scripts leave open.
 _SAMPLERS: tuple[Fields, ...] = (
     {"sampler": "torch-distributed"},
@@ -95,8 +93,7 @@ def explaining(epochs: Sequence[Sequence[int]], n: int, known: Mapping[str, Any]
 
 def _alike(known: Mapping[str, Any], n: int, count: int, seed: int) -> Iterator[list[Fields]]:
     """Jobs with one first epoch each."""
-    common = {"name": "explained", **known, "seed": seed}
-    common["epochs"] = max(int(known.get("epochs", 0)), _EPOCHS)
+    common: Fields = {"name": "explained", **known, "seed": seed, "epochs": max(known.get("epochs", 0), EPOCHS)}
     if not known.keys() & {"draw", "seeding", "dealing"}:
         for sampler in _SAMPLERS:
             if all(known.get(name, value) == value for name, value in sampler.items()):
