@@ -31,9 +31,9 @@ from numpy.typing import NDArray
 
 from mlfs.config import MountConfig
 from mlfs.engine.context import Cluster, MountLimits
-from mlfs.engine.engine import DataSet, Engine, Machine, Observers
+from mlfs.engine.engine import DataSet, Engine, Machine
 from mlfs.engine.looks import seen_before
-from mlfs.engine.mount_jobs import Listener
+from mlfs.engine.mount_jobs import Listener, Observers
 from mlfs.engine.peering import PEER_LANES
 from mlfs.engine.recorder import Recorders
 from mlfs.engine.runner import DESCRIPTORS_A_THREAD, SPARE, Runner

@@ -33,7 +33,7 @@ from mlfs.engine.holes import Holes
 from mlfs.engine.lanes import Lanes
 from mlfs.engine.looked_up import Groups
 from mlfs.engine.looks import Looks
-from mlfs.engine.mount_jobs import Listener, MountJobs
+from mlfs.engine.mount_jobs import MountJobs, Observers
 from mlfs.engine.opens import Opens
 from mlfs.engine.page_watch import PageWatch
 from mlfs.engine.pagecache import PageCache
@@ -48,7 +48,6 @@ from mlfs.engine.shortages import Shortages
 from mlfs.engine.statistics import EngineStatistics, TreeStatistics
 from mlfs.engine.warm_up import SampleIds
 from mlfs.engine.write_behind import WriteBehind
-from mlfs.explain.port import Observer
 from mlfs.follow.job import JobRun
 from mlfs.measure.measured_place import MeasuredPlace
 from mlfs.measure.rates import Rates
@@ -106,13 +105,6 @@ class Machine(NamedTuple):
     name_of: Callable[[int], str] = name_of
 
 
-class Observers(NamedTuple):
-    """Those who hear of reads and jobs: the one that explains reads and has jobs installed, and all others."""
-
-    explainer: Observer
-    listeners: Sequence[Listener] = ()
-
-
 def _name_forgotten(_: None, error: BaseException | None) -> None:
     if error is not None:
         log.warning("a name that leads to another content could not be forgotten: %s", error)
@@ -168,9 +160,8 @@ class Engine:
         # Jobs.
         self._planner = Planner(samples.sizes, lambda: self.scheduler.capacities_bytes, runner, self._planned)
         self._jobs = MountJobs(
-            self.manifest, self.scheduler, self._planner, self.counters, runner, clock, context.step,
-            self._measure_places, *observers, machine.name_of,
-        )  # fmt: skip
+            context, self.manifest, self.scheduler, self._planner, observers, self._measure_places, machine.name_of
+        )
 
         # Reads.
         counted = CountedOpens(samples.manifest.size_view, self.counters)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack
+from typing import Any, NamedTuple, Protocol, TypeVar, TypeVarTuple, Unpack
 
+from mlfs.engine.context import Context
 from mlfs.engine.planner import Planner
-from mlfs.engine.runner import Runner
 from mlfs.errors import MlfsError
 from mlfs.explain.port import Observer
 from mlfs.follow.agreement import SharesByRank, agreement_in_words, epoch_line
@@ -26,7 +26,6 @@ from mlfs.orders.streams import JobStreams
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.scheduler import Scheduler
-from mlfs.stats import Counters
 from mlfs.tree.manifest import Manifest
 
 log = logging.getLogger("mlfs.engine")
@@ -44,39 +43,41 @@ class Listener(Protocol):
         """A job was installed."""
 
 
+class Observers(NamedTuple):
+    """Those who hear of reads and jobs: the one that explains reads and has jobs installed, and all others."""
+
+    explainer: Observer
+    listeners: Sequence[Listener] = ()
+
+
 class MountJobs:
     """See the module. mlfs.explain installs jobs in it (`mlfs.explain.port.Jobs`).
 
     Args:
-        step: takes events for the scheduler. measure: have the scheduler know what places give by now.
+        measure: have the scheduler know what places give by now.
         name_of: the name of a process's program, asked once a process that is new to a job.
     """
 
     def __init__(
         self,
+        context: Context,
         manifest: Manifest,
         scheduler: Scheduler,
         planner: Planner,
-        counters: Counters,
-        runner: Runner,
-        clock: Callable[[], float],
-        step: Callable[..., None],
+        observers: Observers,
         measure: Callable[[], None],
-        explainer: Observer,
-        listeners: Sequence[Listener],
         name_of: Callable[[int], str],
     ) -> None:
         self.manifest = manifest
         self.name_of = name_of
-        self.runner = runner
-        self.clock = clock
+        self.runner = context.runner
+        self.clock = context.clock
+        self._step = context.step
+        self._counters = context.counters
         self._scheduler = scheduler
         self._planner = planner
-        self._counters = counters
-        self._step = step
         self._measure = measure
-        self._explainer = explainer
-        self._listeners = tuple(listeners)
+        self._explainer, self._listeners = observers
         self._broken: list[object] = []  # what observers failed in
         self._orders_under_way = 0
         self._logged: dict[str, dict[int, SharesByRank]] = {}  # by job and epoch, what the log says of its agreement

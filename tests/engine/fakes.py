@@ -19,8 +19,9 @@ import trio
 import trio.testing
 
 from mlfs.engine.context import Cluster, MountLimits
-from mlfs.engine.engine import DataSet, Engine, Machine, Observers
+from mlfs.engine.engine import DataSet, Engine, Machine
 from mlfs.engine.looks import Looks
+from mlfs.engine.mount_jobs import Observers
 from mlfs.engine.opens import Opens, WaitingReader
 from mlfs.engine.shortages import Shortages
 from mlfs.explain.explainer import Explainer
