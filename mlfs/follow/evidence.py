@@ -53,7 +53,7 @@ an order that repeats its samples; where fewer are, the first run had hardly beg
 FITTING_READS, FITTING_SHARE = 6, 0.5
 """Reads of a family, and the share of them that is predicted, from which on it is no stranger: the first reads of each
 worker may be in doubt, and chance makes far fewer."""
-ALONE_READS = 512
+ONLY_READER_READS = 512
 """Reads of a family that has not proved itself after which it is seen anew, from where the job begins."""
 LOOK_BACK_AFTER = 64
 """Reads after the first process has proved to read for the job, until families that read before it and don't fit count

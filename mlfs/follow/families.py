@@ -23,13 +23,13 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from mlfs.follow.evidence import (
-    ALONE_READS,
     ASTRAY_READS,
     EARLIER_READS,
     FITTING_READS,
     FITTING_SHARE,
     HEIR_READS,
     HEIR_SILENCE_S,
+    ONLY_READER_READS,
     PROVED_READS,
     STRANGER_READS,
     TRIAL_READS,
@@ -55,7 +55,7 @@ class State(Enum):
     """The job's while nobody has proved himself; afterwards until a read does not fit."""
     PROVED = auto()
     """The job's: one of its processes has proved to read for it."""
-    KIN = auto()
+    CHILDREN = auto()
     """The job's: its parent has proved to read for it."""
     HEIR = auto()
     """The job's for now: nobody else reads, and what it reads shows what the script does today."""
@@ -96,31 +96,31 @@ class Cause(Enum):
 TRANSITIONS: Final[dict[State, dict[Cause, State]]] = {
     State.UNKNOWN: {
         Cause.PROVES: State.PROVED,
-        Cause.PARENT_PROVES: State.KIN,
+        Cause.PARENT_PROVES: State.CHILDREN,
         Cause.DOES_NOT_FIT: State.ON_TRIAL,
         Cause.GOES_ASTRAY: State.STRANGER,
         Cause.WAS_NOT_THE_JOBS: State.STRANGER,
         Cause.WALKS: State.STRANGER,
     },
     State.PROVED: {Cause.WAS_NOT_THE_JOBS: State.STRANGER},
-    State.KIN: {Cause.PROVES: State.PROVED, Cause.WAS_NOT_THE_JOBS: State.STRANGER},
+    State.CHILDREN: {Cause.PROVES: State.PROVED, Cause.WAS_NOT_THE_JOBS: State.STRANGER},
     State.HEIR: {
         Cause.PROVES: State.PROVED,
-        Cause.PARENT_PROVES: State.KIN,
+        Cause.PARENT_PROVES: State.CHILDREN,
         Cause.OTHERS_COME_BACK: State.UNKNOWN,
         Cause.GOES_ASTRAY: State.STRANGER,
         Cause.WAS_NOT_THE_JOBS: State.STRANGER,
     },
     State.ON_TRIAL: {
         Cause.PROVES: State.PROVED,
-        Cause.PARENT_PROVES: State.KIN,
+        Cause.PARENT_PROVES: State.CHILDREN,
         Cause.JOINS: State.UNKNOWN,
         Cause.NOTHING_FITS: State.STRANGER,
         Cause.WAS_NOT_THE_JOBS: State.STRANGER,
     },
     State.STRANGER: {
         Cause.PROVES: State.PROVED,
-        Cause.PARENT_PROVES: State.KIN,
+        Cause.PARENT_PROVES: State.CHILDREN,
         Cause.JOINS: State.UNKNOWN,
         Cause.INHERITS: State.HEIR,
         Cause.WALKS_NO_MORE: State.UNKNOWN,
@@ -133,12 +133,12 @@ class Key(NamedTuple):
 
     parent: int
     name: str
-    alone: int = 0
+    single: int = 0
 
     @property
     def is_whole(self) -> bool:
         """Whether what one of its processes proves holds for others of the same parent and program."""
-        return bool(self.parent) and not self.alone
+        return bool(self.parent) and not self.single
 
 
 NOBODYS = Key(0, "")
@@ -212,13 +212,14 @@ class Family:
         is_second_run: whether it was seen to read the job from its start.
         waiting: its last reads, which will be matched if they prove to be the job's. earlier: those before its trial.
         trial: None while none is under way.
-        alone: that it alone reads the job, where several families do; None before that is asked.
+        only_reader: the rival that says that it is the only one of several families that reads the job; None before
+            that is asked.
     """
 
     def __init__(self, key: Key, process: int, state: State) -> None:
         self.key = key
         self.state = state
-        self.alone: Rival | None = None
+        self.only_reader: Rival | None = None
         self.begin(process)
         self.last_read = 0
 
@@ -320,10 +321,10 @@ class Families:
     def begin_anew(self) -> Families:
         """For another run of the script: the strangers stay known."""
         anew = Families(self._name_of)
-        anew._keys.update((process, key._replace(alone=0)) for process, key in self._keys.items())
+        anew._keys.update((process, key._replace(single=0)) for process, key in self._keys.items())
         for key, family in self._families.items():
             if family.state is State.STRANGER:
-                family.trial, family.alone, family.last_read = None, None, 0
+                family.trial, family.only_reader, family.last_read = None, None, 0
                 anew._families[key] = family
         return anew
 
@@ -338,7 +339,7 @@ class Families:
             name = self._name_of(process) if key is None else key.name
             kin = (family.key for family in reversed(self._families.values()) if family.key.parent == parent)
             name = name or next((of_kin.name for of_kin in kin), "")  # ended already: as its kin before it
-            key = self._keys[process] = Key(parent, name, 0 if key is None else key.alone)
+            key = self._keys[process] = Key(parent, name, 0 if key is None else key.single)
             _bound(self._keys, REMEMBERED_PROCESSES)
         return key
 
@@ -353,7 +354,7 @@ class Families:
         family = self._families.get(key)
         if family is None:
             is_kin = key.is_whole and parent in self.own
-            family = self._families[key] = Family(key, process, State.KIN if is_kin else State.UNKNOWN)
+            family = self._families[key] = Family(key, process, State.CHILDREN if is_kin else State.UNKNOWN)
             self._forget_some()
         return family
 
@@ -363,21 +364,26 @@ class Families:
             del self._families[strange[0]]
         _bound(self._families, REMEMBERED_PROCESSES)
 
-    def are_the_jobs(self, process: int, parent: int, own: StreamMatcher) -> bool:
+    def are_the_jobs(self, process: int, parent: int) -> bool:
         """Whether the reads of a process are the job's for now, though it may not have proved itself."""
         if not self.own or process in self.own:
             return True
-        family = self.family_of(process, parent)
-        if family.state is State.HEIR and own.score.agreed - self._heir_since - self._heir_agreed >= PROVED_READS:
-            family.move(Cause.OTHERS_COME_BACK)
-        return family.state is State.HEIR or self._is_kin(process, parent)
+        return self.family_of(process, parent).state is State.HEIR or self._is_kin(process, parent)
+
+    def look_at_heir(self, own: StreamMatcher) -> None:
+        """An heir is one no more once those before it read as predicted again."""
+        heir = self._heir
+        if heir is not None and own.score.agreed - self._heir_since - self._heir_agreed >= PROVED_READS:
+            self._heir = None
+            if heir.state is State.HEIR:
+                heir.move(Cause.OTHERS_COME_BACK)
 
     def _is_kin(self, process: int, parent: int) -> bool:
         """Whether a process is kin of those that have proved themselves."""
         family = self.family_of(process, parent)
         if not parent:
             return not family.is_apart  # nobody knows: it has the benefit of the doubt
-        is_kin = family.state is State.PROVED or family.state is State.KIN
+        is_kin = family.state is State.PROVED or family.state is State.CHILDREN
         return is_kin or (family.key.is_whole and process in self._parents)
 
     def takes(self, read: Read, own: StreamMatcher) -> bool:
@@ -390,14 +396,12 @@ class Families:
         if may_begin and any(self.is_vacant(rank_index, own) for rank_index in range(len(own.ranks))):
             return True  # as somebody may begin to read for a rank that nobody reads for
         doubtful = not read.parent and not fits and family.state is not State.HEIR
-        return not doubtful and self.are_the_jobs(read.process, read.parent, own)
+        return not doubtful and self.are_the_jobs(read.process, read.parent)
 
     def is_vacant(self, rank_index: int, own: StreamMatcher) -> bool:
         """Whether nobody has proved to read for a rank."""
-        for process, known in self.own.items():
-            if known < 0:  # it was not known yet when it proved itself
-                self.own[process] = own.rank_of(process)
-        return rank_index not in self.own.values()
+        ranks = self.own.items()  # -1: it was not known yet when the process proved itself
+        return all((own.rank_of(process) if known < 0 else known) != rank_index for process, known in ranks)
 
     def kept_apart(self, process: int, parent: int) -> Family | None:
         """The family of a process whose reads are kept apart from the job's; None where they are not."""
@@ -410,7 +414,7 @@ class Families:
         self._astray.pop(process, None)
         self.own[process] = rank_index
         _bound(self.own, REMEMBERED_PROCESSES)
-        family.alone = None
+        family.only_reader = None
         if family.key.is_whole:
             if family.state is not State.PROVED:
                 family.move(Cause.PROVES)
@@ -420,7 +424,7 @@ class Families:
             family.move(Cause.JOINS)
         for other in self._families.values():
             is_child = other.key.is_whole and other.key.parent == process
-            if is_child and other.state is not State.KIN and other.state is not State.PROVED:
+            if is_child and other.state is not State.CHILDREN and other.state is not State.PROVED:
                 other.move(Cause.PARENT_PROVES)
 
     def statistics(self) -> ReadersStatistics:
@@ -437,8 +441,8 @@ class Families:
 
     # -- before anybody has proved himself
 
-    def walks_beside(self, read: Read) -> Family | None:
-        """The reader's family, if it walks the directories while somebody else reads in another order.
+    def read_first(self, read: Read) -> Family | None:
+        """One more read. Returns the reader's family, if it walks the directories while others read in another order.
 
         A script that does not shuffle walks the directories too. But nobody who walks them shows what the other does.
         """
@@ -458,19 +462,19 @@ class Families:
         self._families.move_to_end(family.key)
         return family if beside else None
 
-    def reads_alone(self, read: Read, own: StreamMatcher, propose: Callable[[], Rival]) -> bool:
-        """Whether the reads of one family, seen alone, are those of the job, where several read.
+    def read_by_one(self, read: Read, own: StreamMatcher, propose: Callable[[], Rival]) -> bool:
+        """Show a read to the rival that says that its family alone reads the job, where several read. Whether it leads.
 
         Args:
             own: the job's matcher, which has seen this read too. propose: that the job is read from its start.
         """
-        if self.are_alone:
+        if self.one_family_read:
             return False  # the job's own matcher sees it alone
         family = self.family_of(read.process, read.parent)
-        rival = family.alone
-        if rival is None or rival.reads >= ALONE_READS:
+        rival = family.only_reader
+        if rival is None or rival.reads >= ONLY_READER_READS:
             before = [] if rival is not None else own.opens()
-            rival = family.alone = propose()
+            rival = family.only_reader = propose()
             for seen in before:
                 if self.key_of(seen.process, seen.parent) == family.key:
                     rival.read(seen.entry, seen.process, seen.parent)
@@ -479,15 +483,15 @@ class Families:
         return rival.leads(read.process, InForce(own))
 
     @property
-    def are_alone(self) -> bool:
+    def one_family_read(self) -> bool:
         """Whether no more than one family was seen before somebody proved himself."""
         return self._first_families < 2
 
-    def fits_alone(self, opened: Open) -> bool:
+    def fits_as_only_reader(self, opened: Open) -> bool:
         """Whether a read is of a family that, seen alone, reads as predicted."""
         family = self._families.get(self.key_of(opened.process, opened.parent))
-        alone = family.alone if family is not None else None
-        return alone is not None and alone.reads >= FITTING_READS and alone.share >= FITTING_SHARE
+        rival = family.only_reader if family is not None else None
+        return rival is not None and rival.reads >= FITTING_READS and rival.share >= FITTING_SHARE
 
     def seen_again(self, opened: Open) -> None:
         """A read that may have been counted as a stranger's will be told once more."""
@@ -555,7 +559,7 @@ class Families:
             if not self._own_read_beside(seen, own.score.history):
                 continue  # chance: in an order that nobody knows, some reads of all processes seem to come as predicted
             if seen.parent:
-                self._keys[seen.process] = self.key_of(seen.process, seen.parent)._replace(alone=seen.process)
+                self._keys[seen.process] = self.key_of(seen.process, seen.parent)._replace(single=seen.process)
             if self.kept_apart(seen.process, seen.parent) is None:
                 family = self._stranger(seen.process, seen.parent, Cause.GOES_ASTRAY)
                 family.reads = seen.reads

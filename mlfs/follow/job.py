@@ -197,9 +197,9 @@ class JobRun:
         """
         sharing = [other.matcher for other in others if other.member[sample]] if others else ()
         named = process != NAMELESS
-        if not named and not self.nameless.are_the_jobs(sample, self.matcher, self.readers, sharing):
+        if not named and not self.nameless.read(sample, self.matcher, self.readers, sharing):
             return APART
-        if sharing and self.shared.is_read_for_another(process, self.matcher, sharing):
+        if sharing and self.shared.read(process, self.matcher, sharing):
             return NOTHING_YET
         known = named and bool(self.readers.own)
         own = known and process in self.readers.own
@@ -220,7 +220,8 @@ class JobRun:
     def _may_evaluate(self, read: Read) -> Seen | None:
         """A read that may be an evaluation's: what it comes to, if it is, or waits; None if it is not."""
         readers, evaluation, matcher = self.readers, self.evaluation, self.matcher
-        if not readers.own or not readers.are_the_jobs(read.process, read.parent, matcher):
+        readers.look_at_heir(matcher)
+        if not readers.own or not readers.are_the_jobs(read.process, read.parent):
             return None
         fits = matcher.fits(read.sample, read.process)
         verdict = evaluation.read(read, fits, departs=not matcher.has_strayed(read.process))
@@ -235,6 +236,7 @@ class JobRun:
         came earlier: that nobody else reads now says nothing then.
         """
         readers, matcher = self.readers, self.matcher
+        readers.look_at_heir(matcher)
         if readers.takes(read, matcher):
             if self.held.hold(*read, matcher):
                 return NOTHING_YET
@@ -260,7 +262,7 @@ class JobRun:
     def _match_first(self, read: Read) -> Seen:
         """A read before anybody has proved to read for the job. Each family is seen alone too where several read."""
         readers, first = self.readers, self.epochs.first
-        walker = readers.walks_beside(read)
+        walker = readers.read_first(read)
         if walker is not None:
             seen = APART
             self._disown(walker)
@@ -269,8 +271,8 @@ class JobRun:
         if first is None or seen.another_leads:
             return seen
         history = self.score.history
-        proved = readers.reads_alone(read, self.matcher, self._propose_alone) or bool(readers.own)
-        if not proved or readers.are_alone or all(opened.agrees for opened in history):
+        proved = readers.read_by_one(read, self.matcher, self._propose_only_reader) or bool(readers.own)
+        if not proved or readers.one_family_read or all(opened.agrees for opened in history):
             return seen
         return self._match_without_others(first, readers.key_of(read.process, read.parent))
 
@@ -280,7 +282,9 @@ class JobRun:
         fitting: list[Open] = []
         others: list[Open] = []
         for opened in self.matcher.opens():
-            mine = self.readers.key_of(opened.process, opened.parent) == proved or self.readers.fits_alone(opened)
+            mine = self.readers.key_of(opened.process, opened.parent) == proved or self.readers.fits_as_only_reader(
+                opened
+            )
             (fitting if mine else others).append(opened)
         matcher = self._expect(self.epochs.at_hand)
         self._begin_anew(matcher, shape_is_learned=False)
@@ -311,8 +315,8 @@ class JobRun:
         first = self.epochs.first
         return None if first is None else self._expect({first.epoch: first}, LearnedLoader(like.shape, like.lag))
 
-    def _propose_alone(self) -> Rival:
-        return Rival(Claim.ALONE, self._expect(self.epochs.at_hand), of_family=True)
+    def _propose_only_reader(self) -> Rival:
+        return Rival(Claim.ONLY_READER, self._expect(self.epochs.at_hand), of_family=True)
 
     def _propose_for_a_family(self) -> list[Rival]:
         """Proposes what the reads of a family that is kept apart may be to the job, the likeliest first."""
@@ -579,8 +583,8 @@ class SharedSamples:
     def __init__(self) -> None:
         self._others_processes: set[int] = set()
 
-    def is_read_for_another(self, process: int, own: StreamMatcher, others: Iterable[StreamMatcher]) -> bool:
-        """Whether another job predicts what a process opens, and this one does not.
+    def read(self, process: int, own: StreamMatcher, others: Iterable[StreamMatcher]) -> bool:
+        """A process reads: whether another job predicts what it reads, and this one does not.
 
         When that is first found, its last opens are taken out of this job's counts.
         """

@@ -56,8 +56,8 @@ class NamelessReads:
     def __init__(self, samples: int, shuffles: bool) -> None:
         self._walks = _Walks(samples) if shuffles else None
 
-    def are_the_jobs(self, sample: int, own: StreamMatcher, readers: Families, others: Iterable[StreamMatcher]) -> bool:
-        """Whether a read counts for the job.
+    def read(self, sample: int, own: StreamMatcher, readers: Families, others: Iterable[StreamMatcher]) -> bool:
+        """Somebody reads: whether it counts for the job.
 
         Args:
             readers: those of the job that have names. others: of jobs that have the sample too.

@@ -28,7 +28,7 @@ class Claim(Enum):
     """It reads on where a rank is for which nobody reads: a rank, or workers, that nobody has seen yet."""
     FROM_START = "the script was started again from its first epoch"
     """Somebody reads the job from its beginning."""
-    ALONE = "one family among several reads it"
+    ONLY_READER = "one family among several reads it"
     """The reads of the others came between."""
 
 
@@ -110,7 +110,7 @@ class Rival:
                 return in_force.has_room(self.matcher.rank_of(process))
             case Claim.FROM_START:
                 return in_force.is_silent
-            case Claim.ALONE:
+            case Claim.ONLY_READER:
                 return True
 
     def _bits(self) -> float:

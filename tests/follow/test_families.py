@@ -191,8 +191,8 @@ STORIES: list[tuple[State, Cause, Callable[[Reading], None]]] = [
     (S.UNKNOWN, C.WAS_NOT_THE_JOBS, left_out_at_first),
     (S.UNKNOWN, C.WALKS, walks),
     (S.PROVED, C.WAS_NOT_THE_JOBS, proved_and_left_out),
-    (S.KIN, C.PROVES, kin_proves),
-    (S.KIN, C.WAS_NOT_THE_JOBS, kin_is_left_out),
+    (S.CHILDREN, C.PROVES, kin_proves),
+    (S.CHILDREN, C.WAS_NOT_THE_JOBS, kin_is_left_out),
     (S.HEIR, C.PROVES, heir_proves),
     (S.HEIR, C.PARENT_PROVES, parent_of_an_heir_proves),
     (S.HEIR, C.OTHERS_COME_BACK, those_before_an_heir_come_back),
@@ -236,7 +236,7 @@ def test_whose_reads_count_for_the_job_follows_from_the_state() -> None:
     r = Reading()
     r.in_order(16)
     assert r.state(JOB, SHELL) is State.PROVED
-    assert r.state(JOB + 1, JOB) is State.KIN
+    assert r.state(JOB + 1, JOB) is State.CHILDREN
     counted = r.job.observed
     r.at_random(16)
     assert r.state(OTHER, OTHERS_PARENT) is State.STRANGER
