@@ -25,7 +25,7 @@ from mlfs.user_input import read_lines, shortened
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from mlfs.explain.hypothesis import Fields
+    from mlfs.explain.fields import Fields
     from mlfs.orders.streams import JobStreams
     from mlfs.tree.manifest import Manifest
 

@@ -224,7 +224,7 @@ class MountJobs:
         if leading is job.from_start and self._shield(self._explainer.explains_restart, job):
             job.forget(leading)
             return
-        log.info("job %s: %s", job.name, leading.claim.value)
+        log.info("job %s: %s", job.name, leading.hypothesis.sentence)
         followed = job.follow_leading()
         self._counters.begin_epoch()
         self._install(followed)

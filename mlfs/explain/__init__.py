@@ -5,12 +5,12 @@ is registered and its reads don't come as it says, they must show what its scrip
 
 1. Reads that don't fit: `first_reads` keeps what an unregistered mount reads first, `misfit` and `beginning` see from
    where on a job's opens disagree with its prediction.
-2. Hypotheses (`hypothesis`): `screen` tries the `variants` of a registration, `words` and `word_search` look where in
-   its generator's words an epoch begins; `search` tries seeds by the million, in a process of its own (`seed_search`),
-   and `explanations` says which jobs a seed may stand for; `next_epoch` goes by the epochs before. `data_sets` says
-   which files are samples, `popular` which seeds people choose.
-3. The two rules: `hypothesis.ruling` says which hypothesis takes a registered job's place, `evidence.refuted` which
-   one goes. All that is measured, and every threshold, is in `evidence`.
+2. Hypotheses (`mlfs.follow.hypothesis`): `screen` tries the `variants` of a registration, `words` and `word_search`
+   look where in its generator's words an epoch begins; `search` tries seeds by the million, in a process of its own
+   (`seed_search`), and `explanations` says which jobs a seed may stand for; `next_epoch` goes by the epochs
+   before. `data_sets` says which files are samples, `popular` which seeds people choose.
+3. The two rules: `mlfs.follow.hypothesis.ruling` says which hypothesis takes a registered job's place,
+   `evidence.refuted` which one goes. All that is measured, and every threshold, is in `evidence`.
 4. Jobs in force: `inferred_jobs`, and in place of a registered job `correction`.
 
 `explainer` holds the story together, `inference` and `correction` are its two cases. `port` has all that they ask of

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from mlfs.explain.data_sets import as_indices
-from mlfs.explain.evidence import FEWEST_FITTING, fits
+from mlfs.explain.evidence import FEWEST_FITTING
 from mlfs.explain.first_reads import MOST_FIRST_READS
 from mlfs.explain.question import DataSet, reads_needed
+from mlfs.follow.evidence import fits
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
 from mlfs.orders.layouts.layout import SampleIds

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Set
 from enum import Enum, auto
 
-from mlfs.explain.hypothesis import in_words
+from mlfs.explain.fields import in_words
 from mlfs.explain.words import drawing_of
 from mlfs.follow.sentences import register_flags
 from mlfs.job import JobSpec

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.explain.hypothesis import EPOCHS, Fields
+from mlfs.explain.fields import EPOCHS, Fields
 from mlfs.explain.popular import POPULAR_SEEDS
 from mlfs.job import parse_job
 from mlfs.job.parse import COMPOSED

@@ -18,8 +18,6 @@ import trio
 from mlfs.explain.attempt import Attempt
 from mlfs.explain.beginning import Beginning, Beginnings, enough, processes_ready
 from mlfs.explain.causes import LookedAt, likely_causes, registered_and_true
-from mlfs.explain.evidence import JUDGED_OPENS, fits
-from mlfs.explain.hypothesis import Fit, Hypothesis, Origin, Ruling, ruling
 from mlfs.explain.misfit import (
     FEWEST_OPENS,
     LAST_OPENS,
@@ -35,7 +33,9 @@ from mlfs.explain.search_stages import PlaceFound, WordsAsked
 from mlfs.explain.statistics import CaseStatistics, Instead
 from mlfs.explain.word_search import place_nearby
 from mlfs.explain.words import Drawing, drawing_of, moved, switched, whereabouts
+from mlfs.follow.evidence import JUDGED_OPENS, fits
 from mlfs.follow.families import Family, Key
+from mlfs.follow.hypothesis import Fit, Hypothesis, Origin, Ruling, ruling
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
 from mlfs.follow.score import Cell, Score
@@ -389,11 +389,11 @@ class RegisteredJob:
                 continue
             # What threads read agrees within a wide bound, in another order too: then the job's own count says nothing.
             comparable = registered if matcher.shape.slack == 1 else None
-            match ruling(found, Fit(new.score.observed, new.score.agreed), further, comparable):
+            match ruling(found.origin, Fit(new.score.observed, new.score.agreed), further, comparable):
                 case Ruling.INSTALL:
                     await self._install(found, new, opens, others)
                     return True
-                case Ruling.REGISTERED_STANDS:
+                case Ruling.OTHER_STANDS:
                     log.info("job %s: reads come as registered again", job.name)
                     return True
                 case Ruling.REFUTED:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.errors import JobError
-from mlfs.explain.hypothesis import JOB_NAME
+from mlfs.explain.fields import JOB_NAME
 from mlfs.explain.question import FEWEST_SAMPLES, DataSet
 from mlfs.job import JobSpec, parse_job
 from mlfs.orders.layouts import layout_names

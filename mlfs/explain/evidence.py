@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import lgamma, log, log2
 
+from mlfs.follow.evidence import JUDGED_OPENS, fits
 from mlfs.follow.matching import Open
 
 # -- bits
@@ -87,32 +88,13 @@ def beyond_chance(bits: float, tried: int) -> bool:
 
 # -- opens that an explanation was not found by
 
-JUDGED_OPENS = 12
-"""Two or three batches of a worker, or less: soon enough to matter."""
-
-SURE_SHARE = 0.8
-"""Of twelve opens two may be strays."""
-
-MOST_FURTHER_OPENS = 96
-"""What is neither confirmed nor refuted by so many further opens is dropped: eight times as many as are enough."""
-
 FEWEST_FITTING = 8
 """An epoch counts as read in an explained order from so many opens on that came so, if most of them did."""
 
 
-def fits(opens: int, fitting: int) -> bool:
-    """Whether nearly all opens came as an explanation says."""
-    return fitting >= SURE_SHARE * opens
-
-
-def confirmed(opens: int, fitting: int) -> bool:
-    """Whether opens that an explanation was not searched with say that it is right."""
-    return opens >= JUDGED_OPENS and fits(opens, fitting)
-
-
 def refuted(opens: int, fitting: int) -> bool:
-    """The rule that refutes: whether they say that it is wrong. Neither may be true."""
-    return confirmed(opens, opens - fitting)
+    """The rule that refutes an inferred job: whether nearly none of enough opens came as it says."""
+    return opens >= JUDGED_OPENS and fits(opens, opens - fitting)
 
 
 # An order that is like the right one for some batches predicts few of a reader's opens, the right one nearly all.

@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 from mlfs.explain.confirm import Finding, confirm_sequential, order_head, reads_otherwise, refine
 from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates_apart
-from mlfs.explain.hypothesis import EPOCHS, JOB_NAME, Fields, Hypothesis, Origin, proposed
+from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields, proposed
 from mlfs.explain.next_epoch import BASE_SEED_WORDS, continued
 from mlfs.explain.recipes import Recipe, repeats_samples, same_first_epoch
 from mlfs.explain.search_stages import COMMON_SEEDS, Draw
+from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.job import JobSpec
 from mlfs.launchers import Whose, whose
 from mlfs.orders.repeat_aug import REPEATS

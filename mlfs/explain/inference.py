@@ -25,8 +25,8 @@ from mlfs.explain.command_lines import seeds_on_command_lines
 from mlfs.explain.confirm import Finding, confirm_sequential
 from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates_apart
 from mlfs.explain.explanations import FirstOpens, of_draws, of_finding, of_recipe, of_walk
+from mlfs.explain.fields import Fields, in_words, order_of
 from mlfs.explain.first_reads import FirstReads
-from mlfs.explain.hypothesis import Fields, Hypothesis, Origin, in_words, order_of
 from mlfs.explain.inferred_job import InferredJob
 from mlfs.explain.inferred_jobs import InferredJobs, MakeStreams, Reads
 from mlfs.explain.next_epoch import next_epoch
@@ -36,6 +36,7 @@ from mlfs.explain.recipes import Recipe
 from mlfs.explain.search_stages import Draw, GeneratorsFound, SeedFound
 from mlfs.explain.statistics import InferenceState, InferenceStatistics
 from mlfs.follow.evidence import Read
+from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.follow.job import JobRun
 from mlfs.follow.loader_watch import UNTIMED
 from mlfs.follow.matching import Open

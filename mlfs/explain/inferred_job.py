@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 
-from mlfs.explain.evidence import FEWEST_FITTING, JUDGED_OPENS, borne_out, refuted
+from mlfs.explain.evidence import FEWEST_FITTING, borne_out, refuted
 from mlfs.explain.first_reads import FirstReads
-from mlfs.explain.hypothesis import Hypothesis
 from mlfs.explain.search_stages import COMMON_SEEDS
-from mlfs.follow.evidence import Read
+from mlfs.follow.evidence import JUDGED_OPENS, Read
+from mlfs.follow.hypothesis import Hypothesis
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
 from mlfs.follow.score import REMEMBERED_OPENS

@@ -15,12 +15,13 @@ import numpy as np
 
 from mlfs.errors import JobError
 from mlfs.explain.confirm import Finding
+from mlfs.explain.fields import JOB_NAME, in_words
 from mlfs.explain.first_reads import FirstReads, Read
-from mlfs.explain.hypothesis import JOB_NAME, Hypothesis, in_words
 from mlfs.explain.inferred_job import InferredJob
 from mlfs.explain.port import Jobs, load_epochs
 from mlfs.follow import evidence
 from mlfs.follow.families import State
+from mlfs.follow.hypothesis import Hypothesis
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median_low
 from typing import NamedTuple
 
-from mlfs.explain.evidence import SURE_SHARE
+from mlfs.follow.evidence import SURE_SHARE
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
 from mlfs.orders.registry import built_in
@@ -63,7 +63,7 @@ def disagrees(job: JobRun) -> bool:
 def started_again(job: JobRun) -> bool:
     """Whether processes that are no kin of those before seem to read the job from its start: it will be followed."""
     again = job.from_start
-    return again is not None and not again.is_kin and again.reads >= FEWEST_AGAIN and again.share >= SURE_SHARE
+    return again is not None and not again.by_known_reader and again.reads >= FEWEST_AGAIN and again.share >= SURE_SHARE
 
 
 def may_lack_set_epoch(job: JobRun) -> bool:
@@ -76,7 +76,7 @@ def may_lack_set_epoch(job: JobRun) -> bool:
     own = built_in(job.spec.sampler)
     if job.inferred or own is None or "set_epoch" not in own.fields:
         return False
-    if job.from_start is None or not job.from_start.is_kin:
+    if job.from_start is None or not job.from_start.by_known_reader:
         return False
     first = job.spec.start_epoch
     return not any(cell.agreed > FEWEST_OPENS for (epoch, _), cell in job.score.cells.items() if epoch > first)

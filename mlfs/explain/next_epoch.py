@@ -24,11 +24,12 @@ import numpy as np
 from mlfs.errors import JobError
 from mlfs.explain.confirm import order_head
 from mlfs.explain.evidence import NEXT_EPOCH_BITS, bits_near_the_start
-from mlfs.explain.hypothesis import Fields, Hypothesis, Origin, proposed
+from mlfs.explain.fields import Fields, proposed
 from mlfs.explain.question import DataSet
 from mlfs.explain.recipes import OF_THREADS
 from mlfs.explain.search_stages import SAMPLER_SEED_WORD, Draw, WordsAsked
 from mlfs.explain.word_search import place_nearby
+from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.job import JobSpec
 from mlfs.orders.registry import build_order
 from mlfs.orders.torch_generator import EpochWords

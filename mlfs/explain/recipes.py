@@ -16,7 +16,7 @@ import numpy as np
 from mlfs.errors import JobError
 from mlfs.explain.confirm import pattern_of
 from mlfs.explain.evidence import NEARLY_BITS, SEED_BITS, bits_near_the_start, bits_of_distinct
-from mlfs.explain.hypothesis import EPOCHS, JOB_NAME, Fields
+from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields
 from mlfs.explain.popular import POPULAR_SEEDS, WHOLE_ORDERS
 from mlfs.explain.question import DataSet
 from mlfs.job import parse_job

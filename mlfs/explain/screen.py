@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.errors import MlfsError
-from mlfs.explain.evidence import LEAST_BITS, SURE_SHARE, beyond_chance, bits_of_hits
-from mlfs.explain.hypothesis import Hypothesis, Origin
+from mlfs.explain.evidence import LEAST_BITS, beyond_chance, bits_of_hits
 from mlfs.explain.variants import OTHER_RANKS, Variant, pairs, variants
 from mlfs.follow.epoch_index import EpochIndex
-from mlfs.follow.evidence import Read
+from mlfs.follow.evidence import SURE_SHARE, Read
+from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.follow.matching import Open
 from mlfs.follow.sentences import COUNTS_FROM_ONE, UNDER_WAY
 from mlfs.job import COMMON, JobSpec, parse_job

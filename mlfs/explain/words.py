@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
-from mlfs.explain.hypothesis import Hypothesis, Origin
 from mlfs.explain.screen import changed_job
 from mlfs.explain.search_stages import SAMPLER_SEED_WORD
 from mlfs.explain.variants import switches
+from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
 from mlfs.orders.accelerate import words_of_generator

@@ -1,7 +1,7 @@
 """The worth of a read, and how much evidence decides: every number by which a job or a family of readers is judged.
 
-Pure. In: nothing. Out: a read, the bits that reads are worth, and the bars. Rivals of the order in force
-(`mlfs.follow.rival`) and families of readers (`mlfs.follow.families`) are judged by these and by nothing else. The
+Pure. In: nothing. Out: a read, the bits that reads are worth, and the bars. Hypotheses
+(`mlfs.follow.hypothesis`) and families of readers (`mlfs.follow.families`) are judged by these and by nothing else. The
 bars were found by measuring, on drawn jobs and on real scripts: each says what goes wrong below it.
 """
 
@@ -30,14 +30,27 @@ def bits(agreed: float, observed: float, choices: int) -> float:
     return agreed * math.log2(max(2, choices)) - (observed - agreed) * MISS_BITS
 
 
-# -- a rival has proved itself
+# -- a hypothesis has proved itself
 
+SURE_SHARE = 0.8
+"""Share of the reads that must come as predicted: of twelve two may be strays."""
 SURE_STREAK = 8
 """Predicted reads in a row, of one process, that are too many for chance, even in data sets of a few samples."""
-PROVED_READS, PROVED_SHARE = 32, 0.8
-"""Reads, and the share of them that must be predicted, where nobody reads eight in a row: a loader of many workers, and
-short epochs; and of a script that was started again, as each worker's first reads may be in doubt. Thirty-two are
-several batches, in which chance agrees now and then, and not in most."""
+PROVED_READS = 32
+"""Reads, where nobody reads eight in a row: a loader of many workers, and short epochs; and of a script that was
+started again, as each worker's first reads may be in doubt. Thirty-two are several batches, in which chance agrees now
+and then, and not in most."""
+JUDGED_OPENS = 12
+"""Reads that a hypothesis was not found by, where it was searched for: two or three batches of a worker, or less, which
+is soon enough to matter."""
+MOST_FURTHER_OPENS = 96
+"""What is neither confirmed nor refuted by so many of these is dropped: eight times as many as are enough."""
+
+
+def fits(opens: int, fitting: int) -> bool:
+    """Whether nearly all reads came as a hypothesis says."""
+    return fitting >= SURE_SHARE * opens
+
 
 # -- the script was started again
 

@@ -11,7 +11,7 @@ they don't.
 
 As long as nobody has proved himself, all reads are the job's: a registration that is wrong shows in them. Each family
 is also seen alone where several read then. Afterwards the reads of all other families are on trial: rivals of their own
-match them (`mlfs.follow.rival`), and some of them are kept, in case they are the job's after all.
+match them (`mlfs.follow.hypothesis`), and some of them are kept, in case they are the job's after all.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from mlfs.follow.evidence import (
     TRIAL_READS,
     Read,
 )
+from mlfs.follow.hypothesis import InForce, Origin, Rival, Ruling
 from mlfs.follow.job_statistics import ReadersStatistics, Stranger
 from mlfs.follow.matching import StreamMatcher
 from mlfs.follow.plain_order import PlainOrder
-from mlfs.follow.rival import Claim, InForce, Rival
 from mlfs.follow.score import Open
 
 REMEMBERED_PROCESSES = 4096
@@ -186,7 +186,7 @@ class Trial:
             stood_still = rank >= 0 and own.ranks[rank].frontier == self._frontiers[rank]
             return rank < 0 or is_vacant(rank) or stood_still or not read.parent
 
-        in_force = InForce(own, self.is_silent(own), may_be_walk, has_room)
+        in_force = InForce(self.is_silent(own), may_be_walk, has_room)
         return next((one for one in self._rivals if one.leads(read.process, in_force)), None)
 
     def inherits(self, read: Read, own: StreamMatcher) -> bool:
@@ -197,7 +197,7 @@ class Trial:
     @property
     def is_from_start(self) -> bool:
         """Whether the family reads the job from its start. If others go on reading it, it was started twice."""
-        return any(one.claim is Claim.FROM_START and one.fits_all for one in self._rivals)
+        return any(one.origin is Origin.FROM_START and one.ruling() is Ruling.INSTALL for one in self._rivals)
 
 
 class Family:
@@ -480,7 +480,7 @@ class Families:
                     rival.read(seen.entry, seen.process, seen.parent)
         else:
             rival.read(read.sample, read.process, read.parent)
-        return rival.leads(read.process, InForce(own))
+        return rival.leads(read.process, InForce())
 
     @property
     def one_family_read(self) -> bool:
@@ -609,11 +609,11 @@ class Families:
         trial.read(read)
         leading = trial.leading(read, own, lambda rank: self.is_vacant(rank, own), family.order.may_be_plain)
         family.is_second_run = family.is_second_run or trial.is_from_start
-        if leading is not None and leading.claim is Claim.JOINS and family.is_second_run:
+        if leading is not None and leading.origin is Origin.JOINS and family.is_second_run:
             rank = leading.matcher.rank_of(read.process)
             if rank >= 0 and not self.is_vacant(rank, own) and not trial.is_silent(own):
                 leading = None  # the first run still reads for that rank: the second one has overtaken it
-        if leading is not None and leading.claim is Claim.JOINS:
+        if leading is not None and leading.origin is Origin.JOINS:
             family.move(Cause.JOINS)
         elif leading is None and trial.inherits(read, own) and not family.order.is_plain:
             family.move(Cause.INHERITS)

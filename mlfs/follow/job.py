@@ -6,7 +6,7 @@ epochs whose order is wanted, whether the prediction is believed. All of it happ
 The scheduler tells it of reads. The parts, in the order in which a read meets them: `SharedSamples` (is it another
 job's?), `evaluation` (does the job evaluate?), `families` (is it a reader of the job's at all?), `HeldReads` (does it
 wait for an epoch's order?), `matching` (which position of which rank is it?), `loader_watch` (what does it tell of the
-loader?), `rival` (is something else true by now: was the script started again, or is it read as it was registered
+loader?), `hypothesis` (is something else true by now: was the script started again, or is it read as it was registered
 after all?), `local_ranks` (how far are the ranks?). Beside them `epochs_at_hand`, and for the status `findings`,
 `LateReads`, `BytesRead` and `RankRates`. The parts that have no module of their own stand below the job.
 """
@@ -26,9 +26,10 @@ from mlfs.follow.epoch_index import EpochIndex, Ids, Match
 from mlfs.follow.epochs_at_hand import EpochsAtHand
 from mlfs.follow.evaluation import Evaluation
 from mlfs.follow.evaluation import Verdict as Whose
-from mlfs.follow.evidence import LOOK_BACK_AFTER, LOST_READS, PROVED_READS, PROVED_SHARE, Read
+from mlfs.follow.evidence import LOOK_BACK_AFTER, LOST_READS, SURE_SHARE, Read
 from mlfs.follow.families import Families, Family, Key, State, nameless
 from mlfs.follow.findings import Findings, epochs_in_unknown_order
+from mlfs.follow.hypothesis import SAME_JOB, Hypothesis, Origin, Rival, Ruling
 from mlfs.follow.job_statistics import JobState, JobStatistics
 from mlfs.follow.loader_watch import UNTIMED, LoaderWatch
 from mlfs.follow.local_ranks import LocalRanks
@@ -37,7 +38,6 @@ from mlfs.follow.nameless import NAMELESS
 from mlfs.follow.nameless_reads import NamelessReads
 from mlfs.follow.plain_order import walked_to
 from mlfs.follow.progress import Given
-from mlfs.follow.rival import Claim, InForce, Rival
 from mlfs.follow.score import REMEMBERED_OPENS, Cell, Score
 from mlfs.follow.sentences import register_flags
 from mlfs.follow.shape import LearnedLoader, Shape
@@ -131,7 +131,7 @@ class JobRun:
         self.registered: JobRun | None = None
         self.leading: Rival | None = None
         self._leads_of: Family | None = None  # the one whose reads `leading` is about, None for all of the job
-        self._rivals: dict[Claim, Rival] = {}  # about all reads that count for the job
+        self._rivals: dict[Origin, Rival] = {}  # about all reads that count for the job
         self._look_back_at = 0  # reads that were counted when the families before the first proved one are judged
 
     @property
@@ -250,7 +250,7 @@ class JobRun:
         if not family.is_apart:
             return self._match_waiting(family)
         if leading is not None:
-            self._rivals.pop(leading.claim, None)
+            self._rivals.pop(leading.origin, None)
             self.leading, self._leads_of = leading, family
             return ANOTHER_LEADS
         if family.state is not State.STRANGER:
@@ -315,54 +315,59 @@ class JobRun:
         first = self.epochs.first
         return None if first is None else self._expect({first.epoch: first}, LearnedLoader(like.shape, like.lag))
 
+    def _rival(self, origin: Origin, matcher: StreamMatcher, of_family: bool, by_known_reader: bool = False) -> Rival:
+        job = self.registered if origin is Origin.AS_REGISTERED and self.registered is not None else self
+        hypothesis = Hypothesis(job.spec, origin, job.streams, SAME_JOB[origin])
+        return Rival(hypothesis, matcher, of_family, by_known_reader)
+
     def _propose_only_reader(self) -> Rival:
-        return Rival(Claim.ONLY_READER, self._expect(self.epochs.at_hand), of_family=True)
+        return self._rival(Origin.ONLY_READER, self._expect(self.epochs.at_hand), of_family=True)
 
     def _propose_for_a_family(self) -> list[Rival]:
         """Proposes what the reads of a family that is kept apart may be to the job, the likeliest first."""
         registered = self.registered
         matchers = {
-            Claim.AS_REGISTERED: None if registered is None else registered._from_start(registered.matcher),
-            Claim.JOINS: self.matcher.joining(),
-            Claim.FROM_START: self._from_start(self.matcher),
+            Origin.AS_REGISTERED: None if registered is None else registered._from_start(registered.matcher),
+            Origin.JOINS: self.matcher.joining(),
+            Origin.FROM_START: self._from_start(self.matcher),
         }
-        return [Rival(claim, made, of_family=True) for claim, made in matchers.items() if made is not None]
+        return [self._rival(origin, made, of_family=True) for origin, made in matchers.items() if made is not None]
 
     def _propose(self, process: int, parent: int) -> None:
         """Proposes what the job's reads may be by now, as one was lost: there is one rival of each kind at a time."""
-        for claim, job in ((Claim.FROM_START, self), (Claim.AS_REGISTERED, self.registered)):
-            matcher = None if job is None or claim in self._rivals else job._from_start(self.matcher)
+        for origin, job in ((Origin.FROM_START, self), (Origin.AS_REGISTERED, self.registered)):
+            matcher = None if job is None or origin in self._rivals else job._from_start(self.matcher)
             if matcher is not None:
                 agreed = (seen for seen in self.score.history if seen.agrees)
-                is_kin = any(seen.process == process or (parent and seen.parent == parent) for seen in agreed)
-                self._rivals[claim] = Rival(claim, matcher, of_family=False, is_kin=is_kin)
+                known = any(seen.process == process or (parent and seen.parent == parent) for seen in agreed)
+                self._rivals[origin] = self._rival(origin, matcher, of_family=False, by_known_reader=known)
 
     def _another_leads(self, read: Read, match: Match | None) -> bool:
         """Show a read, which was matched by the order in force, to the others. Whether one of them leads by now."""
-        if self._leads_of is not None and self.leading is not None and self.leading.claim is Claim.FROM_START:
+        if self._leads_of is not None and self.leading is not None and self.leading.origin is Origin.FROM_START:
             self.forget(self.leading)  # those before it still read
         for rival in list(self._rivals.values()):
             rival.compare(match, rival.read(read.sample, read.process, read.parent), self.matcher)
-            if rival.reads < PROVED_READS:
-                continue
-            if rival.leads(read.process, InForce(self.matcher)):
+            found = rival.ruling(self.matcher)
+            if found is Ruling.INSTALL:
                 self.leading, self._leads_of = rival, None
                 return True
-            self.forget(rival)
+            if found is not Ruling.WAITS:
+                self.forget(rival)
         return False
 
     def forget(self, rival: Rival) -> None:
         """It is refuted, or something else explains the reads that it is about."""
-        if self._rivals.get(rival.claim) is rival:
-            del self._rivals[rival.claim]
+        if self._rivals.get(rival.origin) is rival:
+            del self._rivals[rival.origin]
         if self.leading is rival:
             self.leading = self._leads_of = None
 
     @property
     def from_start(self) -> Rival | None:
         """The rival that says that the script was started again, while it may be so."""
-        leads = self.leading is not None and self.leading.claim is Claim.FROM_START
-        return self.leading if leads else self._rivals.get(Claim.FROM_START)
+        leads = self.leading is not None and self.leading.origin is Origin.FROM_START
+        return self.leading if leads else self._rivals.get(Origin.FROM_START)
 
     def follow_leading(self) -> JobRun:
         """Put the rival that leads in force, and go on from where its reads are.
@@ -371,7 +376,7 @@ class JobRun:
             the job that is followed from now on: this one, or the registered one.
         """
         leading, job = self.leading, self
-        if leading is not None and leading.claim is Claim.AS_REGISTERED and self.registered is not None:
+        if leading is not None and leading.origin is Origin.AS_REGISTERED and self.registered is not None:
             job = self.registered
             job.set_aside(False)
         if leading is not None:
@@ -399,11 +404,11 @@ class JobRun:
     def _match_waiting(self, family: Family) -> Seen:
         """A family has turned out to read for the job: match the reads that waited for that, as one."""
         earlier, waiting = list(family.earlier), list(family.waiting)
-        whole = Rival(Claim.JOINS, self.matcher.joining(), of_family=True)
+        whole = self._rival(Origin.JOINS, self.matcher.joining(), of_family=True)
         for read in [*earlier, *waiting] if earlier else ():
             whole.read(read.sample, read.process, read.parent)
         # Else it read something else before its trial.
-        return self._match_all([*earlier, *waiting] if whole.share >= PROVED_SHARE else waiting)
+        return self._match_all([*earlier, *waiting] if whole.share >= SURE_SHARE else waiting)
 
     def _match_all(self, reads: Iterable[Read]) -> Seen:
         """Match reads that waited, as one."""

@@ -7,19 +7,16 @@ from math import comb, log2, perm
 import pytest
 
 from mlfs.explain.evidence import (
-    JUDGED_OPENS,
     LEAST_BITS,
-    MOST_FURTHER_OPENS,
     beyond_chance,
     bits_of_distinct,
     bits_of_hits,
-    confirmed,
     refuted,
 )
-from mlfs.explain.hypothesis import Fit, Hypothesis, Origin, Ruling, ruling
 from mlfs.explain.popular import FURTHEST_LOOKED_THROUGH, LOOKED_THROUGH, POPULAR_SEEDS, WHOLE_ORDERS
 from mlfs.explain.variants import LIKED_SEEDS, SMALL_SEEDS
-from mlfs.job import parse_job
+from mlfs.follow.evidence import JUDGED_OPENS, MOST_FURTHER_OPENS
+from mlfs.follow.hypothesis import Fit, Origin, Ruling, ruling
 
 
 @pytest.mark.parametrize(("n", "reads"), [(40, 1), (40, 17), (1000, 10), (5, 9)])
@@ -43,6 +40,11 @@ def test_the_choice_is_taken_off_the_evidence() -> None:
     assert not beyond_chance(LEAST_BITS, 2)
     assert beyond_chance(LEAST_BITS + 10, 1024)
     assert 2**-LEAST_BITS < 1e-6
+
+
+def confirmed(opens: int, fitting: int) -> bool:
+    """Whether opens that a variant was not found by put it in force, where nothing else predicts any."""
+    return ruling(Origin.VARIANT, Fit(), Fit(opens, fitting), Fit()) is Ruling.INSTALL
 
 
 @pytest.mark.parametrize("opens", [0, JUDGED_OPENS - 1, JUDGED_OPENS, 40])
@@ -69,7 +71,7 @@ def test_there_is_one_list_of_popular_seeds() -> None:
         (Fit(JUDGED_OPENS - 1, JUDGED_OPENS - 1), Fit(), Ruling.WAITS),  # too few, however well they fit
         (Fit(12, 10), Fit(12, 3), Ruling.INSTALL),
         (Fit(12, 9), Fit(12, 3), Ruling.WAITS),
-        (Fit(12, 10), Fit(12, 10), Ruling.REGISTERED_STANDS),  # the registered job was vouched for
+        (Fit(12, 10), Fit(12, 10), Ruling.OTHER_STANDS),  # the registered job was vouched for
         (Fit(12, 0), Fit(12, 0), Ruling.WAITS),  # neither predicts anything
         (Fit(12, 7), Fit(12, 9), Ruling.WAITS),
         (Fit(12, 10), None, Ruling.INSTALL),  # of threads: the registered job seems to predict any reads
@@ -79,11 +81,9 @@ def test_there_is_one_list_of_popular_seeds() -> None:
 def test_a_registered_job_is_replaced_by_what_further_opens_bear_out(
     further: Fit, registered: Fit | None, said: Ruling
 ) -> None:
-    variant = Hypothesis(parse_job({"epochs": 2}), Origin.VARIANT)
-    assert ruling(variant, Fit(40, 40), further, registered) is said
+    assert ruling(Origin.VARIANT, Fit(40, 40), further, registered) is said
 
 
 @pytest.mark.parametrize(("fitting", "said"), [(10, Ruling.INSTALL), (9, Ruling.REFUTED)])
 def test_a_place_among_millions_of_words_needs_no_further_opens(fitting: int, said: Ruling) -> None:
-    place = Hypothesis(parse_job({"epochs": 2}), Origin.PLACE)
-    assert ruling(place, Fit(12, fitting), Fit(), Fit()) is said
+    assert ruling(Origin.PLACE, Fit(12, fitting), Fit(), Fit()) is said

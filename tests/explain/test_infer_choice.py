@@ -14,7 +14,7 @@ from mlfs.explain.command_lines import MOST_SEEDS, seeds_on_command_lines
 from mlfs.explain.confirm import Finding
 from mlfs.explain.data_sets import MOST_CANDIDATES
 from mlfs.explain.explanations import explanations
-from mlfs.explain.hypothesis import Fields
+from mlfs.explain.fields import Fields
 from mlfs.explain.next_epoch import chosen, continued
 from mlfs.explain.popular import LOOKED_THROUGH
 from mlfs.explain.question import MOST_HEADS, DataSet, likely, reads_needed, unlikely

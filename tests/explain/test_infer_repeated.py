@@ -15,8 +15,8 @@ from test_explainer import explaining, order_of, simulate
 from mlfs.explain.confirm import Finding
 from mlfs.explain.evidence import borne_out
 from mlfs.explain.explanations import explanations, repeated, repeated_permutation, repeating
+from mlfs.explain.fields import Fields
 from mlfs.explain.first_reads import FirstReads
-from mlfs.explain.hypothesis import Fields
 from mlfs.explain.question import DataSet
 from mlfs.explain.recipes import Recipe, repeats_samples
 from mlfs.explain.search import find

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlfs.explain.evidence import REACH, bits_near_the_start
-from mlfs.explain.hypothesis import Fields
+from mlfs.explain.fields import Fields
 from mlfs.explain.next_epoch import chosen
 from mlfs.explain.question import DataSet
 from mlfs.explain.recipes import Recipe, keras_seeds, same_first_epoch

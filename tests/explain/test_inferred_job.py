@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlfs.explain.hypothesis import Hypothesis, Origin
 from mlfs.explain.inferred_job import InferredJob
+from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.follow.job import JobRun
 from mlfs.job import parse_job
 from mlfs.orders.registry import build_order

@@ -1,0 +1,253 @@
+"""A hypothesis: a job as it may be, the evidence of reads for it, and the one rule that puts it in force or refutes it.
+
+Pure. In: what generators propose, and how reads came. Out: rulings. Used by `mlfs.follow.job`, which proposes what else
+may be true of a job with the specification in force, by `mlfs.follow.families`, and by all of `mlfs.explain`, which
+proposes other specifications: variants of a registration (`screen`), the place in its generator's words at which an
+epoch begins (`words`), the order of the files, a seed or another sampler (`explanations`), the epochs before
+(`next_epoch`), another node. Generators propose the likeliest first, and pay in bits for the choice that they had.
+
+A *rival* is a hypothesis with a matcher, which is shown the reads that it is about: those of one family, or all that
+count for the job. The ruling on it is asked with each of these reads.
+
+A registration has been vouched for: it is in force before any read, and a hypothesis that is to take its place must be
+borne out by reads that it was not searched with (`BARS`). Without a registration nothing is to be replaced: then a
+hypothesis is in force as soon as it is no chance, and refuted by the reads that follow (`mlfs.explain.inferred_jobs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, Final, NamedTuple
+
+from mlfs.follow.epoch_index import Match
+from mlfs.follow.evidence import (
+    FEWEST_READ_BEFORE,
+    JUDGED_OPENS,
+    MISS_BITS,
+    MOST_FURTHER_OPENS,
+    PROVED_READS,
+    bits,
+    fits,
+)
+from mlfs.follow.matching import StreamMatcher
+from mlfs.job import JobSpec
+from mlfs.orders.streams import JobStreams
+
+
+class Origin(Enum):
+    """The generator that proposed a hypothesis. The first four are asked in this order, until one leads."""
+
+    AS_REGISTERED = auto()
+    """Somebody reads the job as it was registered, though another order was found to be what its script does."""
+
+    JOINS = auto()
+    """A family reads on where a rank is for which nobody reads: a rank, or workers, that nobody has seen yet."""
+
+    FROM_START = auto()
+    """Somebody reads the job from its beginning."""
+
+    ONLY_READER = auto()
+    """One family reads the job, and the reads of the others came between."""
+
+    VARIANT = auto()
+    """Another registration, the best of some hundred that mistakes make."""
+
+    PLACE = auto()
+    """An epoch of a registered job that begins elsewhere in its generator's words."""
+
+    FILES = auto()
+    """The order of the files."""
+
+    SEARCH = auto()
+    """A seed, or a sampler that is not torch's, of all that were tried."""
+
+    EPOCH_BEFORE = auto()
+    """What explained the epochs before goes on so."""
+
+    NODE = auto()
+    """What explains the reads of another node."""
+
+
+SAME_JOB: Final = {
+    Origin.AS_REGISTERED: "it is read as registered; what others read before is nothing to it",
+    Origin.JOINS: "a further family of processes reads for it",
+    Origin.FROM_START: "the script was started again from its first epoch",
+    Origin.ONLY_READER: "one family among several reads it",
+}
+"""The sentences of what may be true of a job with the specification in force, or with the registered one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """A job as it may be, from where its reads are.
+
+    Attributes:
+        streams: of the job, if somebody has made them already; those of a `PLACE` know what its specification cannot
+            say.
+        sentence: what the script does otherwise than is in force; "" where nobody registered a job.
+        changes: fields that register it so; None for a field that is as it was registered after all.
+        families: the numbers of the families of readers whose opens it explains; None: all.
+    """
+
+    spec: JobSpec
+    origin: Origin
+    streams: JobStreams | None = None
+    sentence: str = ""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    families: frozenset[int] | None = None
+
+
+# -- the rule
+
+
+class Fit(NamedTuple):
+    """Reads, and how many of them came as a hypothesis says."""
+
+    opens: int = 0
+    fitting: int = 0
+
+    def with_more(self, opens: int, fitting: int) -> Fit:
+        """With further reads."""
+        return Fit(self.opens + opens, self.fitting + fitting)
+
+
+class Bar(NamedTuple):
+    """The reads that a hypothesis needs before it may be in force; after `most` of them it is, or it is refuted."""
+
+    reads: int
+    most: int
+
+
+PROVED: Final = Bar(PROVED_READS, PROVED_READS)  # nothing was chosen, and the reads are shown to it as they come
+BARS: Final = dict.fromkeys(SAME_JOB, PROVED) | {
+    Origin.VARIANT: Bar(JUDGED_OPENS, MOST_FURTHER_OPENS),
+    Origin.PLACE: Bar(0, 0),  # no other of millions of orders begins so: further reads have nothing to add
+}
+
+
+class Ruling(Enum):
+    """The reads' answer to whether a hypothesis takes the place of what is in force."""
+
+    WAITS = auto()
+    INSTALL = auto()
+    REFUTED = auto()
+    OTHER_STANDS = auto()
+    """What is in force predicts the reads as well."""
+
+
+def ruling(origin: Origin, shown: Fit, further: Fit, in_force: Fit | None) -> Ruling:
+    """The one rule: whether a hypothesis takes the place of what is in force.
+
+    Args:
+        shown: of all reads, those included that the hypothesis was found by. further: of those since.
+        in_force: of the same further reads, by what is in force; None where its count says nothing.
+    """
+    bar = BARS[origin]
+    if not bar.reads:
+        return Ruling.INSTALL if fits(*shown) else Ruling.REFUTED
+    if further.opens < bar.reads:
+        return Ruling.WAITS
+    if in_force is not None and fits(*in_force) and further.fitting <= in_force.fitting:
+        return Ruling.OTHER_STANDS  # where neither predicts anything, neither stands
+    if fits(*further):
+        return Ruling.INSTALL
+    return Ruling.REFUTED if further.opens >= bar.most else Ruling.WAITS
+
+
+# -- rivals: hypotheses that are shown reads as they come
+
+
+class InForce(NamedTuple):
+    """The explanation that is followed, and how it fares beside a rival that is about one family.
+
+    Attributes:
+        is_silent: nobody reads by it since the rival was proposed.
+        may_be_walk: who reads by the rival reads in the order of the directories, as far as is known.
+        has_room: for a rank: whether a further family may read for it.
+    """
+
+    is_silent: bool = False
+    may_be_walk: bool = False
+    has_room: Callable[[int], bool] = lambda rank_index: True
+
+
+class Rival:
+    """A hypothesis, and what reads say for it.
+
+    Args:
+        of_family: it is about the reads of one family, and not about all that count for the job.
+        by_known_reader: whoever made the read for which it was proposed had read by the order in force.
+
+    Attributes:
+        matcher: what has matched the reads that it is about.
+    """
+
+    def __init__(
+        self, hypothesis: Hypothesis, matcher: StreamMatcher, of_family: bool, by_known_reader: bool = False
+    ) -> None:
+        self.hypothesis = hypothesis
+        self.origin = hypothesis.origin
+        self.matcher = matcher
+        self.of_family = of_family
+        self.by_known_reader = by_known_reader
+        self._read_before = 0  # reads that it takes for samples that were read already by the order in force
+
+    def read(self, sample: int, process: int, parent: int) -> Match | None:
+        """Show it a read that it is about."""
+        return self.matcher.observe(sample, process, parent)[0]
+
+    def compare(self, own: Match | None, theirs: Match | None, in_force: StreamMatcher) -> None:
+        """Note what the order in force made of a read, and what this one did."""
+        if self.origin is Origin.FROM_START and theirs is not None and theirs != own:  # another job has other ranks
+            self._read_before += in_force.ranks[theirs.rank_index].is_done(theirs.position)
+
+    @property
+    def reads(self) -> int:
+        """How many reads were counted for and against it."""
+        return self.matcher.score.observed
+
+    @property
+    def share(self) -> float:
+        """The share of these that came as it predicts."""
+        return self.matcher.score.agreed / self.reads if self.reads else 0.0
+
+    def bits(self, left_out: int = 0) -> float:
+        """Their evidence. Args: left_out: reads that would have come before them, and did not."""
+        choices = self.matcher.stream_length * len(self.matcher.ranks)
+        return bits(self.matcher.score.agreed, self.reads, choices) - left_out * MISS_BITS
+
+    def left_out(self, frontiers: Sequence[int]) -> int:
+        """Positions between where ranks were, and the first that its reads are of."""
+        firsts: dict[int, int] = {}
+        for seen in self.matcher.score.history:
+            if seen.agrees:
+                firsts[seen.rank_index] = min(seen.position, firsts.get(seen.rank_index, seen.position))
+        return sum(max(0, first - frontiers[rank]) for rank, first in firsts.items())
+
+    def ruling(self, in_force: StreamMatcher | None = None) -> Ruling:
+        """The rule, asked of all its reads. Args: in_force: has been shown the same reads."""
+        shown = Fit(self.reads, self.matcher.score.agreed)
+        other = None
+        if in_force is not None:
+            other = Fit(self.reads, round(in_force.score.agreement_of_last(self.reads) * self.reads))
+        found = ruling(self.origin, shown, shown, other)
+        begun_anew = self.origin is not Origin.FROM_START or self._read_before >= FEWEST_READ_BEFORE
+        return found if begun_anew or in_force is None or found is not Ruling.INSTALL else Ruling.REFUTED
+
+    def leads(self, process: int, in_force: InForce) -> bool:
+        """Whether one about a family is to be believed from now on. Args: process: it has read last."""
+        in_a_row = self.origin is not Origin.FROM_START and self.matcher.follows(process)
+        if not in_a_row and self.ruling() is not Ruling.INSTALL:
+            return False
+        match self.origin:
+            case Origin.AS_REGISTERED:
+                # Who walks the directories reads as a job that does not shuffle, whatever he is.
+                return in_force.is_silent or not in_force.may_be_walk
+            case Origin.JOINS:
+                return in_force.has_room(self.matcher.rank_of(process))
+            case Origin.FROM_START:
+                return in_force.is_silent
+            case _:
+                return True
