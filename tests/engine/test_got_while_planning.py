@@ -9,8 +9,8 @@ import pytest
 import trio
 from nodes_beside import NODES, ROOM, N, Node, run
 
-from mlfs.engine.shared_plan import SAMPLES_IN_A_WORD
 from mlfs.job import parse_job
+from mlfs.plan.cluster_plan import SAMPLES_IN_A_WORD
 from mlfs.plan.placement import NOWHERE
 from mlfs.plan.scheduler import events as e
 

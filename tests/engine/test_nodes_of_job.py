@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mlfs.engine.nodes_of_job import node_of_rank, with_nodes
+from mlfs.engine.shared_jobs import with_nodes
+from mlfs.engine.shared_plan import node_of_rank
 from mlfs.errors import JobError
 from mlfs.job import JobSpec, parse_job
 from mlfs.orders.served import LEVEL

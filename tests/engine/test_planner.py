@@ -13,7 +13,7 @@ from fakes import InlineRunner, simulate
 
 from mlfs.engine import planner
 from mlfs.engine.planner import MOST_EPOCHS, Planner, draws_again
-from mlfs.engine.sharing import Sharing
+from mlfs.engine.shared_plan import Sharing
 from mlfs.follow.job import JobRun
 from mlfs.job import parse_job
 from mlfs.job.ranks import ranks_in

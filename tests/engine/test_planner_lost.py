@@ -15,9 +15,9 @@ import pytest
 import trio
 from nodes_beside import NODES, ROOM, N, Node, Wires, run
 
-from mlfs.engine.shared_plan import PATIENCE_S, Stage, round_of
 from mlfs.errors import JobError
 from mlfs.job import JobSpec, parse_job
+from mlfs.plan.cluster_plan import PATIENCE_S, Stage, round_of
 from mlfs.plan.placement import NOWHERE
 from mlfs.plan.scheduler import events as e
 

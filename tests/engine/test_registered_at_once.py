@@ -9,10 +9,10 @@ import pytest
 import trio
 from nodes_beside import ABOUT, NODES, PAGE, Node, run
 
-from mlfs.engine.shared_plan import PATIENCE_S
 from mlfs.errors import JobError
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec, parse_job
+from mlfs.plan.cluster_plan import PATIENCE_S
 
 
 def job(**fields: Any) -> JobSpec:
