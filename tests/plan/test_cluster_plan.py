@@ -105,7 +105,7 @@ class World:
 
     def _tell(self, own: int, tell: Tell) -> None:
         for other in range(NODES):
-            if other != own and tell.to in (None, other):
+            if other != own and tell.to in (None, other) and not self.dead & {own, other}:
                 self.words.setdefault((own, other), deque()).append(json.dumps(tell.value))
 
     def there(self) -> list[int]:
@@ -140,10 +140,13 @@ class World:
             self.step()
 
     def calm(self) -> None:
-        """Nothing happens any more but what follows from what has."""
-        end_s = self.now_s + LOST_FOR_GOOD_S + 8 * PATIENCE_S
-        while self.now_s < end_s:
+        """Nothing happens any more but what follows from what has, until nobody does anything for long."""
+        quiet_s = last_s = self.now_s
+        while self.now_s < quiet_s + LOST_FOR_GOOD_S + 3 * PATIENCE_S:
             self.step()
+            if any(self.words.values()) or any(node.computes for node in self.nodes):
+                quiet_s = self.now_s
+            assert self.now_s < last_s + 5000
 
     def cut_off(self, pairs: set[frozenset[int]], back: bool = False) -> None:
         """Cut links, or mend them."""
@@ -167,6 +170,8 @@ class World:
             self.stopped.discard(own)
         elif kind == "die" and not self.dead:
             self.dead.add(own)
+            self.words = {way: words for way, words in self.words.items() if own not in way}
+            self.nodes[own].computes.clear()
             for other in others:
                 self.nodes[other].plan.lose([own])
                 self.nodes[other].go_on()
@@ -177,7 +182,7 @@ class World:
             self.cut_off(pairs, back=True)
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", range(60))
 def test_whatever_happens_all_nodes_that_are_left_go_by_one_plan(seed: int) -> None:
     draw = random.Random(seed)
     world = World(draw)
@@ -197,6 +202,8 @@ def test_whatever_happens_all_nodes_that_are_left_go_by_one_plan(seed: int) -> N
         else:
             jobs[name] = str(number)
         for own in draw.sample(range(NODES), NODES):  # each hears of it some time
+            if own in world.dead:
+                continue
             node = world.nodes[own]
             if name in jobs:
                 node.plan.want(name, jobs[name], object() if draw.random() < 0.9 else None, counted=True)
