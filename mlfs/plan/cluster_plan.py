@@ -279,7 +279,7 @@ class ClusterPlan:
         self._look_who_plans()
 
     def take(self) -> list[Command]:
-        """What is to be done, in that order."""
+        """The commands for the driver, in the order in which it carries them out."""
         commands, self._commands = self._commands, []
         return commands
 
@@ -382,9 +382,10 @@ class ClusterPlan:
             if self.planner in silent:
                 self._commands.append(Warn(f"node {self.planner} says nothing: others plan without it"))
                 self._mute |= silent
-        if self._fetched.looked:
+        fetched = self._fetched
+        if fetched.looked:
             self._ask()
-        self._fetched.looked = True
+        fetched.looked = True
         self._look_who_plans()
 
     def _look_who_plans(self) -> None:
@@ -478,7 +479,7 @@ class ClusterPlan:
             self._enter(making, making.said._replace(stage=Stage.GATHERING))
 
     def gathered(self, of: PlanId, pieces: Sequence[str]) -> None:
-        """What is held here, as the planner is told it."""
+        """The pieces by which the planner is told what is held here."""
         making = self._made_here(of)
         for at, text in enumerate(pieces):
             if making is not None:
@@ -617,9 +618,9 @@ class ClusterPlan:
 
     def unpacked(self, of: PlanId, share: OwnShare | None) -> None:
         """The plan that has come is read; None: it was not understood."""
-        if self._fetched.of == of and self._fetched.whole:
-            self._fetched.share = share
-            self._fetched.parts = []
+        fetched = self._fetched
+        if fetched.of == of and fetched.whole:
+            fetched.share, fetched.parts = share, []
             self._begin_by_newest()
             self._go_on()
 

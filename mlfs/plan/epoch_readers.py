@@ -1,7 +1,7 @@
 """All reads to come: which node reads which sample in which epoch.
 
 Pure. In: the ranks' access streams, epoch by epoch, and which node each rank runs on. Out: readers by epoch and sample,
-from which `mlfs.plan.owners` places. Called by `mlfs.engine.sharing`.
+from which `mlfs.plan.owners` places. Called by `mlfs.engine.shared_plan`.
 
 `Readers` holds one or two bytes for each read: 115 MB for 1.3 million samples, 90 epochs and 16 nodes, 2.6 GB for 14.2
 million samples and 1,024 nodes.

@@ -1,7 +1,8 @@
 """The samples that each node of a cluster holds already, told to the one that plans for all: none is read again.
 
 Pure. In: by sample, whether a node holds it; pieces that nodes tell. Out: pieces to tell; for each sample a node that
-holds it. Pieces carry shares from the planner to the others, too. Called by `mlfs.engine.shared_plan`.
+holds it. Pieces carry shares from the planner to the others, too. Called by `mlfs.plan.cluster_plan` and
+`mlfs.engine.shared_plan`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which node keeps each sample where several jobs have served orders, and whether the nodes have room for all of it.
 
 Pure. In: for each job, which node its order expects to keep each sample (`mlfs.served.partition`); the nodes' rooms.
-Out: the same for all jobs together; how many samples have no room. Called by `mlfs.engine.sharing` for a cluster, by
-`mlfs.engine.planner` for a node alone.
+Out: the same for all jobs together; how many samples have no room. Called by `mlfs.engine.shared_plan` for a cluster,
+by `mlfs.engine.planner` for a node alone.
 
 Each order is made as if its job had all the room of the nodes. Orders that rest on the same nodes expect a sample on
 the same node, so several jobs go well together while there is room for all, such as a data set for validation beside

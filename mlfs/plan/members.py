@@ -2,7 +2,7 @@
 
 Pure. In: the members as their agents exchanged them, who holds what already, who reads what in which epoch. Out: the
 `Shares` of all nodes, which the node that plans for the cluster makes and sends to the others (`mlfs.plan.owners` has
-the rules); and what a node keeps by them. Called by `mlfs.engine.shared_plan` and `mlfs.engine.sharing`.
+the rules); and what a node keeps by them. Called by `mlfs.plan.cluster_plan` and `mlfs.engine.shared_plan`.
 """
 
 from __future__ import annotations

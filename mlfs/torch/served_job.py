@@ -29,7 +29,7 @@ _LOADERS = {"num_workers", "persistent_workers", "loader_drop_last"}
 _KNOWS_NO_LOADER = {"torch-distributed"}
 
 # So long a node waits at most for a job that another one is told. A job begins with a plan that all nodes have: a node
-# that says nothing is waited for ten seconds, the planner as well as others (`mlfs.engine.shared_plan`).
+# that says nothing is waited for ten seconds, the planner as well as others (`mlfs.plan.cluster_plan`).
 PATIENCE_S = 25.0
 LOOK_EVERY_S = 0.1
 SAID_AFTER_S = 2.0
