@@ -38,6 +38,8 @@ def fields(names: str) -> frozenset[str]:
 
 # -- samplers of torch itself, and those that need no framework
 
+_PASSES: Final = fields("passes_before passes_between")
+
 _GENERATOR: Final = fields("seed generator words_before words_between")
 _ONCE: Final = fields("words_once")
 _OF_TORCH: Final = {"generator": ("default", "own", "shared")}
@@ -81,9 +83,12 @@ _TORCH: Final = (
     Sampler(
         "composed",
         "mlfs.orders.composed:ComposedOrder",
-        _GENERATOR | fields("draw seeding dealing shard_first num_samples drop_last"),
+        _GENERATOR
+        | fields("draw seeding seed_drawn_by seed_below dealing worker_dealing shard_first endless epoch_steps")
+        | _PASSES
+        | fields("num_samples drop_last trailing_permutation"),
         defaults={"generator": "torch"},
-        words={"generator": ("torch", "numpy", "numpy-legacy", "python", "jax")},
+        words={"generator": ("torch", "default", "shared", "numpy", "numpy-legacy", "python", "jax")},
     ),
     Sampler("sequential", "mlfs.orders.sequential:SequentialOrder", fields("drop_last contiguous")),
     Sampler("explicit", "mlfs.orders.explicit:ExplicitOrder", fields("order_file"), fields("order_file")),
@@ -118,8 +123,6 @@ _WRAPPERS: Final[tuple[Sampler, ...]] = (
 )
 
 # -- samplers of frameworks with readers of their own: DALI, Grain, tf.data, Keras
-
-_PASSES: Final = fields("passes_before passes_between")
 
 _READERS: Final[tuple[Sampler, ...]] = (
     Sampler(

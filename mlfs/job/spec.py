@@ -248,21 +248,52 @@ class JobSpec(BaseModel):
     seeding: str | None = Field(
         None,
         description='"goes-on" (seeded once), "same" (in each epoch), a sum such as "seed+epoch" or'
-        ' "1000*seed+epoch+rank", "[seed,epoch]" (numpy), "fold-in" or "split" (jax)',
+        ' "1000*seed+epoch+rank", "[seed,epoch]" (numpy), "fold-in" or "split" (jax),'
+        ' "drawn" (by the generator of the epoch before)',
         max_length=100,
         json_schema_extra=_COMPOSED,
     )
-    dealing: Literal["strided", "padded", "contiguous", "batches", "alike"] | None = Field(
+    seed_drawn_by: Literal["torch", "numpy", "numpy-legacy", "python"] | None = Field(
+        None,
+        description='"torch", "numpy", "numpy-legacy" or "python": the generator that "seed" is for, which draws the'
+        " seed in use once",
+        json_schema_extra=_COMPOSED,
+    )
+    seed_below: Counted | None = Field(
+        None,
+        description="a whole number, 1 or more: the seed that is drawn is below it; 2**31 for numpy, 2**32 for Python",
+        ge=1,
+        json_schema_extra=_COMPOSED,
+    )
+    endless: bool | None = Field(
+        None,
+        description=f"{_FLAG}: passes make one stream without an end, and an epoch is so many steps of it",
+        json_schema_extra=_COMPOSED,
+    )
+    epoch_steps: Counted | None = Field(
+        None,
+        description="a whole number, 1 or more: steps of an epoch of an endless stream; as many as a pass has",
+        ge=1,
+        json_schema_extra=_COMPOSED,
+    )
+    dealing: Literal["strided", "padded", "contiguous", "batches", "first", "alike"] | None = Field(
         None,
         description='"strided" (indices[rank::world_size]), "padded" (the same, filled up from the start), "contiguous"'
-        ' (a piece for each rank), "batches" (whole ones in turn) or "alike" (all of it for each rank)',
+        ' (a piece for each rank), "batches" (whole ones in turn), "first" (all of it to rank 0, which sends it on) or'
+        ' "alike" (all of it for each rank)',
+        json_schema_extra=_COMPOSED,
+    )
+    worker_dealing: Literal["batches", "samples"] | None = Field(
+        None,
+        description='"batches" or "samples": what the workers of a loader take in turn; "samples" needs num_workers',
         json_schema_extra=_COMPOSED,
     )
 
     generator: Literal["default", "own", "shared", "torch", "numpy", "numpy-legacy", "python", "jax"] | None = Field(
         None,
         description='"default" (torch.manual_seed), "own" (the sampler\'s) or "shared" (the DataLoader\'s as well);'
-        ' for an order put together "torch", "numpy" (default_rng), "numpy-legacy" (np.random.seed), "python" or "jax"',
+        ' for an order put together "torch", "numpy" (default_rng), "numpy-legacy" (np.random.seed), "python", "jax",'
+        ' and "default" and "shared" as DataLoader(shuffle=True) draws',
         json_schema_extra=_TORCH,
     )
     words_before: int | None = Field(

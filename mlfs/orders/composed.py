@@ -1,12 +1,14 @@
 """The sampler "composed": an order put together from what a loop chooses; other samplers are such compositions.
 
-In: a job's draw, generator, seeding, dealing, shard_first, num_samples, words_before, words_between, seed, drop_last.
-Out: each rank's dataset indices. Made by `mlfs.orders.registry`; compositions with other names by
-`mlfs.orders.script_shuffles` and `mlfs.orders.torch_distributed`.
+In: a job's draw, generator, seeding, seed_drawn_by, seed_below, dealing, worker_dealing, shard_first, endless,
+epoch_steps, num_samples, words_before, words_between, seed, drop_last. Out: each rank's dataset indices. Made by
+`mlfs.orders.registry`; compositions with other names by `mlfs.orders.script_shuffles` and
+`mlfs.orders.torch_distributed`.
 
-An order is four choices: which generator draws (`mlfs.orders.generators`), how it is seeded in each epoch
-(`mlfs.orders.seeding`), what is drawn with it (`mlfs.orders.draws`), and how that is dealt to the ranks
-(`mlfs.orders.deal`). Every combination that makes sense is an order; one that makes none is refused, with what does.
+An order is a few choices: which generator draws (`mlfs.orders.generators`), how it is seeded in each epoch
+(`mlfs.orders.seeding`), what is drawn with it (`mlfs.orders.draws`), whether passes make epochs or a stream without an
+end (`mlfs.orders.endless`), and how that is dealt to the ranks and their workers (`mlfs.orders.deal`). Every
+combination that makes sense is an order; one that makes none is refused, with what does.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.orders.deal import DEALINGS
+from mlfs.orders.deal import DEALINGS, by_samples_to_workers
 from mlfs.orders.draws import Draws, Kind
+from mlfs.orders.endless import Endless
 from mlfs.orders.generators import LIBRARIES, Generator
 from mlfs.orders.jax_keys import JaxGenerator
 from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
-from mlfs.orders.permutation import TORCH_32BIT_LIMIT
+from mlfs.orders.passes import pass_number
+from mlfs.orders.permutation import TORCH_32BIT_LIMIT, words_of_randperm
 from mlfs.orders.seeding import OF_KEYS, RULES, Seeding, seeding_of
 from mlfs.orders.shuffle import MOST_ELEMENTS
 
@@ -32,6 +36,9 @@ if TYPE_CHECKING:
 # Where each rank draws for itself, what the last ranks have drawn stays at hand, within this much memory.
 _DRAWN_BYTES: Final = 256 << 20
 _BYTES_A_SAMPLE: Final = 4 * (EPOCHS_KEPT + 1)
+# Dealings of a stream without an end: a piece of it has no order's start to be filled up from.
+_OF_ENDLESS: Final = ("strided", "batches", "first", "alike")
+_OF_TORCH: Final = ("torch", "default", "shared")
 
 
 class Parts(NamedTuple):
@@ -42,6 +49,9 @@ class Parts(NamedTuple):
         shard_first: whether the data set is dealt first, and each rank draws of its own part.
         drawn: how many samples are drawn; None: all.
         words_before: words that others draw from a generator once it is made. words_between: the same after each draw.
+        seed_drawn_by: the generator of the job's seed, which draws the seed of `generator` once, below `seed_below`.
+        endless: whether passes follow one another without an end; an epoch is then `epoch_steps` steps.
+        samples_by_worker: whether the workers of a loader take samples in turn, and not batches.
     """
 
     generator: str
@@ -53,6 +63,11 @@ class Parts(NamedTuple):
     drop_last: bool = False
     words_before: int = 0
     words_between: int = 0
+    seed_drawn_by: str | None = None
+    seed_below: int | None = None
+    endless: bool = False
+    epoch_steps: int | None = None
+    samples_by_worker: bool = False
 
 
 class Composition:
@@ -65,26 +80,43 @@ class Composition:
     def __init__(self, parts: Parts, spec: JobSpec, n_samples: int) -> None:
         check(parts, spec, n_samples)
         self._parts, self._spec, self._n = parts, spec, n_samples
+        self._library = LIBRARIES[parts.generator]
         self._dealing = DEALINGS[parts.dealing]
+        self._seed, self._words_before = spec.seed, parts.words_before
+        if parts.seed_drawn_by is not None:
+            self._seed = self._made(spec.seed, parts.seed_drawn_by).number(parts.seed_below)
+            self._words_before = 0
         drawn = -(-n_samples // spec.world_size) if parts.shard_first else n_samples
         most = max(1, _DRAWN_BYTES // max(1, drawn * _BYTES_A_SAMPLE))
         self._draws_of = lru_cache(maxsize=most)(self._make_draws)
+        self._stream_of = lru_cache(maxsize=most)(self._make_stream)
 
     def stream_length(self, epoch: int) -> int:
         """Samples of the rank that reads most, the same in every epoch."""
+        if self._parts.endless:
+            return self._dealt(self._steps() * self._step())
         if self._parts.shard_first and self._parts.draw != "none":
             return self._count(self._dealt(self._n))
         return self._dealt(self._count(self._n))
 
     def rank_stream(self, epoch: int, rank: int) -> Indices:
         """The rank's dataset indices in read order."""
-        if self._parts.draw == "none":
+        mine = self._of_rank(epoch, rank)
+        if self._parts.samples_by_worker:
+            mine = mine[by_samples_to_workers(len(mine), self._spec.batch_size, self._spec.num_workers or 1)]
+        return mine
+
+    def _of_rank(self, epoch: int, rank: int) -> Indices:
+        parts = self._parts
+        epoch = pass_number(self._spec, epoch)
+        if parts.draw == "none" and not parts.endless:
             return self._positions(self._count(self._n), rank)
-        if self._parts.shard_first:
+        if parts.shard_first:
             mine = self._positions(self._n, rank)
             return mine[self._draws_of(rank, len(mine)).epoch(epoch)]
-        drawing = rank if self._parts.seeding.tells_ranks_apart else 0
-        drawn = self._draws_of(drawing, self._n).epoch(epoch)
+        drawing = rank if parts.seeding.tells_ranks_apart else 0
+        epochs = self._stream_of(drawing) if parts.endless else self._draws_of(drawing, self._n)
+        drawn = epochs.epoch(epoch)
         return drawn[self._positions(len(drawn), rank)].astype(np.int64)
 
     def _count(self, n: int) -> int:
@@ -98,36 +130,66 @@ class Composition:
     def _positions(self, n: int, rank: int) -> Indices:
         return self._dealing.positions(n, rank, self._spec.world_size, self._parts.drop_last, self._spec.batch_size)
 
-    def _make_draws(self, rank: int, n: int) -> Draws:
-        parts = self._parts
+    # -- passes without an end
 
-        def generator_of(before: Generator, epoch: int) -> Generator:
-            return self._generator(before, epoch, rank)
+    def _step(self) -> int:
+        """Reads of the stream that a step takes."""
+        return self._spec.batch_size * (1 if self._parts.dealing in ("alike", "first") else self._spec.world_size)
+
+    def _steps(self) -> int:
+        """Steps of an epoch: as many as a pass has, unless told otherwise; each worker makes as many."""
+        if self._parts.epoch_steps is not None:
+            return self._parts.epoch_steps
+        turn = (self._spec.num_workers or 1) if self._parts.samples_by_worker else 1
+        return -(-self._count(self._n) // (self._step() * turn)) * turn
+
+    def _make_stream(self, drawing: int) -> Endless:
+        count = self._count(self._n)
+        if self._parts.draw == "none":
+            passes = Endless(lambda number: np.arange(count, dtype=np.int64), self._steps() * self._step(), count)
+        else:
+            draws = self._draws_of(drawing, self._n)
+            passes = Endless(draws.epoch, self._steps() * self._step(), count)
+        return passes
+
+    # -- generators
+
+    def _make_draws(self, rank: int, n: int) -> Draws:
+        parts, between = self._parts, self._parts.words_between
+        if self._library.trails and parts.draw != "with-replacement" and self._spec.trailing_permutation is not False:
+            between += words_of_randperm(n)
+
+        def generator_of(before: Generator, epoch: int) -> tuple[Generator, Generator]:
+            drawing = self._generator(before, epoch, rank)
+            if self._library.base_words and not (epoch and self._spec.persistent_workers):
+                drawing.skip(self._library.base_words)
+            return drawing, drawing if parts.seeding.rule == "drawn" else before
 
         return Draws(
-            n, parts.draw, self._count(n), self._made(self._spec.seed), generator_of,
-            parts.seeding.goes_on, parts.words_between,
+            n, parts.draw, self._count(n), self._made(self._seed), generator_of, parts.seeding.goes_on, between,
         )  # fmt: skip
 
     def _generator(self, before: Generator, epoch: int, rank: int) -> Generator:
         """The generator that an epoch draws with."""
-        seeding, seed = self._parts.seeding, self._spec.seed
+        seeding, seed = self._parts.seeding, self._seed
         if seeding.rule == "goes-on":
             return before
+        if seeding.rule == "drawn":
+            return self._made(before.number(None))
         if isinstance(before, JaxGenerator) and seeding.rule in OF_KEYS:
             return before if seeding.rule == "same" else before.split() if seeding.goes_on else before.fold_in(epoch)
         if seeding.rule == "[seed,epoch]":
             return self._made((seed, epoch))
         return self._made(seed if seeding.rule == "same" else seeding.number(seed, epoch, rank))
 
-    def _made(self, seed: int | tuple[int, int]) -> Generator:
+    def _made(self, seed: int | tuple[int, int], name: str | None = None) -> Generator:
         """A generator of a seed, after the words that others draw first."""
-        library = LIBRARIES[self._parts.generator]
+        library = self._library if name is None else LIBRARIES[name]
         if isinstance(seed, int) and library.most is not None and seed > library.most:
             seed %= library.most + 1  # the script would end with an error: an epoch that is never read
         generator = library.make(seed)
-        if self._parts.words_before:
-            generator.skip(self._parts.words_before)
+        if self._words_before:
+            generator.skip(self._words_before)
         return generator
 
 
@@ -138,19 +200,21 @@ def check(parts: Parts, spec: JobSpec, n_samples: int) -> None:
         JobError: with the parts that go together.
     """
     library, seeding = LIBRARIES[parts.generator], parts.seeding
-    most = TORCH_32BIT_LIMIT - 1 if parts.generator == "torch" else MOST_ELEMENTS
+    most = TORCH_32BIT_LIMIT - 1 if parts.generator in _OF_TORCH else MOST_ELEMENTS
     if n_samples > most and parts.draw != "none":
         raise JobError(f"{n_samples} samples cannot be shuffled: the limit is {most}", 'narrow "root"', "root")
-    low, high = library.least, library.most
+    seeded = parts.seed_drawn_by or parts.generator
+    low, high = LIBRARIES[seeded].least, LIBRARIES[seeded].most
     if (low is not None and spec.seed < low) or (high is not None and spec.seed > high):
         allowed = f"{low} or more" if high is None else f"{low} to {high}"
         message = f'job field "seed" is {spec.seed}, must be {allowed} for the sampler "{spec.sampler}"'
-        raise JobError(message, f"the generator {parts.generator} takes no other", "seed")
-    if seeding.rule == "linear" and low is not None:
+        raise JobError(message, f"the generator {seeded} takes no other", "seed")
+    if seeding.rule == "linear" and library.least is not None:
+        seed = 0 if parts.seed_drawn_by else spec.seed
         ends = [(epoch, rank) for epoch in (0, spec.epochs - 1) for rank in (0, spec.world_size - 1)]
-        least = min(seeding.number(spec.seed, *end) for end in ends)
-        if least < low:
-            hint = f"the generator {parts.generator} takes {low} or more, and gets {least}"
+        least = min(seeding.number(seed, *end) for end in ends)
+        if least < library.least:
+            hint = f"the generator {parts.generator} takes {library.least} or more, and gets {least}"
             raise JobError(f'job field "seeding" gives a seed of {least}', hint, "seeding")
     if library.has_keys != (seeding.rule in ("fold-in", "split")) and seeding.rule not in ("same", "linear"):
         right = f"one of {', '.join(OF_KEYS)}, or such as seed+epoch" if library.has_keys else "goes-on, or seed+epoch"
@@ -162,6 +226,34 @@ def check(parts: Parts, spec: JobSpec, n_samples: int) -> None:
         raise _refused("words_before", parts.words_before, "left out: nothing is drawn from a key but by its user")
     if parts.draw == "with-replacement" and parts.drawn is None:
         raise JobError('job field "num_samples" is missing: a draw with replacement needs it', "", "num_samples")
+    if parts.seed_below is not None and parts.seed_drawn_by is None:
+        raise _refused("seed_below", parts.seed_below, 'left out, or stand beside "seed_drawn_by": nothing is drawn')
+    if (spec.passes_before or spec.passes_between) and (parts.endless or not seeding.goes_on):
+        right = "left out: " + ("a stream has no passes" if parts.endless else "each epoch is seeded anew")
+        raise _refused("passes_before" if spec.passes_before else "passes_between", "1 or more", right)
+    _check_ends(parts, spec, n_samples)
+
+
+def _check_ends(parts: Parts, spec: JobSpec, n_samples: int) -> None:
+    if parts.samples_by_worker and not spec.num_workers:
+        raise JobError('job field "num_workers" is missing: samples are dealt to workers', "", "num_workers")
+    if not parts.endless:
+        if parts.epoch_steps is not None:
+            raise _refused("epoch_steps", parts.epoch_steps, 'left out, or stand beside "endless": an epoch is a pass')
+        return
+    if not n_samples:
+        raise JobError("passes over no samples are no stream", 'is "root" or "layout" another?', "root")
+    if parts.dealing not in _OF_ENDLESS:
+        right = f"one of {', '.join(_OF_ENDLESS)}: an endless stream has no end to pad"
+        raise _refused("dealing", parts.dealing, right)
+    ends: tuple[tuple[str, bool], ...] = (("shard_first", parts.shard_first), ("drop_last", parts.drop_last))
+    for field, given in ends:
+        if given:
+            raise _refused(field, "true", "left out: an endless stream is dealt as it comes, and has no last batch")
+    workers = spec.num_workers or 1
+    if parts.samples_by_worker and (parts.epoch_steps or 0) % workers:
+        allowed = f"a multiple of num_workers ({workers}), among whom samples are dealt"
+        raise _refused("epoch_steps", parts.epoch_steps, allowed)
 
 
 def _refused(field: str, value: object, allowed: str) -> JobError:
@@ -180,5 +272,7 @@ class ComposedOrder(Composition):
         parts = Parts(
             spec.generator or "torch", seeding, spec.draw or "permutation", spec.dealing or "strided",
             bool(spec.shard_first), spec.num_samples, spec.drop_last, spec.words_before or 0, spec.words_between or 0,
+            spec.seed_drawn_by, spec.seed_below, bool(spec.endless), spec.epoch_steps,
+            spec.worker_dealing == "samples",
         )  # fmt: skip
         super().__init__(parts, spec, n_samples)

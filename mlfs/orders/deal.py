@@ -54,6 +54,17 @@ def batch_positions(n: int, rank: int, world_size: int, batch_size: int, even: b
     return positions[positions < total] % max(n, 1)
 
 
+def by_samples_to_workers(n: int, batch_size: int, workers: int) -> Indices:
+    """The positions 0 .. n-1 in the order in which worker processes read them that take each so many-th sample.
+
+    Worker w of W takes samples w, w + W, ... and makes batches of them; the loader takes one of each worker in turn.
+    """
+    positions = np.arange(n, dtype=np.int64)
+    worker, own = positions % workers, positions // workers
+    batch = own // batch_size
+    return positions[np.lexsort((own, worker, batch))]
+
+
 class Dealing(NamedTuple):
     """A way in which n positions are dealt to ranks.
 
@@ -86,6 +97,11 @@ def _batches(n: int, rank: int, world_size: int, drop_last: bool, batch_size: in
     return batch_positions(n, rank, world_size, batch_size, even=False, drop_last=drop_last)
 
 
+def _first(n: int, rank: int, world_size: int, drop_last: bool, batch_size: int) -> Indices:
+    """Rank 0 reads all, and sends it to the others."""
+    return np.arange(n if rank == 0 else 0, dtype=np.int64)
+
+
 DEALINGS: Final[Mapping[str, Dealing]] = {
     "strided": Dealing(lambda n, world, drop, batch: rank_length(n, world, drop), _every_nth),
     "padded": Dealing(
@@ -94,7 +110,8 @@ DEALINGS: Final[Mapping[str, Dealing]] = {
     ),
     "contiguous": Dealing(lambda n, world, drop, batch: rank_length(n, world, drop), _contiguous),
     "batches": Dealing(lambda n, world, drop, batch: len(_batches(n, 0, world, drop, batch)), _batches),
+    "first": Dealing(lambda n, world, drop, batch: n, _first),
     "alike": Dealing(lambda n, world, drop, batch: n, lambda n, rank, world, drop, batch: np.arange(n, dtype=np.int64)),
 }
 """Each by the name that a job gives it: every world_size-th sample, the same with padding, pieces, whole batches, all
-samples to each rank."""
+samples to rank 0, all samples to each rank."""

@@ -43,7 +43,8 @@ class Draws:
             replacement, by the library's own function for that; "with-replacement".
         count: how many are read; of a permutation and a shuffle the first ones.
         first: the generator before the first epoch.
-        generator: makes the generator of an epoch from the one that the epoch before left.
+        generator: makes the generator of an epoch from the one that the epoch before left, and says which one of both
+            the next epoch goes on with.
         goes_on: whether that of the epoch before counts.
         words_between: words that others draw from the generator in each epoch, after this draw.
     """
@@ -54,7 +55,7 @@ class Draws:
         kind: Kind,
         count: int,
         first: Generator,
-        generator: Callable[[Generator, int], Generator],
+        generator: Callable[[Generator, int], tuple[Generator, Generator]],
         goes_on: bool,
         words_between: int = 0,
     ) -> None:
@@ -77,12 +78,12 @@ class Draws:
 
     def _advance(self, before: _State, epoch: int) -> _State:
         generator = copy.deepcopy(before.generator) if self._depends else before.generator
-        drawing = self._generator(generator, epoch)
+        drawing, left = self._generator(generator, epoch)
         values = self._draw(drawing, before.values)
         if self._words_between:
             drawing.skip(self._words_between)
         values.flags.writeable = False
-        return _State(generator, values)
+        return _State(left, values)
 
     def _draw(self, generator: Generator, last: Permutation | Indices) -> Permutation | Indices:
         if self._kind == "permutation":

@@ -98,6 +98,10 @@ class JaxGenerator:
         offset = (((high % span) * multiplier & mask) + low % span & mask) % span
         return offset.astype(np.int64)
 
+    def number(self, below: int | None, /) -> int:
+        """jax.random.randint(key, (), 0, below); 2**31 - 1 is the usual one."""
+        return int(self.choices(below or (1 << 31) - 1, 1)[0])
+
     def skip(self, words: int, /) -> None:
         """A key has no words that others draw."""
 

@@ -44,7 +44,7 @@ class PyDatasetOrder:
         self._n_samples = n_samples
         batches, generator = -(-n_samples // spec.batch_size), PythonGenerator(spec.seed)
         generator.skip(spec.words_before or 0)
-        self._batches = Draws(batches, "permutation", batches, generator, lambda before, epoch: before, goes_on=True)
+        self._batches = Draws(batches, "permutation", batches, generator, lambda before, epoch: (before, before), True)
         self._epoch = lru_cache(maxsize=EPOCHS_KEPT)(self._make)
 
     def stream_length(self, epoch: int) -> int:

@@ -63,6 +63,10 @@ class PythonGenerator:
         """random.choices(range(n), k=count)."""
         return self._by_python(lambda rng: rng.choices(range(n), k=count) if n else [])
 
+    def number(self, below: int | None, /) -> int:
+        """random.randrange(below); 2**32 is the usual one."""
+        return int(self._by_python(lambda rng: [rng.randrange(below or 1 << 32)])[0])
+
     def _by_python(self, draw: Callable[[random.Random], list[int]]) -> Indices:
         """Have Python draw, from the words that come next."""
         rng, state = random.Random(), self._bits.state["state"]

@@ -11,6 +11,7 @@ In: a rule as a job's `seeding` has it, such as "seed+epoch". Out: the generator
 | [seed,epoch] | made anew from the sequence of both | `default_rng([seed, epoch])` |
 | fold-in | jax.random.fold_in(key, epoch) | jax |
 | split | key, subkey = jax.random.split(key): the subkey | jax |
+| drawn | made anew from a number that the generator of the epoch before draws | fastai |
 
 A sum has terms of seed, epoch, rank and numbers, each with a factor: seed+epoch-1, 1000*seed+epoch, seed+epoch+rank.
 """
@@ -20,7 +21,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-RULES: Final = ("goes-on", "same", "[seed,epoch]", "fold-in", "split")
+RULES: Final = ("goes-on", "same", "[seed,epoch]", "fold-in", "split", "drawn")
 OF_KEYS: Final = ("same", "fold-in", "split")
 _TERM: Final = re.compile(r"([+-]?)(?:(\d+)\*)?(seed|epoch|rank|\d+)(?:\*(\d+))?")
 _LARGEST: Final = 1 << 64
@@ -42,8 +43,8 @@ class Seeding(NamedTuple):
 
     @property
     def goes_on(self) -> bool:
-        """Whether an epoch's generator is that of the epoch before."""
-        return self.rule in ("goes-on", "split")
+        """Whether an epoch's generator follows from that of the epoch before."""
+        return self.rule in ("goes-on", "split", "drawn")
 
     @property
     def tells_ranks_apart(self) -> bool:
