@@ -191,8 +191,8 @@ def _led_by(found: Fields | None, other: Fields, ranked: list[Fields]) -> list[F
 # read what the workers of one process would read. But a rank's workers are the children of its process, and know its
 # rank from whatever launched them (`mlfs.launchers`). Of two ranks with two workers each the batches 0 and 2 begin with
 # children of one process, and the batches 1 and 3 with children of the other one. All ranks draw their permutations
-# from one generator, which goes on from epoch to epoch (`mlfs.orders.accelerate`): so the seed of the first epoch gives
-# all of them.
+# from one generator, which goes on from epoch to epoch (`mlfs.orders.torch_samplers`): so the seed of the first epoch
+# gives all of them.
 
 # Of the permutation: wide enough for the first batches of 8 ranks with 8 workers each and batches of 256.
 _HEAD_DEALT = 1 << 15

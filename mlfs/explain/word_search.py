@@ -23,9 +23,9 @@ from mlfs.explain.evidence import PLACE_BITS
 from mlfs.explain.probes import WORDS_IN_REACH, Condition, Probe, compile_trie
 from mlfs.explain.question import DataSet, Reading, likely, probes, step
 from mlfs.explain.search_stages import PlaceFound, StageProgress, TrySeeds, Words, WordsAsked
-from mlfs.orders.order_file import read_weights
+from mlfs.orders.columns import weights_of
+from mlfs.orders.generators import WORDS_A_DRAW, running_sum, uniform_of
 from mlfs.orders.torch_generator import Tape
-from mlfs.orders.torch_weighted import WORDS_A_DRAW, running_sum, uniform_of
 
 STAGE = "words of seed {seed}"
 # Some tenths of a second without numba: whoever looks on sees the search move.
@@ -104,7 +104,7 @@ def _direct(tests: list[Probe], words: Words, count: int) -> Iterator[tuple[int,
 # -- weighted draws
 
 # A draw takes two words, which make a number in [0, 1); the sample is the first one whose running sum of weights is not
-# below it (`mlfs.orders.torch_weighted`). So a read says between which two numbers two words lie: the more, the rarer
+# below it (`mlfs.orders.generators`). So a read says between which two numbers two words lie: the more, the rarer
 # its sample is drawn.
 
 Places = npt.NDArray[np.int64]
@@ -131,7 +131,7 @@ class WeightedDraws:
     """
 
     def __init__(self, data_set: DataSet, readings: Sequence[Reading], weights_file: str) -> None:
-        sums = running_sum(read_weights(weights_file), weights_file)
+        sums = running_sum(weights_of(weights_file))
         self._upper = sums
         self._lower = np.concatenate(([-1.0], sums[:-1]))  # the first sample is drawn by 0.0 too
         self._heads = data_set.heads

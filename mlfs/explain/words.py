@@ -20,15 +20,15 @@ from mlfs.explain.variants import switches
 from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
-from mlfs.orders.accelerate import words_of_generator
+from mlfs.orders.composed import Composition
+from mlfs.orders.generators import WORDS_A_DRAW
 from mlfs.orders.permutation import words_of_randperm
 from mlfs.orders.placed import PlacedOrder
 from mlfs.orders.registry import build_order, built_in
 from mlfs.orders.streams import JobStreams
 from mlfs.orders.torch_generator import BASE_SEED_WORDS
-from mlfs.orders.torch_random import RandomOrder
+from mlfs.orders.torch_samplers import words_of_generator
 from mlfs.orders.torch_stateful import words_of_loader
-from mlfs.orders.torch_weighted import WORDS_A_DRAW
 
 # Looked at in a thread, for each hypothesis at once: a tenth of a second around where the epoch should begin, and some
 # tenths from where the last one was. Random crops of a million images differ by some thousand words between two epochs.
@@ -87,7 +87,8 @@ def _of_random(spec: JobSpec, n_samples: int) -> Drawing | None:
     if spec.replacement:
         return None
     order = build_order(spec, n_samples)
-    an_epoch = order.words_an_epoch - (spec.words_between or 0) if isinstance(order, RandomOrder) else 0
+    words = order.words_an_epoch if isinstance(order, Composition) else None
+    an_epoch = 0 if words is None else words - (spec.words_between or 0)
     if spec.generator == "default":
         return Drawing(spec.seed, True, SAMPLER_SEED_WORD, an_epoch)
     return Drawing(spec.seed, False, 2 if spec.generator == "shared" else 0, an_epoch)

@@ -43,30 +43,31 @@ _PASSES: Final = fields("passes_before passes_between")
 _GENERATOR: Final = fields("seed generator words_before words_between")
 _ONCE: Final = fields("words_once")
 _OF_TORCH: Final = {"generator": ("default", "own", "shared")}
+_LIBRARIES: Final = ("torch", "loader", "sampler", "numpy", "numpy-legacy", "python", "jax")
 
 _TORCH: Final = (
     Sampler(
         "torch-distributed",
-        "mlfs.orders.torch_distributed:distributed_order",
+        "mlfs.orders.torch_samplers:distributed_order",
         fields("seed shuffle drop_last set_epoch"),
     ),
     Sampler(
         "torch-random",
-        "mlfs.orders.torch_random:RandomOrder",
+        "mlfs.orders.torch_samplers:random_order",
         _GENERATOR | _ONCE | fields("trailing_permutation replacement num_samples"),
         defaults={"generator": "default"},
         words=_OF_TORCH,
     ),
     Sampler(
         "torch-subset",
-        "mlfs.orders.torch_subset:SubsetOrder",
+        "mlfs.orders.torch_samplers:subset_order",
         _GENERATOR | _ONCE,
         defaults={"generator": "default"},
         words=_OF_TORCH,
     ),
     Sampler(
         "torch-weighted",
-        "mlfs.orders.torch_weighted:WeightedOrder",
+        "mlfs.orders.torch_samplers:weighted_order",
         _GENERATOR | _ONCE | fields("weights_file replacement num_samples"),
         fields("weights_file"),
         {"generator": "default", "replacement": True},
@@ -86,9 +87,11 @@ _TORCH: Final = (
         _GENERATOR
         | fields("draw seeding seed_drawn_by seed_below dealing worker_dealing shard_first endless epoch_steps")
         | _PASSES
+        | _ONCE
+        | fields("weights_file per_group groups_at_once column column_file grouping group_batch")
         | fields("num_samples drop_last trailing_permutation"),
         defaults={"generator": "torch"},
-        words={"generator": ("torch", "default", "shared", "numpy", "numpy-legacy", "python", "jax")},
+        words={"generator": (*_OF_TORCH["generator"], *_LIBRARIES)},
     ),
     Sampler("sequential", "mlfs.orders.sequential:SequentialOrder", fields("drop_last contiguous")),
     Sampler("explicit", "mlfs.orders.explicit:ExplicitOrder", fields("order_file"), fields("order_file")),
@@ -102,10 +105,10 @@ _ACCELERATE: Final = fields(
 )
 
 _WRAPPERS: Final[tuple[Sampler, ...]] = (
-    Sampler("accelerate", "mlfs.orders.accelerate:AccelerateOrder", _ACCELERATE, words=_OF_TORCH),
+    Sampler("accelerate", "mlfs.orders.torch_samplers:accelerate_order", _ACCELERATE, words=_OF_TORCH),
     Sampler(
         "hf-trainer",
-        "mlfs.orders.accelerate:AccelerateOrder",
+        "mlfs.orders.torch_samplers:accelerate_order",
         _ACCELERATE,
         defaults={"seed": 42, "use_seedable_sampler": True},
         words=_OF_TORCH,

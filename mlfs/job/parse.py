@@ -23,7 +23,7 @@ from mlfs.job.spec import COMMON, VERSION, JobSpec, describe
 # What MOUNT/.mlfs/jobs/NAME.json says besides the fields of the job: how far it is, how long its data set is, and for a
 # served order a hash of what it rests on in the tree (`mlfs.orders.served`).
 # Who gives one of these puts an order together, and need not say so.
-COMPOSED, PUTS_TOGETHER = "composed", frozenset({"draw", "seeding", "dealing", "endless"})
+COMPOSED, PUTS_TOGETHER = "composed", frozenset({"draw", "seeding", "dealing", "endless", "grouping"})
 SHOWN_BESIDES = frozenset({"state", "samples", "tree"})
 
 

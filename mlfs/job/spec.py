@@ -239,10 +239,51 @@ class JobSpec(BaseModel):
         json_schema_extra=_SAMPLER,
     )
 
-    draw: Literal["permutation", "shuffle", "sample", "with-replacement", "none"] | None = Field(
+    draw: (
+        Literal[
+            "permutation", "shuffle", "sample", "with-replacement", "weighted", "repeat-factors", "per-group", "clips",
+            "none",
+        ]
+        | None
+    ) = Field(
         None,
         description='"permutation" (of the sorted indices), "shuffle" (of what the epoch before left, in place),'
-        ' "sample" (the library\'s own, without replacement), "with-replacement" or "none"',
+        ' "sample" (the library\'s own, without replacement), "with-replacement", "weighted" (by weights_file),'
+        ' "repeat-factors" (the same), "per-group" or "clips" (per_group of each group of the column) or "none"',
+        json_schema_extra=_COMPOSED,
+    )  # fmt: skip
+    per_group: Counted | None = Field(
+        None,
+        description="a whole number, 1 or more: samples drawn of each group",
+        ge=1,
+        json_schema_extra=_COMPOSED,
+    )
+    groups_at_once: Counted | None = Field(
+        None,
+        description="a whole number, 1 or more: groups drawn from before they are shuffled anew; all by default",
+        ge=1,
+        json_schema_extra=_COMPOSED,
+    )
+    column: Literal["size", "directory"] | None = Field(
+        None,
+        description='"size" (of the file) or "directory": by what samples are grouped',
+        json_schema_extra=_COMPOSED,
+    )
+    column_file: str | None = Field(
+        None,
+        description="the absolute path of a file with a number a sample by which they are grouped, or of a .npy",
+        json_schema_extra=_COMPOSED,
+    )
+    grouping: Literal["by-length", "batches"] | None = Field(
+        None,
+        description='"by-length" (sorted by the column, some batches at a time: HF\'s group_by_length) or "batches"'
+        " (each of one group: torchvision's GroupedBatchSampler)",
+        json_schema_extra=_COMPOSED,
+    )
+    group_batch: Counted | None = Field(
+        None,
+        description="a whole number, 1 or more: samples of a batch as by-length counts them; batch_size by default",
+        ge=1,
         json_schema_extra=_COMPOSED,
     )
     seeding: str | None = Field(
@@ -276,11 +317,11 @@ class JobSpec(BaseModel):
         ge=1,
         json_schema_extra=_COMPOSED,
     )
-    dealing: Literal["strided", "padded", "contiguous", "batches", "first", "alike"] | None = Field(
+    dealing: Literal["strided", "padded", "contiguous", "batches", "even-batches", "first", "alike"] | None = Field(
         None,
         description='"strided" (indices[rank::world_size]), "padded" (the same, filled up from the start), "contiguous"'
-        ' (a piece for each rank), "batches" (whole ones in turn), "first" (all of it to rank 0, which sends it on) or'
-        ' "alike" (all of it for each rank)',
+        ' (a piece for each rank), "batches" (whole ones in turn), "even-batches" (the same,'
+        ' filled up), "first" (all of it to rank 0, which sends it on) or "alike" (all of it for each rank)',
         json_schema_extra=_COMPOSED,
     )
     worker_dealing: Literal["batches", "samples"] | None = Field(
@@ -289,11 +330,15 @@ class JobSpec(BaseModel):
         json_schema_extra=_COMPOSED,
     )
 
-    generator: Literal["default", "own", "shared", "torch", "numpy", "numpy-legacy", "python", "jax"] | None = Field(
+    generator: (
+        Literal["default", "own", "shared", "torch", "loader", "sampler", "numpy", "numpy-legacy", "python", "jax"]
+        | None
+    ) = Field(
         None,
         description='"default" (torch.manual_seed), "own" (the sampler\'s) or "shared" (the DataLoader\'s as well);'
-        ' for an order put together "torch", "numpy" (default_rng), "numpy-legacy" (np.random.seed), "python", "jax",'
-        ' and "default" and "shared" as DataLoader(shuffle=True) draws',
+        ' for an order put together "torch", "loader" (torch\'s, of which a DataLoader takes words), "sampler"'
+        ' (RandomSampler without a DataLoader), "numpy" (default_rng), "numpy-legacy" (np.random.seed), "python" or'
+        ' "jax" as well',
         json_schema_extra=_TORCH,
     )
     words_before: int | None = Field(
@@ -469,7 +514,7 @@ class JobSpec(BaseModel):
             refuse("start_epoch", start_epoch, f"less than epochs, which is {epochs}", "epochs count from 0")
         return start_epoch
 
-    @field_validator("order_file", "weights_file", "manifest_file")
+    @field_validator("order_file", "weights_file", "manifest_file", "column_file")
     @classmethod
     def _check_file(cls, path: str | None, info: ValidationInfo) -> str | None:
         if path is None:

@@ -1,28 +1,32 @@
 """The sampler "composed": an order put together from what a loop chooses; other samplers are such compositions.
 
-In: a job's draw, generator, seeding, seed_drawn_by, seed_below, dealing, worker_dealing, shard_first, endless,
-epoch_steps, num_samples, words_before, words_between, seed, drop_last. Out: each rank's dataset indices. Made by
-`mlfs.orders.registry`; compositions with other names by `mlfs.orders.script_shuffles` and
-`mlfs.orders.torch_distributed`.
+In: a job's draw, generator, seeding, seed_drawn_by, seed_below, grouping, dealing, worker_dealing, shard_first,
+endless, epoch_steps, num_samples, words_before, words_between, words_once, seed, drop_last, and the columns that it
+names. Out: each rank's dataset indices. Made by `mlfs.orders.registry`; compositions with other names by
+`mlfs.orders.script_shuffles` and `mlfs.orders.torch_samplers`.
 
 An order is a few choices: which generator draws (`mlfs.orders.generators`), how it is seeded in each epoch
-(`mlfs.orders.seeding`), what is drawn with it (`mlfs.orders.draws`), whether passes make epochs or a stream without an
-end (`mlfs.orders.endless`), and how that is dealt to the ranks and their workers (`mlfs.orders.deal`). Every
-combination that makes sense is an order; one that makes none is refused, with what does.
+(`mlfs.orders.seeding`), what is drawn with it (`mlfs.orders.draws`) and put into groups (`mlfs.orders.grouping`),
+whether passes make epochs or a stream without an end (`mlfs.orders.endless`), and how that is dealt to the ranks and
+their workers (`mlfs.orders.deal`). Every combination that makes sense is an order; one that makes none is refused, with
+what does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from mlfs.errors import JobError
+from mlfs.orders.columns import column_of, weights_for
 from mlfs.orders.deal import DEALINGS, by_samples_to_workers
-from mlfs.orders.draws import Draws, Kind
+from mlfs.orders.draws import Column, Drawing, Draws, Kind, Values, drawing_of
 from mlfs.orders.endless import Endless
 from mlfs.orders.generators import LIBRARIES, Generator
+from mlfs.orders.grouping import by_length, of_one_group
 from mlfs.orders.jax_keys import JaxGenerator
 from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
 from mlfs.orders.passes import pass_number
@@ -38,7 +42,19 @@ _DRAWN_BYTES: Final = 256 << 20
 _BYTES_A_SAMPLE: Final = 4 * (EPOCHS_KEPT + 1)
 # Dealings of a stream without an end: a piece of it has no order's start to be filled up from.
 _OF_ENDLESS: Final = ("strided", "batches", "first", "alike")
-_OF_TORCH: Final = ("torch", "default", "shared")
+_OF_TORCH: Final = ("torch", "loader", "own", "shared", "sampler", "default")
+# By kind of draw that not every generator makes, those that do, and the field that it needs.
+_DRAWN_BY: Final[Mapping[Kind, tuple[str, ...]]] = {
+    "weighted": ("torch", "loader", "numpy", "numpy-legacy", "python"),
+    "repeat-factors": ("torch", "loader"),
+    "per-group": ("numpy-legacy", "numpy"),
+    "clips": ("torch", "loader"),
+}
+_NEEDED: Final[Mapping[Kind, str]] = {
+    "with-replacement": "num_samples", "weighted": "weights_file", "repeat-factors": "weights_file",
+    "per-group": "per_group", "clips": "per_group",
+}  # fmt: skip
+_REPLACES: Final = ("with-replacement", "weighted", "per-group")
 
 
 class Parts(NamedTuple):
@@ -49,9 +65,11 @@ class Parts(NamedTuple):
         shard_first: whether the data set is dealt first, and each rank draws of its own part.
         drawn: how many samples are drawn; None: all.
         words_before: words that others draw from a generator once it is made. words_between: the same after each draw.
+            words_once: the same after the first.
         seed_drawn_by: the generator of the job's seed, which draws the seed of `generator` once, below `seed_below`.
         endless: whether passes follow one another without an end; an epoch is then `epoch_steps` steps.
         samples_by_worker: whether the workers of a loader take samples in turn, and not batches.
+        grouping: "none", "by-length" (before it is dealt) or "batches" (of one group, by each rank).
     """
 
     generator: str
@@ -63,11 +81,13 @@ class Parts(NamedTuple):
     drop_last: bool = False
     words_before: int = 0
     words_between: int = 0
+    words_once: int = 0
     seed_drawn_by: str | None = None
     seed_below: int | None = None
     endless: bool = False
     epoch_steps: int | None = None
     samples_by_worker: bool = False
+    grouping: str = "none"
 
 
 class Composition:
@@ -77,9 +97,9 @@ class Composition:
         JobError: the parts do not go together, or the generator does not take the seed or so many samples.
     """
 
-    def __init__(self, parts: Parts, spec: JobSpec, n_samples: int) -> None:
+    def __init__(self, parts: Parts, spec: JobSpec, n_samples: int, column: Column | None = None) -> None:
         check(parts, spec, n_samples)
-        self._parts, self._spec, self._n = parts, spec, n_samples
+        self._parts, self._spec, self._n, self._column = parts, spec, n_samples, column
         self._library = LIBRARIES[parts.generator]
         self._dealing = DEALINGS[parts.dealing]
         self._seed, self._words_before = spec.seed, parts.words_before
@@ -91,24 +111,34 @@ class Composition:
         self._draws_of = lru_cache(maxsize=most)(self._make_draws)
         self._stream_of = lru_cache(maxsize=most)(self._make_stream)
 
+    @property
+    def words_an_epoch(self) -> int | None:
+        """Words of the generator from one epoch to the next; None where no number is known."""
+        words = self._words(self._n)
+        base = 0 if self._spec.persistent_workers else self._library.base_words
+        return None if words is None else words + self._words_after(self._n) + base
+
     def stream_length(self, epoch: int) -> int:
         """Samples of the rank that reads most, the same in every epoch."""
-        if self._parts.endless:
+        parts = self._parts
+        if parts.endless:
             return self._dealt(self._steps() * self._step())
-        if self._parts.shard_first and self._parts.draw != "none":
+        if parts.shard_first and parts.draw != "none":
             return self._count(self._dealt(self._n))
-        return self._dealt(self._count(self._n))
+        dealt = self._dealt(self._count(self._n))
+        return dealt - (dealt % self._spec.batch_size if parts.grouping == "batches" else 0)
 
     def rank_stream(self, epoch: int, rank: int) -> Indices:
         """The rank's dataset indices in read order."""
-        mine = self._of_rank(epoch, rank)
+        mine = self._of_rank(pass_number(self._spec, epoch), rank).astype(np.int64, copy=False)
+        if self._parts.grouping == "batches" and self._column is not None:
+            mine = of_one_group(mine, self._column, self._spec.batch_size)
         if self._parts.samples_by_worker:
             mine = mine[by_samples_to_workers(len(mine), self._spec.batch_size, self._spec.num_workers or 1)]
         return mine
 
-    def _of_rank(self, epoch: int, rank: int) -> Indices:
+    def _of_rank(self, epoch: int, rank: int) -> Values:
         parts = self._parts
-        epoch = pass_number(self._spec, epoch)
         if parts.draw == "none" and not parts.endless:
             return self._positions(self._count(self._n), rank)
         if parts.shard_first:
@@ -117,12 +147,12 @@ class Composition:
         drawing = rank if parts.seeding.tells_ranks_apart else 0
         epochs = self._stream_of(drawing) if parts.endless else self._draws_of(drawing, self._n)
         drawn = epochs.epoch(epoch)
-        return drawn[self._positions(len(drawn), rank)].astype(np.int64)
+        return drawn[self._positions(len(drawn), rank)]
 
     def _count(self, n: int) -> int:
-        """How many are drawn of n."""
-        count = self._parts.drawn
-        return n if count is None else count if self._parts.draw == "with-replacement" else min(count, n)
+        """How many indices a pass has of n; of a kind that does not say it, about as many."""
+        length = None if self._parts.draw == "none" else self._drawing(n).length
+        return min(n, self._parts.drawn or n) if length is None else length
 
     def _dealt(self, n: int) -> int:
         return self._dealing.length(n, self._spec.world_size, self._parts.drop_last, self._spec.batch_size)
@@ -144,30 +174,50 @@ class Composition:
         return -(-self._count(self._n) // (self._step() * turn)) * turn
 
     def _make_stream(self, drawing: int) -> Endless:
-        count = self._count(self._n)
+        count, an_epoch = self._count(self._n), self._steps() * self._step()
         if self._parts.draw == "none":
-            passes = Endless(lambda number: np.arange(count, dtype=np.int64), self._steps() * self._step(), count)
-        else:
-            draws = self._draws_of(drawing, self._n)
-            passes = Endless(draws.epoch, self._steps() * self._step(), count)
-        return passes
+            return Endless(lambda number: np.arange(count, dtype=np.int64), an_epoch, count)
+        return Endless(self._draws_of(drawing, self._n).epoch, an_epoch, self._drawing(self._n).length)
 
-    # -- generators
+    # -- draws and their generators
+
+    def _drawing(self, n: int) -> Drawing:
+        """The draw of an epoch from n samples, grouped where that comes before they are dealt."""
+        parts, spec, column = self._parts, self._spec, self._column
+        again = parts.draw in _REPLACES or (parts.generator in _OF_TORCH and not parts.shard_first)
+        count = parts.drawn if again else min(parts.drawn or n, n)
+        drawing = drawing_of(parts.draw, n, count, column, spec.per_group or 1, spec.groups_at_once)
+        if parts.grouping != "by-length" or column is None:
+            return drawing
+        together = spec.group_batch or spec.batch_size
+
+        def draw(generator: Generator, last: Values) -> tuple[Values, Values]:
+            values, kept = drawing.draw(generator, last)
+            return by_length(values, column, together), kept
+
+        return drawing._replace(draw=draw)
+
+    def _words(self, n: int) -> int | None:
+        return self._library.words(self._parts.draw, n, self._parts.drawn or n)
+
+    def _words_after(self, n: int) -> int:
+        """Words that are drawn in each epoch after what is read."""
+        trails = self._library.trails and self._parts.draw not in _REPLACES
+        if not trails or self._spec.trailing_permutation is False or (self._parts.drawn or n) % max(n, 1):
+            return self._parts.words_between
+        return self._parts.words_between + words_of_randperm(n)
 
     def _make_draws(self, rank: int, n: int) -> Draws:
-        parts, between = self._parts, self._parts.words_between
-        if self._library.trails and parts.draw != "with-replacement" and self._spec.trailing_permutation is not False:
-            between += words_of_randperm(n)
+        parts, base = self._parts, self._library.base_words
 
         def generator_of(before: Generator, epoch: int) -> tuple[Generator, Generator]:
             drawing = self._generator(before, epoch, rank)
-            if self._library.base_words and not (epoch and self._spec.persistent_workers):
-                drawing.skip(self._library.base_words)
+            if words := (0 if epoch and self._spec.persistent_workers else base) + (parts.words_once * (epoch == 1)):
+                drawing.skip(words)
             return drawing, drawing if parts.seeding.rule == "drawn" else before
 
-        return Draws(
-            n, parts.draw, self._count(n), self._made(self._seed), generator_of, parts.seeding.goes_on, between,
-        )  # fmt: skip
+        first, goes_on = self._made(self._seed), parts.seeding.goes_on
+        return Draws(self._drawing(n), first, generator_of, goes_on, self._words_after(n), self._words(n))
 
     def _generator(self, before: Generator, epoch: int, rank: int) -> Generator:
         """The generator that an epoch draws with."""
@@ -224,14 +274,35 @@ def check(parts: Parts, spec: JobSpec, n_samples: int) -> None:
         raise _refused("seeding", seeding.rule, "such as seed+epoch: only numpy's generators take a sequence")
     if library.has_keys and (parts.words_before or parts.words_between):
         raise _refused("words_before", parts.words_before, "left out: nothing is drawn from a key but by its user")
-    if parts.draw == "with-replacement" and parts.drawn is None:
-        raise JobError('job field "num_samples" is missing: a draw with replacement needs it', "", "num_samples")
+    _check_draw(parts, spec)
     if parts.seed_below is not None and parts.seed_drawn_by is None:
         raise _refused("seed_below", parts.seed_below, 'left out, or stand beside "seed_drawn_by": nothing is drawn')
     if (spec.passes_before or spec.passes_between) and (parts.endless or not seeding.goes_on):
         right = "left out: " + ("a stream has no passes" if parts.endless else "each epoch is seeded anew")
         raise _refused("passes_before" if spec.passes_before else "passes_between", "1 or more", right)
     _check_ends(parts, spec, n_samples)
+
+
+def _check_draw(parts: Parts, spec: JobSpec) -> None:
+    kind, by = parts.draw, _DRAWN_BY.get(parts.draw, (parts.generator,))
+    if parts.generator not in by:
+        raise _refused("generator", parts.generator, f"one of {', '.join(by)} for a draw {kind}")
+    needed = _NEEDED.get(kind)
+    if needed is not None and (parts.drawn if needed == "num_samples" else getattr(spec, needed)) is None:
+        raise JobError(f'job field "{needed}" is missing: a draw {kind} needs it', "", needed)
+    if kind == "repeat-factors" and not parts.endless:
+        raise JobError('job field "endless" is missing: with repeat factors passes differ in length', "", "endless")
+    grouped = parts.grouping != "none" or kind in ("per-group", "clips")
+    if grouped and spec.column is None and spec.column_file is None:
+        hint = "size, directory, or a column_file with a number a sample"
+        raise JobError('job field "column" is missing: it says the group of a sample', hint, "column")
+    by_column = grouped or kind in ("weighted", "repeat-factors")
+    if parts.shard_first and by_column:
+        raise _refused("shard_first", "true", f"left out: {'grouping' if grouped else kind} is over all samples")
+    if grouped and kind in ("weighted", "repeat-factors"):
+        raise _refused("grouping", parts.grouping, f"left out: the draw {kind} has a column of its own")
+    if parts.grouping == "batches" and parts.endless:
+        raise _refused("grouping", parts.grouping, "by-length, or left out: an endless stream has no last batches")
 
 
 def _check_ends(parts: Parts, spec: JobSpec, n_samples: int) -> None:
@@ -272,7 +343,10 @@ class ComposedOrder(Composition):
         parts = Parts(
             spec.generator or "torch", seeding, spec.draw or "permutation", spec.dealing or "strided",
             bool(spec.shard_first), spec.num_samples, spec.drop_last, spec.words_before or 0, spec.words_between or 0,
-            spec.seed_drawn_by, spec.seed_below, bool(spec.endless), spec.epoch_steps,
-            spec.worker_dealing == "samples",
+            spec.words_once or 0, spec.seed_drawn_by, spec.seed_below, bool(spec.endless), spec.epoch_steps,
+            spec.worker_dealing == "samples", spec.grouping or "none",
         )  # fmt: skip
-        super().__init__(parts, spec, n_samples)
+        check(parts, spec, n_samples)
+        weighed = parts.draw in ("weighted", "repeat-factors")
+        column = weights_for(spec, n_samples) if weighed else column_of(spec, n_samples, resolve)
+        super().__init__(parts, spec, n_samples, column)

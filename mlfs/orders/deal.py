@@ -97,6 +97,11 @@ def _batches(n: int, rank: int, world_size: int, drop_last: bool, batch_size: in
     return batch_positions(n, rank, world_size, batch_size, even=False, drop_last=drop_last)
 
 
+def _even_batches(n: int, rank: int, world_size: int, drop_last: bool, batch_size: int) -> Indices:
+    """The same, with the last round filled up from the start."""
+    return batch_positions(n, rank, world_size, batch_size, even=True, drop_last=drop_last)
+
+
 def _first(n: int, rank: int, world_size: int, drop_last: bool, batch_size: int) -> Indices:
     """Rank 0 reads all, and sends it to the others."""
     return np.arange(n if rank == 0 else 0, dtype=np.int64)
@@ -110,8 +115,9 @@ DEALINGS: Final[Mapping[str, Dealing]] = {
     ),
     "contiguous": Dealing(lambda n, world, drop, batch: rank_length(n, world, drop), _contiguous),
     "batches": Dealing(lambda n, world, drop, batch: len(_batches(n, 0, world, drop, batch)), _batches),
+    "even-batches": Dealing(lambda n, world, drop, batch: len(_even_batches(n, 0, world, drop, batch)), _even_batches),
     "first": Dealing(lambda n, world, drop, batch: n, _first),
     "alike": Dealing(lambda n, world, drop, batch: n, lambda n, rank, world, drop, batch: np.arange(n, dtype=np.int64)),
 }
-"""Each by the name that a job gives it: every world_size-th sample, the same with padding, pieces, whole batches, all
-samples to rank 0, all samples to each rank."""
+"""Each by the name that a job gives it: every world_size-th sample, the same with padding, pieces, whole batches, the
+same filled up from the start, all samples to rank 0, all samples to each rank."""

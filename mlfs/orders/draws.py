@@ -1,8 +1,9 @@
-"""One generator draws in each epoch: a permutation, a shuffle of the last one, or a sample.
+"""One generator draws in each epoch: a permutation, a shuffle of the last one, a sample, by weights, of groups.
 
 In: how the generator of an epoch is made, and what is drawn with it. Out: each epoch's indices. Called by
 `mlfs.orders.composed` and the samplers that are such compositions. An epoch's draws may depend on all epochs before:
-states of some of them are kept, which spares drawing from the first epoch on when a job goes back.
+states of some of them are kept, which spares drawing from the first epoch on when a job goes back. Draws of
+which it is known how many words they take are passed over instead.
 """
 
 from __future__ import annotations
@@ -10,88 +11,192 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from mlfs.orders.checkpoints import Checkpoints
 from mlfs.orders.generators import Generator
-from mlfs.orders.order import EPOCHS_KEPT, Indices
-from mlfs.orders.shuffle import Permutation
+from mlfs.orders.order import EPOCHS_KEPT
 
 # The memory for states of old epochs.
 _KEPT_BYTES: Final = 64 << 20
 _STATE_BYTES: Final = 64 << 10  # what a generator and its object take at most
 
-Kind = Literal["permutation", "shuffle", "sample", "with-replacement", "none"]
+Kind = Literal[
+    "permutation", "shuffle", "sample", "with-replacement", "weighted", "repeat-factors", "per-group", "clips", "none"
+]
 """The kinds of draws; with "none" nothing is drawn, and no `Draws` is made."""
+Values = npt.NDArray[np.signedinteger[Any]]
+Column = npt.NDArray[np.float64]
+
+
+class Drawing(NamedTuple):
+    """A draw as it is made in each epoch.
+
+    Attributes:
+        draw: gives the indices, and what the next epoch's draw goes on with, from the generator and what it goes on
+            with itself.
+        begin: what the first epoch's draw goes on with; empty where draws need none.
+        length: how many indices an epoch has; None where that is drawn too.
+    """
+
+    draw: Callable[[Generator, Values], tuple[Values, Values]]
+    begin: Values
+    length: int | None
+
+
+_NOTHING: Final = np.empty(0, dtype=np.int32)
+
+
+def drawing_of(kind: Kind, n: int, count: int | None = None, column: Column | None = None, per_group: int = 1,
+               groups_at_once: int | None = None) -> Drawing:  # fmt: skip
+    """The draw of a kind, from 0 .. n-1.
+
+    Args:
+        count: how many are drawn, all by default; of a permutation and a shuffle the first ones are read.
+        column: a number for each of them: its weight, or its group.
+        per_group: indices drawn of each group. groups_at_once: groups in a round; all by default.
+    """
+    most = n if count is None else min(count, n)
+    if kind == "shuffle":
+        return Drawing(lambda generator, last: _shuffled(generator, last, most), np.arange(n, dtype=np.int32), most)
+    drawn = n if count is None else count
+    if kind == "sample":
+        return Drawing(lambda generator, last: (generator.sample(n, drawn), last), _NOTHING, drawn)
+    if kind == "with-replacement":
+        return Drawing(lambda generator, last: (generator.choices(n, drawn), last), _NOTHING, drawn)
+    if kind == "permutation" or column is None:
+        return Drawing(lambda generator, last: (generator.permutation(n)[:most], last), _NOTHING, most)
+    if kind == "weighted":
+        return Drawing(lambda generator, last: (generator.weighted(column, drawn), last), _NOTHING, drawn)
+    if kind == "repeat-factors":
+        return Drawing(lambda generator, last: (_repeated(generator, column), last), _NOTHING, None)
+    if kind == "clips":
+        lengths = np.diff(np.flatnonzero(np.r_[True, column[1:] != column[:-1], True]))
+        clips = int(np.minimum(lengths, per_group).sum())
+        return Drawing(lambda generator, last: (_clips(generator, lengths, per_group), last), _NOTHING, clips)
+    return _per_group(column, per_group, groups_at_once, drawn)
+
+
+def _shuffled(generator: Generator, last: Values, count: int) -> tuple[Values, Values]:
+    values = last.astype(np.int32)
+    generator.shuffle(values)
+    return values[:count], values
+
+
+def _repeated(generator: Generator, factors: Column) -> Values:
+    """Each index as often as its factor says, a fraction by chance, shuffled.
+
+    Source: detectron2/data/samplers/distributed_sampler.py, RepeatFactorTrainingSampler.
+    """
+    whole, part = np.trunc(factors), factors.astype(np.float32) - np.trunc(factors).astype(np.float32)
+    times = whole.astype(np.int64) + (generator.uniform(len(factors)) < part)
+    indices = np.repeat(np.arange(len(factors), dtype=np.int32), times)
+    return indices[generator.permutation(len(indices))]
+
+
+def _clips(generator: Generator, lengths: npt.NDArray[np.intp], most: int) -> Values:
+    """At most so many of each run of indices, all of them shuffled.
+
+    Source: torchvision/datasets/samplers/clip_sampler.py, RandomClipSampler.
+    """
+    starts = np.cumsum(lengths) - lengths
+    runs = zip(starts.tolist(), lengths.tolist(), strict=True)
+    indices = np.concatenate([generator.permutation(length)[:most] + start for start, length in runs])
+    return indices[generator.permutation(len(indices))]
+
+
+def _per_group(groups: Column, per_group: int, at_once: int | None, count: int) -> Drawing:
+    """So many of each of some groups, again and again; the groups are shuffled in place before each round.
+
+    Source: pytorch_metric_learning/samplers/m_per_class_sampler.py.
+    """
+    _, first, group_of = np.unique(groups, return_index=True, return_inverse=True)
+    by_group = np.split(np.argsort(group_of, kind="stable"), np.cumsum(np.bincount(group_of))[:-1])
+    begin = np.argsort(first).astype(np.int32)  # in the order in which they come up
+    a_round = per_group * (len(begin) if at_once is None else min(at_once, len(begin)))
+    rounds = max(1, count // a_round)
+
+    def draw(generator: Generator, last: Values) -> tuple[Values, Values]:
+        order, drawn = last.astype(np.int32), list[Values]()
+        for _ in range(rounds):
+            generator.shuffle(order)
+            for group in order[: a_round // per_group].tolist():
+                members = by_group[group]
+                few = len(members) < per_group
+                at = (generator.choices if few else generator.sample)(len(members), per_group)
+                drawn.append(members[at])
+        return np.concatenate(drawn), order
+
+    return Drawing(draw, begin, rounds * a_round)
 
 
 class _State(NamedTuple):
-    """After an epoch: the generator, and what was drawn."""
+    """After an epoch: the generator, what the next draw goes on with, and what was drawn, where it was."""
 
     generator: Generator
-    values: Permutation | Indices
+    kept: Values
+    values: Values | None
 
 
 class Draws:
-    """The draws of one generator, of 0 .. n-1 in each epoch.
+    """The draws of one generator in each epoch.
 
     Args:
-        n: how many there are.
-        kind: "permutation": of 0 .. n-1; "shuffle": of what the epoch before left, in place; "sample": without
-            replacement, by the library's own function for that; "with-replacement".
-        count: how many are read; of a permutation and a shuffle the first ones.
+        drawing: what is drawn.
         first: the generator before the first epoch.
         generator: makes the generator of an epoch from the one that the epoch before left, and says which one of both
             the next epoch goes on with.
         goes_on: whether that of the epoch before counts.
         words_between: words that others draw from the generator in each epoch, after this draw.
+        words: those that this draw takes; None where it does not take as many in each epoch.
     """
 
     def __init__(
         self,
-        n: int,
-        kind: Kind,
-        count: int,
+        drawing: Drawing,
         first: Generator,
         generator: Callable[[Generator, int], tuple[Generator, Generator]],
         goes_on: bool,
         words_between: int = 0,
+        words: int | None = None,
     ) -> None:
-        self._n, self._kind, self._count = n, kind, count
-        self._generator = generator
+        self._draw, self._generator = drawing.draw, generator
         self._words_between = words_between
-        self._depends = goes_on or kind == "shuffle"
-        begin = _State(first, self._sorted())
-        most = _KEPT_BYTES // max(begin.values.nbytes, _STATE_BYTES)
-        self._states = Checkpoints(begin, self._advance, most=most)
-        self._alone = lru_cache(maxsize=EPOCHS_KEPT)(lambda epoch: self._advance(begin, epoch).values)
+        self._depends = goes_on or bool(len(drawing.begin))
+        self._words = None if len(drawing.begin) else words
+        begin = _State(first, drawing.begin, None)
+        state_bytes = drawing.begin.nbytes + (0 if self._words is not None else 4 * (drawing.length or 0))
+        most = _KEPT_BYTES // max(state_bytes, _STATE_BYTES)
+        self._states = Checkpoints(begin, self._advance if self._words is None else self._pass_over, most=most)
+        self._alone = lru_cache(maxsize=EPOCHS_KEPT)(self._drawn_alone)
 
-    def epoch(self, epoch: int) -> Permutation | Indices:
-        """The indices that the epoch reads, shape (count,), read-only."""
-        values = self._states.after(epoch).values if self._depends else self._alone(epoch)
-        return values[: self._count]
+    def epoch(self, epoch: int) -> Values:
+        """The indices that the epoch reads, read-only."""
+        values = self._states.after(epoch).values if self._depends and self._words is None else None
+        return self._alone(epoch) if values is None else values
 
-    def _sorted(self) -> Permutation:
-        return np.arange(self._n, dtype=np.int32)
+    def _drawn_alone(self, epoch: int) -> Values:
+        """The indices of an epoch, with the epochs before it passed over, where they count."""
+        values = self._advance(self._states.after(epoch - 1 if self._depends else -1), epoch).values
+        assert values is not None
+        return values
 
     def _advance(self, before: _State, epoch: int) -> _State:
-        generator = copy.deepcopy(before.generator) if self._depends else before.generator
-        drawing, left = self._generator(generator, epoch)
-        values = self._draw(drawing, before.values)
+        drawing, left = self._begun(before, epoch)
+        values, kept = self._draw(drawing, before.kept)
         if self._words_between:
             drawing.skip(self._words_between)
         values.flags.writeable = False
-        return _State(left, values)
+        return _State(left, kept, values)
 
-    def _draw(self, generator: Generator, last: Permutation | Indices) -> Permutation | Indices:
-        if self._kind == "permutation":
-            return generator.permutation(self._n)
-        if self._kind == "shuffle":
-            values = last.astype(np.int32)
-            generator.shuffle(values)
-            return values
-        if self._kind == "sample":
-            return generator.sample(self._n, self._count)
-        return generator.choices(self._n, self._count)
+    def _pass_over(self, before: _State, epoch: int) -> _State:
+        drawing, left = self._begun(before, epoch)
+        drawing.skip((self._words or 0) + self._words_between)
+        return _State(left, before.kept, None)
+
+    def _begun(self, before: _State, epoch: int) -> tuple[Generator, Generator]:
+        """The generator that an epoch draws with, and the one that is left behind it."""
+        return self._generator(copy.deepcopy(before.generator) if self._depends else before.generator, epoch)

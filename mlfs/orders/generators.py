@@ -9,6 +9,9 @@ same state, and so does its copy.
 | torch | torch.Generator, torch.manual_seed | ATen/native/TensorFactories.cpp (torch 2.13) |
 | default | DataLoader(shuffle=True) after torch.manual_seed | torch/utils/data/sampler.py: RandomSampler |
 | shared | DataLoader(shuffle=True, generator=g) | the same |
+| own | RandomSampler(generator=g) | the same |
+| sampler | RandomSampler() without a DataLoader around it | the same |
+| loader | torch's, of which a DataLoader takes words as well | SubsetRandomSampler, WeightedRandomSampler and others |
 | numpy | numpy.random.default_rng | numpy/random/_generator.pyx (numpy 2.4; called) |
 | numpy-legacy | numpy.random.seed, RandomState; pandas, sklearn | numpy/random/mtrand.pyx (frozen: NEP 19) |
 | python | random.seed, random.Random | Lib/random.py (Python 3.11 to 3.14) |
@@ -21,16 +24,18 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from mlfs.orders.jax_keys import JaxGenerator
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.order import Indices
-from mlfs.orders.permutation import next_randperm
+from mlfs.orders.permutation import next_randperm, words_of_randperm
 from mlfs.orders.python_mt import PythonGenerator
 from mlfs.orders.shuffle import Permutation
 from mlfs.orders.stopping import stop_if_asked
 from mlfs.orders.torch_generator import BASE_SEED_WORDS
 
+Weights = npt.NDArray[np.float64]
 Seed = int | tuple[int, int]
 """A number, or numpy's sequence of a seed and an epoch."""
 
@@ -38,6 +43,7 @@ _WORD: Final = 1 << 32
 TORCH_SHORT_RANGE: Final = 1 << 28
 """Below it torch.randint takes a word of 32 bits, else two. ATen/core/DistributionsHelper.h."""
 _USUAL_BELOW: Final = 1 << 31
+_FLOAT_MASK: Final = (1 << 24) - 1
 _SKIPPED_AT_ONCE: Final = 1 << 18
 
 
@@ -60,6 +66,12 @@ class Generator(Shuffler, Protocol):
     def choices(self, n: int, count: int, /) -> Indices:
         """Draw `count` of 0 .. n-1 with replacement, as the library's own function for that does."""
 
+    def weighted(self, weights: Weights, count: int, /) -> Indices:
+        """Draw `count` with replacement, each as often as its weight says."""
+
+    def uniform(self, count: int, /) -> npt.NDArray[np.floating]:
+        """Draw numbers from 0 to 1."""
+
     def number(self, below: int | None, /) -> int:
         """Draw the seed of another generator, below a number; None: as the library's users mostly draw it."""
 
@@ -81,6 +93,27 @@ def _portions(words: int) -> Iterator[int]:
         yield min(_SKIPPED_AT_ONCE, words - start)
 
 
+# -- torch's draws by weights: the running sum as doubles, divided by the whole, its last entry 1; for each draw 53 bits
+# of a 64-bit word, high half first, and the first entry that is not below
+
+WORDS_A_DRAW: Final = 2
+_MANTISSA_BITS: Final = 53
+
+
+def uniform_of(high: npt.NDArray[np.uint32], low: npt.NDArray[np.uint32]) -> npt.NDArray[np.float64]:
+    """The numbers in [0, 1) that pairs of words make, of the shape of either. ATen/core/TransformationHelper.h."""
+    whole = (high.astype(np.uint64) << np.uint64(32)) | low
+    return (whole & np.uint64((1 << _MANTISSA_BITS) - 1)).astype(np.float64) * 2.0**-_MANTISSA_BITS
+
+
+def running_sum(weights: Weights) -> npt.NDArray[np.float64]:
+    """Up to which number in [0, 1] each sample is drawn: the first one whose entry is not below the number."""
+    sums = np.cumsum(weights)
+    sums /= sums[-1]
+    sums[-1] = 1.0
+    return sums
+
+
 class _Torch:
     """torch.Generator: `randperm` is its shuffle, and its sample the beginning of that."""
 
@@ -95,13 +128,23 @@ class _Torch:
         """torch.randperm(n)."""
         return next_randperm(n, self._words)
 
-    def sample(self, n: int, count: int, /) -> Permutation:
-        """torch.randperm(n)[:count]."""
-        return self.permutation(n)[:count]
+    def sample(self, n: int, count: int, /) -> Indices | Permutation:
+        """torch.randperm(n)[:count]; of more than there are, of one permutation after another."""
+        parts = [next_randperm(n, self._words)[: count - at] for at in range(0, max(count, 1), max(n, 1))]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def choices(self, n: int, count: int, /) -> Indices:
         """torch.randint(n, (count,))."""
         return (self._words.take(count) % np.uint32(max(n, 1))).astype(np.int64)
+
+    def weighted(self, weights: Weights, count: int, /) -> Indices:
+        """torch.multinomial(weights, count, replacement=True). ATen/native/cpu/MultinomialKernel.cpp."""
+        drawn = self._words.take(WORDS_A_DRAW * count).reshape(count, WORDS_A_DRAW)
+        return np.searchsorted(running_sum(weights), uniform_of(drawn[:, 0], drawn[:, 1]), side="left")
+
+    def uniform(self, count: int, /) -> npt.NDArray[np.floating]:
+        """torch.rand(count): 24 bits of a word."""
+        return (self._words.take(count) & np.uint32(_FLOAT_MASK)).astype(np.float32) * np.float32(2.0**-24)
 
     def number(self, below: int | None, /) -> int:
         """torch.empty((), dtype=torch.int64).random_(), as far as torch reads a seed; else torch.randint(below)."""
@@ -117,38 +160,27 @@ class _Torch:
         self._words.skip(words)
 
 
-class _Seeding:
-    """The generator of a DataLoader with shuffle=True: each draw is that of a generator of its own, which it seeds."""
+class _Seeding(_Torch):
+    """The generator of a RandomSampler that was given none: each draw is that of a generator of its own, seeded by it.
 
-    def __init__(self, seed: int) -> None:
-        self._seeds = _Torch(seed)
-
-    def _own(self) -> _Torch:
-        return _Torch(self._seeds.number(None))
+    Weighted draws, which other samplers make, are its own.
+    """
 
     def shuffle(self, x: Permutation, /) -> None:
         """x[:] = x[list(RandomSampler(x))]."""
-        self._own().shuffle(x)
+        _Torch(self.number(None)).shuffle(x)
 
     def permutation(self, n: int, /) -> Permutation:
         """RandomSampler(range(n))."""
-        return self._own().permutation(n)
+        return _Torch(self.number(None)).permutation(n)
 
-    def sample(self, n: int, count: int, /) -> Permutation:
+    def sample(self, n: int, count: int, /) -> Indices | Permutation:
         """RandomSampler(range(n), num_samples=count)."""
-        return self._own().sample(n, count)
+        return _Torch(self.number(None)).sample(n, count)
 
     def choices(self, n: int, count: int, /) -> Indices:
         """RandomSampler(range(n), replacement=True, num_samples=count)."""
-        return self._own().choices(n, count)
-
-    def number(self, below: int | None, /) -> int:
-        """As torch's."""
-        return self._seeds.number(below)
-
-    def skip(self, words: int, /) -> None:
-        """Pass over words."""
-        self._seeds.skip(words)
+        return _Torch(self.number(None)).choices(n, count)
 
 
 class _Numpy:
@@ -172,6 +204,14 @@ class _Numpy:
     def choices(self, n: int, count: int, /) -> Indices:
         """rng.integers(n, size=count); rng.choice(n, count) is the same."""
         return self._rng.integers(n, size=count)
+
+    def weighted(self, weights: Weights, count: int, /) -> Indices:
+        """rng.choice(n, count, p=weights / weights.sum())."""
+        return self._rng.choice(len(weights), count, p=weights / weights.sum())
+
+    def uniform(self, count: int, /) -> npt.NDArray[np.floating]:
+        """rng.random(count)."""
+        return self._rng.random(count)
 
     def number(self, below: int | None, /) -> int:
         """rng.integers(below); 2**31 is the usual one."""
@@ -205,6 +245,14 @@ class _NumpyLegacy:
         """np.random.randint(n, size=count); np.random.choice(n, count) is the same."""
         return self._rng.randint(n, size=count)
 
+    def weighted(self, weights: Weights, count: int, /) -> Indices:
+        """np.random.choice(n, count, p=weights / weights.sum())."""
+        return self._rng.choice(len(weights), count, p=weights / weights.sum())
+
+    def uniform(self, count: int, /) -> npt.NDArray[np.floating]:
+        """np.random.random(count)."""
+        return self._rng.random_sample(count)
+
     def number(self, below: int | None, /) -> int:
         """np.random.randint(below); 2**31 is the usual one."""
         return int(self._rng.randint(below or _USUAL_BELOW))
@@ -225,6 +273,7 @@ class Library(NamedTuple):
         has_keys: whether it draws by keys, which no draw changes, so that no words are taken of it.
         base_words: words that a DataLoader takes of it for each of its iterators.
         trails: whether its sampler permutes once more when it comes to its end.
+        words: how many words a draw takes, by its kind, of how many, how many; None where that is not known.
     """
 
     make: Callable[..., Generator]
@@ -234,12 +283,26 @@ class Library(NamedTuple):
     has_keys: bool = False
     base_words: int = 0
     trails: bool = False
+    words: Callable[[str, int, int], int | None] = lambda kind, n, count: None
+
+
+def _words_of_torch(kind: str, n: int, count: int) -> int | None:
+    once = words_of_randperm(n)
+    drawn = {"with-replacement": count, "weighted": WORDS_A_DRAW * count, "sample": -(-count // max(n, 1)) * once}
+    return once if kind == "permutation" else drawn.get(kind)
+
+
+def _words_of_seeding(kind: str, n: int, count: int) -> int | None:
+    return BASE_SEED_WORDS if kind in ("permutation", "shuffle", "sample", "with-replacement") else None
 
 
 LIBRARIES: Final[Mapping[str, Library]] = {
-    "torch": Library(_Torch),
-    "default": Library(_Seeding, base_words=BASE_SEED_WORDS),
-    "shared": Library(_Torch, base_words=BASE_SEED_WORDS, trails=True),
+    "torch": Library(_Torch, words=_words_of_torch),
+    "loader": Library(_Torch, base_words=BASE_SEED_WORDS, words=_words_of_torch),
+    "own": Library(_Torch, trails=True, words=_words_of_torch),
+    "shared": Library(_Torch, base_words=BASE_SEED_WORDS, trails=True, words=_words_of_torch),
+    "sampler": Library(_Seeding, words=_words_of_seeding),
+    "default": Library(_Seeding, base_words=BASE_SEED_WORDS, words=_words_of_seeding),
     "numpy": Library(_Numpy, least=0, takes_pairs=True),
     "numpy-legacy": Library(_NumpyLegacy, least=0, most=_WORD - 1, takes_pairs=True),
     "python": Library(PythonGenerator),

@@ -98,6 +98,15 @@ class JaxGenerator:
         offset = (((high % span) * multiplier & mask) + low % span & mask) % span
         return offset.astype(np.int64)
 
+    def weighted(self, weights: npt.NDArray[np.float64], count: int, /) -> Indices:
+        """jax.random.choice(key, n, (count,), p=p) sums in the order of the machine: such jobs are refused."""
+        raise NotImplementedError
+
+    def uniform(self, count: int, /) -> npt.NDArray[np.floating]:
+        """jax.random.uniform(key, (count,)): 23 bits of a word."""
+        bits = (_bits(self._key, count) >> np.uint32(9)) | np.uint32(0x3F800000)
+        return bits.view(np.float32) - np.float32(1)
+
     def number(self, below: int | None, /) -> int:
         """jax.random.randint(key, (), 0, below); 2**31 - 1 is the usual one."""
         return int(self.choices(below or (1 << 31) - 1, 1)[0])

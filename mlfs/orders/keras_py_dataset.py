@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.orders.draws import Draws
+from mlfs.orders.draws import Draws, drawing_of
 from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
 from mlfs.orders.passes import pass_number
 from mlfs.orders.python_mt import PythonGenerator
@@ -44,7 +44,8 @@ class PyDatasetOrder:
         self._n_samples = n_samples
         batches, generator = -(-n_samples // spec.batch_size), PythonGenerator(spec.seed)
         generator.skip(spec.words_before or 0)
-        self._batches = Draws(batches, "permutation", batches, generator, lambda before, epoch: (before, before), True)
+        drawing = drawing_of("permutation", batches)
+        self._batches = Draws(drawing, generator, lambda before, epoch: (before, before), goes_on=True)
         self._epoch = lru_cache(maxsize=EPOCHS_KEPT)(self._make)
 
     def stream_length(self, epoch: int) -> int:

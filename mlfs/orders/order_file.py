@@ -74,13 +74,16 @@ def count_lines(path: str) -> int:
     return len(read_lines(path))
 
 
-def read_weights(path: str) -> npt.NDArray[np.float64]:
+def read_weights(path: str, field: str = "weights_file") -> npt.NDArray[np.float64]:
     """Return the numbers of a .npy file, or of a text file with one a line, shape (how many there are,).
+
+    Args:
+        field: the job's field that names the file, for errors.
 
     Raises:
         JobError: the file is missing, cannot be read, or holds anything else.
     """
-    data = _bytes(path, "weights_file")
+    data = _bytes(path, field)
     try:
         if data.startswith(b"\x93NUMPY"):
             weights = _npy(data)
@@ -93,7 +96,7 @@ def read_weights(path: str) -> npt.NDArray[np.float64]:
     except (ValueError, TypeError, EOFError) as error:
         reason = " ".join(str(error).split())
         hint = "one number a line, or numpy.save of an array of one dimension"
-        raise JobError(f"the weights file {path!r} cannot be used: {reason}", hint, "weights_file") from None
+        raise JobError(f"the {field.replace('_', ' ')} {path!r} cannot be used: {reason}", hint, field) from None
 
 
 def _npy(data: bytes) -> npt.NDArray[Any]:

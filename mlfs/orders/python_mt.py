@@ -63,6 +63,14 @@ class PythonGenerator:
         """random.choices(range(n), k=count)."""
         return self._by_python(lambda rng: rng.choices(range(n), k=count) if n else [])
 
+    def weighted(self, weights: npt.NDArray[np.float64], count: int, /) -> Indices:
+        """random.choices(range(n), weights, k=count)."""
+        return self._by_python(lambda rng: rng.choices(range(len(weights)), weights.tolist(), k=count))
+
+    def uniform(self, count: int, /) -> npt.NDArray[np.floating]:
+        """[random.random() for _ in range(count)]: two words each, as numpy's RandomState draws them."""
+        return np.random.RandomState(self._bits).random_sample(count)
+
     def number(self, below: int | None, /) -> int:
         """random.randrange(below); 2**32 is the usual one."""
         return int(self._by_python(lambda rng: [rng.randrange(below or 1 << 32)])[0])

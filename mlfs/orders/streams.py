@@ -186,7 +186,7 @@ class _PathIndex:
 
     def __init__(self, spec: JobSpec, tree: Tree, links: Links, sample_ids: SampleIds) -> None:
         self._paths = Paths(tree, links, spec.root)
-        self._n_entries = len(tree.mode)
+        self._tree, self._n_entries = tree, len(tree.mode)
         self._sample_ids = sample_ids
 
     def __call__(self, path: bytes) -> int:
@@ -197,6 +197,18 @@ class _PathIndex:
             entry = self._paths.followed(path)
             index = self._index_of[entry] if entry >= 0 else -1
         return int(index)
+
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Bytes by dataset index."""
+        return _sizes(self._tree, self._sample_ids)
+
+    def directories(self) -> npt.NDArray[np.int64]:
+        """A number for the directory of each sample's first file, by dataset index; -1 for samples elsewhere."""
+        first = self._sample_ids.reshape(len(self._sample_ids), -1)[:, 0].tolist()
+        numbers: dict[bytes, int] = {}
+        above = (self._tree.path(entry).rpartition(b"/")[0] if entry >= 0 else None for entry in first)
+        found = (-1 if path is None else numbers.setdefault(path, len(numbers)) for path in above)
+        return np.fromiter(found, dtype=np.int64, count=len(first))
 
     @cached_property
     def _index_of(self) -> npt.NDArray[np.int64]:

@@ -17,17 +17,16 @@ the second is read; persistent workers make two in the first epoch and one in ea
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from mlfs.errors import JobError
 from mlfs.orders.mt19937 import TorchWords
-from mlfs.orders.one_stream import OneStream
-from mlfs.orders.order import Indices, Resolve
-from mlfs.orders.permutation import words_of_randperm
+from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
+from mlfs.orders.permutation import next_randperm, words_of_randperm
 from mlfs.orders.torch_generator import BASE_SEED_WORDS, Tape, check_length
-from mlfs.orders.torch_random import draw_permutations, draw_with_replacement
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
@@ -58,7 +57,7 @@ def words_of_loader(spec: JobSpec, n_samples: int) -> LoaderWords:
     return LoaderWords(lead, rest if workers and spec.persistent_workers else lead + rest)
 
 
-class StatefulOrder(OneStream):
+class StatefulOrder:
     """Permutations, or draws with replacement, of one generator that goes on from epoch to epoch.
 
     Raises:
@@ -67,8 +66,8 @@ class StatefulOrder(OneStream):
 
     def __init__(self, spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> None:
         check_length(n_samples)
-        super().__init__(spec.num_samples or n_samples)
-        self._n = n_samples
+        self._n, self._length = n_samples, spec.num_samples or n_samples
+        self._epoch = lru_cache(maxsize=EPOCHS_KEPT)(self._draw_epoch)
         self._replacement = bool(spec.replacement)
         self._between = spec.words_between or 0
         self._before = spec.words_before or 0
@@ -85,15 +84,24 @@ class StatefulOrder(OneStream):
             seed, self._before, self._between = words.random_int64_seed(), 0, 0
         self._tape = Tape(seed)
 
+    def stream_length(self, epoch: int) -> int:
+        """Samples of every rank, the same in every epoch."""
+        return self._length
+
+    def rank_stream(self, epoch: int, rank: int) -> Indices:
+        """The dataset indices in read order, the same for every rank."""
+        return self._epoch(epoch)
+
     def _place(self, epoch: int) -> int:
         """The place at which the words of the epoch's iterator that is read begin."""
         return self._before + self._loader.lead + epoch * (self._loader.an_epoch + self._between)
 
     def _draw_epoch(self, epoch: int) -> Indices:
         words = self._tape.at(self._place(epoch))
-        if self._replacement:
-            first = draw_with_replacement(self._n, _CHUNK, words)
-            words.skip(self._pause)
-            rest = draw_with_replacement(self._n, max(self._length - _CHUNK, 0), words)
-            return np.concatenate([first, rest])[: self._length]
-        return draw_permutations(self._n, self._length, words, self._pause)
+        stream, at_once = np.empty(self._length, dtype=np.int64), _CHUNK if self._replacement else self._n
+        for start in range(0, self._length, max(at_once, 1)):
+            words.skip(self._pause if start == at_once else 0)
+            drawn = words.take(at_once) % np.uint32(self._n) if self._replacement else next_randperm(self._n, words)
+            stream[start : start + at_once] = drawn[: self._length - start]
+        stream.flags.writeable = False
+        return stream
