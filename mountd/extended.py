@@ -36,7 +36,7 @@ def is_shown(name: bytes) -> bool:
 
 
 class ExtendedAttributes:
-    """See the module.
+    """Answers requests for extended attributes from the source.
 
     Args:
         limit_s: how long the source has for an answer.

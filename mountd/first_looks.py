@@ -24,7 +24,7 @@ AT_ONCE: Final = 4
 
 
 class FirstLooks:
-    """See the module.
+    """Has each entry looked at in the source before the kernel is told of it.
 
     Args:
         limit_s: how long the source has for an answer.

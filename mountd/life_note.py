@@ -34,7 +34,7 @@ class Died:
 
 
 class LifeNote:
-    """See the module.
+    """The note of one daemon.
 
     Attributes:
         died: the daemon before this one, None where it ended as it should.

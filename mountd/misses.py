@@ -51,7 +51,7 @@ class MissStatistics:
 
 
 class Misses:
-    """See the module. Loop only; `run` must be running."""
+    """Looks in the source for names that readers asked for in vain. Loop only; `run` must be running."""
 
     def __init__(self, manifest: Manifest, source: PosixSource, runner: Runner, mountpoint: str) -> None:
         self._manifest = manifest

@@ -51,7 +51,7 @@ class Reader(NamedTuple):
 
 
 class Onlookers:
-    """See the module.
+    """Decides which names a reader of the control directory may see.
 
     Args:
         has_acl: whether a directory has an ACL, by a look at the source maybe. may_have_acl: the same without a look.

@@ -86,7 +86,7 @@ class Worth:
 
 
 class PollWait:
-    """See the module. Called with the descriptor; returns when it is readable.
+    """Waits for the kernel's next request, in stages. Called with the descriptor; returns when it is readable.
 
     Attributes:
         lingers: whether the loop sleeps where `interrupt` wakes it without trio's help. Workers read it.

@@ -30,7 +30,7 @@ MOST_COUNTED = 65_536
 
 
 class InodePrimer:
-    """See the module.
+    """Lists directories through the mount, so that the kernel knows their files.
 
     Attributes:
         thread: the native id of the thread that lists, None when none does: its listings get attributes. (0 is what the

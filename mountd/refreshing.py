@@ -101,7 +101,7 @@ class RefreshStatistics:
 
 
 class Refreshing:
-    """See the module. Loop only; `run` must be running.
+    """Carries out one refresh at a time. Loop only; `run` must be running.
 
     Args:
         index_path: where the index is saved.

@@ -31,7 +31,7 @@ class _ComingText:
 
 
 class SharedTexts:
-    """See the module. Args: clock: seconds, to tell what a text costs."""
+    """Makes the texts of status and metrics for all who ask. Args: clock: seconds, to tell what a text costs."""
 
     def __init__(self, source: MountParts, clock: Callable[[], float] = time.perf_counter) -> None:
         self._source = source

@@ -17,7 +17,10 @@ _BETWEEN = 3  # columns
 
 
 class NumberTable:
-    """See the module. The first column has names and stands left, the others numbers, which stand right."""
+    """A table of numbers with a heading for each column.
+
+    The first column has names and stands left, the others numbers, which stand right.
+    """
 
     def __init__(self, *columns: str) -> None:
         self._columns = columns

@@ -22,7 +22,7 @@ _TIMEX_STATUS = 40  # offset of its field status, an int
 
 
 class Machine:
-    """See the module. Nothing here raises for what a machine does not have; it is None, empty or False then."""
+    """The files, programs and limits of this machine. A thing that it does not have is None, empty or False."""
 
     is_root = property(lambda _self: os.geteuid() == 0)
 

@@ -51,7 +51,7 @@ class Observers(NamedTuple):
 
 
 class MountJobs:
-    """See the module. mlfs.explain installs jobs in it (`mlfs.explain.port.Jobs`).
+    """Begins, ends and replaces the jobs of one mount. mlfs.explain installs jobs in it (`mlfs.explain.port.Jobs`).
 
     Args:
         measure: have the scheduler know what places give by now.

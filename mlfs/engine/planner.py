@@ -199,7 +199,7 @@ def epochs_worth_counting(spec: JobSpec, most: int = MOST_EPOCHS) -> range:
 
 
 class Planner:
-    """See the module.
+    """Makes the plan of this node's jobs, from how often they read each sample.
 
     Args:
         sizes: bytes by sample. capacities: what a plan fills now (`Keeping.capacities_bytes`); empty for no places.

@@ -65,7 +65,9 @@ class _Beginning:
 
 
 class SharedJobs:
-    """See the module. Without members, before `begin` and after `end`, it does nothing.
+    """Tells the other nodes of jobs, and has the jobs of other nodes followed here.
+
+    Without members, before `begin` and after `end`, it does nothing.
 
     Args:
         build: computes a job's streams, in a worker thread.

@@ -45,7 +45,7 @@ class _Order(NamedTuple):
 
 
 class SharedOrders:
-    """See the module.
+    """Tells the other nodes of orders that this one has found, and plans by those that they have found.
 
     Args:
         build: computes a job's streams, in a worker thread.

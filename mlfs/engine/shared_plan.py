@@ -42,7 +42,9 @@ Flags = npt.NDArray[np.bool_]
 
 
 class SharedPlan:
-    """See the module. Without others, before `begin` and after `end`, plans are this node's own.
+    """The plan that this node goes by, made here or fetched from the node that plans.
+
+    Without others, before `begin` and after `end`, plans are this node's own.
 
     Args:
         step: takes events for the scheduler. holds: by sample, whether this node holds it or is about to.

@@ -34,7 +34,7 @@ MOST_EVENTS = 64
 
 
 class Attempt:
-    """See the module.
+    """One search for a seed, from its beginning to its end.
 
     Args:
         asked: the processes whose first reads are searched with.

@@ -24,7 +24,7 @@ _PATIENCE = 8
 
 
 class Beginning(NamedTuple):
-    """See the module.
+    """The epoch that begins with the reads that disagree, and what each process read first in it.
 
     Attributes:
         opens: none where the epoch began before all that is remembered.

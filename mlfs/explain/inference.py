@@ -110,7 +110,7 @@ class Build(NamedTuple):
 
 
 class Inference:
-    """See the module. `run` must be running.
+    """Finds out in what order reads come that no registered job explains. `run` must be running.
 
     Args:
         is_set_aside: whether the reads of a registered job have another order than it says, which its registration does

@@ -39,7 +39,7 @@ Reads = Callable[[], FirstReads]
 
 
 class InferredJobs:
-    """See the module.
+    """Puts jobs in force that reads have shown, watches them, and replaces them by what explains more.
 
     Attributes:
         in_force: by name.

@@ -28,7 +28,7 @@ hand costs four bytes for each of them, however short it is: 32 epochs of the la
 
 
 class EpochsAtHand:
-    """See the module.
+    """The orders of a job's epochs that are in memory.
 
     Attributes:
         timeline: the linear positions of all epochs.

@@ -57,7 +57,7 @@ class _Chain:
 
 
 class Evaluation:
-    """See the module. One object is for one run of the script.
+    """Notices when a job's own processes evaluate. One object is for one run of the script.
 
     Args:
         timeline: the linear positions of all epochs.

@@ -298,7 +298,7 @@ class Astray:
 
 
 class Families:
-    """See the module. One object is for one run of the script.
+    """The families of processes that read, each with its state. One object is for one run of the script.
 
     Args:
         name_of: the name of a process's program, "" where it is not known.

@@ -39,7 +39,7 @@ def epochs_in_unknown_order(cells: Mapping[tuple[int, int], Cell]) -> dict[int, 
 
 
 class Findings:
-    """See the module.
+    """All that was found out about one job while it ran.
 
     Args:
         start_epoch: the one that was registered.

@@ -75,7 +75,7 @@ ANOTHER_LEADS = Seen(None, another_leads=True)  # see `JobRun.leading`
 
 
 class JobRun:
-    """See the module.
+    """One job while it runs.
 
     Args:
         sizes: bytes by sample.

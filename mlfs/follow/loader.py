@@ -52,7 +52,7 @@ def loader_of(
     slack: int,
     shape_is_learned: bool,
 ) -> LoaderStatistics:
-    """See the module.
+    """The facts of a job's loader, each with where it is known from.
 
     Args:
         inferred: whether nobody registered the job.

@@ -24,7 +24,7 @@ UNTIMED = -1.0
 
 
 class LoaderWatch:
-    """See the module.
+    """Learns batch size, workers and prefetch depth from a job's reads.
 
     Args:
         matcher: matches the reads of this run of the script.

@@ -23,7 +23,7 @@ from mlfs.job import JobSpec
 
 
 class LocalRanks:
-    """See the module.
+    """The ranks of one job that read through this mount, and how far each is.
 
     Args:
         matcher: matches the reads of this run of the script.

@@ -55,7 +55,7 @@ class _Fit(IntEnum):
 
 
 class Nameless:
-    """See the module.
+    """Matches reads whose process is not known, by their samples alone.
 
     Args:
         ranks: how far each rank is; it is read here, and moved by the tracker.

@@ -47,7 +47,7 @@ class _Walks:
 
 
 class NamelessReads:
-    """See the module.
+    """Decides whether a read by an unknown process is a job's.
 
     Args:
         samples: how many the job has. shuffles: whether its order is none of the directories'.

@@ -34,7 +34,7 @@ def walked_to(sample: int, member: Sequence[int]) -> list[int]:
 
 
 class PlainOrder:
-    """See the module.
+    """Counts how many reads in a row go on in the order of the directories.
 
     Attributes:
         last_entry: what was opened last, -1 before anything.

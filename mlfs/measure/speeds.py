@@ -49,7 +49,7 @@ class SpeedsStatistics:
 
 
 class Speeds:
-    """See the module.
+    """The bandwidth curves of all places, refined by what lanes measure.
 
     Args:
         calibrated: points of a calibration, by the place's name; places that were never measured are missing.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class PlacedOrder:
-    """See the module.
+    """An order whose epochs begin at known places in the words of a generator.
 
     Args:
         drawn_before: words drawn before the beginning of an epoch, by epoch; at least one.

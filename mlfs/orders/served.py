@@ -45,7 +45,7 @@ Sizes = npt.NDArray[np.int64]
 
 
 class ServedOrder:
-    """See the module.
+    """The order of a job that mlfs serves.
 
     Args:
         true: the sampler's own order. sizes_bytes: by dataset index. entries: by dataset index, where in the tree the

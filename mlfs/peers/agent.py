@@ -108,7 +108,7 @@ class AgentStatistics:
 
 
 class Agent:
-    """See the module.
+    """Takes packets of its server and messages of its peers, and answers both.
 
     Args:
         landing: the memory in which what peers give lands. to_server: takes packets.
@@ -154,7 +154,7 @@ class Agent:
         return bool(self._asks or self._owed or self._found or self._asking)
 
     def statistics(self) -> AgentStatistics:
-        """Frozen figures."""
+        """The agent's counts, frozen."""
         return AgentStatistics(
             self._given, self._given_bytes, self._missed, self._got, self._got_bytes, self._missing, self._spoilt
         )  # fmt: skip
@@ -320,7 +320,7 @@ class Agent:
             self._lose([event.node], now_s)
 
     def _asked(self, node: int, records: messages.Records | None) -> None:
-        """A peer wants samples."""
+        """Take an ASK: note the samples that a peer wants."""
         assert records is not None
         if len(records):
             self._asking.setdefault(node, deque()).extend(
@@ -386,7 +386,7 @@ class Agent:
             self._perhaps_whole(event.number, ask)
 
     def _perhaps_whole(self, of: int, ask: _Ask) -> None:
-        """Both the bytes and their checksum have come, or one of them."""
+        """End a request when its bytes and their checksum have both come."""
         if ask.ended:  # its peer was taken for lost meanwhile, and may have died before it could say the checksum
             if ask.landed >= 0:
                 self._over(of, ask, Ended.OFF)

@@ -130,7 +130,7 @@ class Desk:
         return False
 
     def hears(self) -> bool:
-        """The agent says something. Returns whether it was silent."""
+        """Note that the agent has said something. Returns whether it was taken for silent."""
         with self._lock:
             self._heard += 1
             was_silent, self._silent = self._silent, False

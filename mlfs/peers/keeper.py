@@ -69,7 +69,7 @@ class Line:
 
 
 class Keeper:
-    """See the module.
+    """Runs the agent and COMMAND, and passes signals on to COMMAND.
 
     Args:
         words: COMMAND; empty: the agent alone. join_timeout_s: COMMAND begins when all nodes have joined, and after so

@@ -121,7 +121,7 @@ class BadPacket(Exception):
 
 
 def pack(kind: Kind, records: Sequence[tuple[int, ...]]) -> list[bytes]:
-    """Packets of records: as many as it takes."""
+    """Pack records into as many packets as that takes."""
     record = _LAYOUTS[kind]
     step = (LARGEST_BYTES - 1) // record.size
     head = bytes([kind])

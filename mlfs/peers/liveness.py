@@ -21,7 +21,7 @@ LEAVE_PATIENCE_S = 2.0
 
 
 class Liveness:
-    """See the module.
+    """Keeps for each peer when it was heard of last, and whether it owes an answer.
 
     Args:
         patience_s: how long a peer that owes an answer may say nothing (`--peer-timeout`).

@@ -88,7 +88,7 @@ def _settings() -> Iterator[None]:
 
 
 class MpiTransport:
-    """See the module, and mlfs.peers.transport for the methods.
+    """Keeps the contract of `mlfs.peers.transport` over MPI.
 
     Args:
         world: all agents. Every one of them has to make its transport.
@@ -264,7 +264,7 @@ class _Requests(Generic[_About]):
         self._about.append(about)
 
     def take(self, about: _About) -> list[Any]:
-        """Take out those that are about this."""
+        """Take out the requests that are about this, and return them."""
         taken = [request for request, other in zip(self._requests, self._about, strict=True) if other is about]
         if taken:
             rest = [

@@ -34,7 +34,7 @@ class _Given(NamedTuple):
 
 
 class Outflow:
-    """See the module.
+    """The limit for one peer, and what it is computed from.
 
     Args:
         most_bytes: the limit never lies above it, not even where that is less than LEAST_BYTES.
@@ -56,7 +56,7 @@ class Outflow:
         return not under_way_bytes or under_way_bytes + size_bytes <= self._limit_bytes
 
     def gives(self, size_bytes: int, unsent_bytes: int, now_s: float) -> None:
-        """So many bytes are given now, and then so many are unsent."""
+        """Note that bytes are given now, and how many are unsent after that."""
         self._look(max(0, unsent_bytes - size_bytes), now_s)
         self._unsent_bytes = unsent_bytes
         self._total_bytes += size_bytes

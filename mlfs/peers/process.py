@@ -65,7 +65,7 @@ class Pace:
 
 
 class AgentProcess:
-    """See the module.
+    """Has an agent run until its server, MPI or its keeper ends.
 
     Args:
         connection: to the server.

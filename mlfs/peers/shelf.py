@@ -73,7 +73,7 @@ class _MemoryFile:
 
 
 class Shelf:
-    """See the module.
+    """The copies that this agent reads without asking its server.
 
     Args:
         memory_fds: the RAM class's memory files, which are closed with the shelf. ssd_dirs: descriptors of the
@@ -144,7 +144,7 @@ class Shelf:
         return None
 
     def close(self) -> None:
-        """Give all of it back."""
+        """Unmap the memory files and close the directories."""
         for file in self._memory:
             file.close()
         for directory in self._ssd_dirs:

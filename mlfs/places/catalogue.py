@@ -52,7 +52,7 @@ class Found(NamedTuple):
 
 
 class Catalogue:
-    """See the module.
+    """The records of all samples in shared memory: the server writes them, the agent reads them.
 
     Args:
         fd: the memory, `size_bytes(samples)` long; it stays the caller's.

@@ -24,7 +24,7 @@ BEGINNING_BYTES: Final = 4096
 
 
 class Doubts:
-    """See the module.
+    """Decides for each file whose times moved whether they prove a change.
 
     Args:
         open_file: opens an entry of the manifest. count: counts opens and bytes of the source.

@@ -253,7 +253,7 @@ class LmdbTier(OnDisk):
         return self._checked(digest, lambda blob: record.data_of(blob, key, version, self._secret))
 
     def drop(self, key: bytes) -> None:
-        """The copy's pages are free for others after the next commits."""
+        """Forget the copy of `key`; its pages are free for others after the next commits."""
         with self._changed:
             self._remove(cache_directory.key_digest(key))
 

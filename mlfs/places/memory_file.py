@@ -28,7 +28,7 @@ def in_pages(size_bytes: int) -> int:
 
 
 class MemoryFile:
-    """See the module. `reserve` and `close` are called by one thread at a time, all else by any; OSError says why not.
+    """One memfd. One thread at a time calls `reserve` and `close`, any thread the rest. OSError says why a call failed.
 
     Invariant: no two reserved ranges overlap, and all of them end at `_end` or before.
     """

@@ -150,7 +150,7 @@ class StoringPlace(Place, Protocol):
 
     @property
     def refusal(self) -> str:
-        """Why the medium takes no copies just now, in words; empty when it does."""
+        """The reason why the medium takes no copies just now, in words; empty when it does."""
 
     def close(self) -> None:
         """Release resources. A persistent place keeps its copies for the next mount."""

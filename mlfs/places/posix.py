@@ -304,7 +304,7 @@ class PosixSource:
             del self._at_work[thread]
 
     def _on_root(self, call: Callable[[int], T]) -> T:
-        """Calls it with the root's descriptor. Raises: OSError, as the call does."""
+        """Make a call with the root's descriptor. Raises: OSError, as the call does."""
         number = self.root.number
         try:
             return call(self.root.fd)
@@ -510,7 +510,7 @@ class PosixSource:
         return PosixFile(self, entry, number, fd, content, unsized)
 
     def _look(self, entry: int, call: Callable[[int], T]) -> T:
-        """Calls it with a descriptor of the entry, which cannot be read."""
+        """Make a call with an O_PATH descriptor of the entry, through which nothing can be read."""
         path = self.manifest.path(entry)
 
         def look(root_fd: int) -> T:

@@ -18,7 +18,10 @@ Where = tuple[int, int]
 
 
 class Showcase:
-    """See the module. Thread-safe: each sample is kept and lost by one thread at a time."""
+    """Writes the catalogue as places keep and lose samples.
+
+    Thread-safe: each sample is kept and lost by one thread at a time.
+    """
 
     def __init__(self) -> None:
         self._catalogue: Catalogue | None = None

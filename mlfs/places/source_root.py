@@ -39,7 +39,9 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class SourceRoot:
-    """See the module. Thread-safe; `look` and `is_back` may take as long as the file system does.
+    """Holds the descriptor of the source's root, and opens it again.
+
+    Thread-safe; `look` and `is_back` may take as long as the file system does.
 
     Args:
         root_fd: the source's root; duplicated, so the caller keeps its own.
@@ -113,7 +115,7 @@ class SourceRoot:
             self._other, self._error = bool(instead), instead or dead
 
     def _why_dead(self, fd: int) -> str:
-        """Why a root answers nothing any more; empty if it does."""
+        """The reason why a root's file system is dead; empty if it answers."""
         try:
             os.fstatvfs(fd)
             with os.scandir(fd) as entries:

@@ -96,7 +96,7 @@ class Round(NamedTuple):
     late: tuple[int, ...] = ()
 
     def word(self) -> Mapping[str, Any]:
-        """As it is told."""
+        """The form in which other nodes are told of it."""
         away, jobs = self.target
         return {
             "round": [self.id, self.stage, away, dict(jobs), self.views, self.owners, self.shared, self.late]
@@ -234,7 +234,9 @@ class _Making:
 
 
 class ClusterPlan:
-    """See the module. Each call says what has happened; `take` gives what is to be done then.
+    """The part of one node in the cluster's plan.
+
+    Each call says what has happened; `take` gives what is to be done then.
 
     Time comes with `look`, once a second: what happens in between happens at the last look.
 
@@ -334,7 +336,7 @@ class ClusterPlan:
         return {*self.members.nodes} - {self.members.own}
 
     def _missing(self, there: Collection[int]) -> set[int]:
-        """Other nodes that answer, and are not `there`."""
+        """The other nodes that answer, and have not done what the stage asks of them."""
         return self._others - {*there} - self._lost.keys()
 
     # -- what happens here
@@ -355,12 +357,12 @@ class ClusterPlan:
             self._go_on()
 
     def lose(self, nodes: Collection[int]) -> None:
-        """These do not answer: nobody waits for them."""
+        """Note that nodes do not answer: nobody waits for them."""
         self._lost = dict.fromkeys(nodes, self._now_s) | self._lost
         self._look_who_plans()
 
     def back(self, node: int) -> None:
-        """It answers again: it may have missed what was said."""
+        """Note that a node answers again: it may have missed what was said."""
         self._lost.pop(node, None)
         self._look_who_plans()
         self._say_newest(node)
@@ -498,7 +500,7 @@ class ClusterPlan:
             self._as_made(making, making.said._replace(owners=of, shared=by_what))
 
     def failed(self, of: PlanId) -> None:
-        """Owners cannot be found: it stays as it is who owns what."""
+        """Note that no plan could be made: samples keep their owners."""
         if (making := self._made_here(of)) is not None:
             self._as_made(making, making.said)
 
@@ -617,7 +619,7 @@ class ClusterPlan:
         self._commands.append(Unpack(fetched.of, members, fetched.parts, newest.shared))
 
     def unpacked(self, of: PlanId, share: OwnShare | None) -> None:
-        """The plan that has come is read; None: it was not understood."""
+        """Take the plan that was fetched; None where it was not understood."""
         fetched = self._fetched
         if fetched.of == of and fetched.whole:
             fetched.share, fetched.parts = share, []

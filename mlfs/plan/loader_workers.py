@@ -169,7 +169,7 @@ def of_this_script(pace: Mapping[int, float], now: int) -> dict[int, float]:
 
 
 def advise(loaders: Sequence[Loader], processors: int, pace: Mapping[int, float]) -> Advice:
-    """See the module.
+    """Advise a number of workers for each rank.
 
     Args:
         loaders: of all ranks of the node. processors: what the node has for them.

@@ -95,7 +95,7 @@ class Members:
         return tuple(range(first, first + each))
 
     def divides(self, world_size: int) -> bool:
-        """Whether it is known on which node each rank runs."""
+        """Whether ranks divide evenly among nodes, so that it is known where each runs."""
         return world_size % len(self.nodes) == 0
 
     def share(

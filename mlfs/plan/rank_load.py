@@ -101,5 +101,5 @@ class RankLoad:
 
     @property
     def whole_s(self) -> float:
-        """All of the time of one process for one batch."""
+        """The whole time that one process spends for a batch."""
         return self.waiting_s + self.preprocess_s + self.handing_s + self.idle_s

@@ -30,7 +30,7 @@ class Registration(NamedTuple):
     by: int
 
     def counts_before(self, other: Registration | None) -> bool:
-        """Whether this one counts instead of the other."""
+        """Whether this registration counts instead of the other."""
         return other is None or (self.number, -self.by) > (other.number, -other.by)
 
 
@@ -48,7 +48,10 @@ class _Last(NamedTuple):
 
 
 class Registrations:
-    """See the module. Jobs are known by name, and a job is what its fields say."""
+    """The registrations that this node has made or heard of.
+
+    Jobs are known by name, and a job is what its fields say.
+    """
 
     def __init__(self) -> None:
         self._last: dict[str, _Last] = {}
@@ -72,7 +75,7 @@ class Registrations:
         self._last.clear()
 
     def had_before(self, name: str, fields: Fields, own: int) -> Registration:
-        """This node had the job when it joined the others."""
+        """Note a job that this node had when it joined the others."""
         return self._count(name, Registration(0, own), fields)
 
     def make(self, name: str, fields: Fields, own: int) -> Registration:

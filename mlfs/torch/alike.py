@@ -29,7 +29,9 @@ def named(said: str) -> str:
 
 
 def check_alike(sampler: str, epoch: int, order: str) -> None:
-    """See the module. Without a process group nothing is known of other ranks.
+    """Raises where ranks of the process group read different orders.
+
+    Without a process group nothing is known of other ranks.
 
     Args:
         sampler: its name, as of `named`. order: what the order rests on.

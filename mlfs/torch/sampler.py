@@ -37,7 +37,7 @@ _BLOCK = 1 << 16
 
 
 class ServedSampler(Sampler[int]):
-    """See the module.
+    """Gives the dataset indices of this rank in the served order.
 
     Args:
         path: a path in the mount. dataset: of which only the length is looked at. length: the same as a number.

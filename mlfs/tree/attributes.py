@@ -47,7 +47,7 @@ class FileAttributes(NamedTuple):
 
     @property
     def rights(self) -> Rights:
-        """Those of the attributes that say who may read it."""
+        """The attributes that say who may read the entry."""
         return Rights(self.mode, self.uid, self.gid, self.nlink)
 
 

@@ -101,7 +101,7 @@ class GrowingManifest(Manifest):
 
     @property
     def used(self) -> int:
-        """The next new entry gets it."""
+        """The number that the next new entry gets."""
         return self._used
 
     @property

@@ -40,7 +40,10 @@ def columns_of(seen: NDArray[np.int64]) -> Columns:
 
 
 class HardLinks:
-    """See the module. Groups that are found later (`regroup`) stand in a small table; called on the loop only."""
+    """The groups of entries that are names of one file.
+
+    Groups that are found later (`regroup`) stand in a small table; called on the loop only.
+    """
 
     def __init__(self, linked: NDArray[np.uint32], first: NDArray[np.uint32]) -> None:
         self._linked, self._first = linked, first

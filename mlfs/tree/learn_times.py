@@ -77,7 +77,7 @@ def learn_at_start(manifest: Manifest, root_fd: int) -> bool:
 
 
 def alike(manifest: Manifest) -> bool:
-    """Whether the times of all directories are one, and cannot have been made so in one moment."""
+    """Whether all directories have one time, which they cannot have been given in one moment."""
     directories = manifest.directories
     mtimes, ctimes = manifest.mtime_ns[directories], manifest.ctime_ns[directories]
     if mtimes.max(initial=0) <= 0 and ctimes.max(initial=0) <= 0:

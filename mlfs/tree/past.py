@@ -48,5 +48,5 @@ class PastContents:
         return self._past.get((entry, generation))
 
     def forget(self, entry: int, generation: int) -> None:
-        """Nobody can ask for it any more."""
+        """Forget attributes that nobody can ask for any more."""
         self._past.pop((entry, generation), None)

@@ -75,7 +75,7 @@ def stamp_of(path: Path) -> Stamp:
 
 
 class ScanLock:
-    """See the module. It is held from `take` to `release`.
+    """A lock file beside an index. It is held from `take` to `release`.
 
     Args:
         index: the file that is locked. heartbeat_s, stale_s: see above; tests are less patient.
@@ -139,7 +139,7 @@ class ScanLock:
             time.sleep(min(STOP_POLL_S, left_s))
 
     def _create(self, path: Path) -> bool:
-        """Whether the file could be made, and says whose it is."""
+        """Make the lock file and write its owner into it. Returns whether it could be made."""
         try:
             make_parent(str(path))
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -212,7 +212,7 @@ def _machine() -> str:
 
 
 def _started(pid: int) -> int:
-    """When a process began, 0 for one that is not there."""
+    """The time at which a process began, in ticks since the boot; 0 for one that is not there."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The name of the program may contain anything, so fields are counted from behind it.

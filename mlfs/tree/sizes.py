@@ -22,7 +22,7 @@ class Unsized:
 
 
 class UnsizedFiles:
-    """See the module. From any thread.
+    """The files whose size is not the number of their bytes. Any thread may call it.
 
     Attributes:
         files: by entry the bytes that it has, None where nobody has counted them. Only to be read.

@@ -42,7 +42,9 @@ class TimesStatistics:
 
 
 class Times:
-    """See the module. Thread-safe: what is written is one flag at a time, which never goes back.
+    """Says which times of this source count in a comparison.
+
+    Thread-safe: what is written is one flag at a time, which never goes back.
 
     Attributes:
         mtime, ctime: whether this time of a file proves something. both: whether both do.

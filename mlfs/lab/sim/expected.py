@@ -61,7 +61,7 @@ class Loaders(NamedTuple):
 def expected_imbalance(
     node: PerformanceModel, sizes_bytes: Floats, storage: npt.NDArray[np.int8], loaders: Loaders
 ) -> Imbalance:
-    """See the module.
+    """Simulates the steps of such a job, and says how unevenly its ranks load.
 
     Args:
         node: what the places of the node give; nothing else of it counts.

@@ -163,7 +163,7 @@ class Like(NamedTuple):
 
 
 def like(status: Any, name: str | None = None) -> Like:
-    """See the module.
+    """Make the scenario of a job from the status of its mount.
 
     Args:
         name: of the job; None: the one of which most batches were seen.

@@ -27,6 +27,9 @@ class StepLoads(NamedTuple):
 
 
 def step_loads(loading: Loading, counted: Tally, compute_s: Floats | float) -> StepLoads:
-    """See the module. Args: compute_s: shape (T, N * M), or one number for all."""
+    """The seconds for which each GPU loads in each step, and the imbalance.
+
+    Args: compute_s: shape (T, N * M), or one number for all.
+    """
     lanes = loading.lanes(counted)
     return StepLoads(lanes, imbalance(lanes.max(axis=1), compute_s))

@@ -35,7 +35,7 @@ SCATTER = (
 
 
 def uneven_words(ranks: Sequence[RankLoad], measured: Imbalance, expected: Imbalance) -> str:
-    """See the module; empty where they agree, or where nothing is preprocessed.
+    """The reason why more steps are uneven than simulated; empty where they agree, or where nothing is preprocessed.
 
     Args:
         ranks: `rank` being the rank's number.

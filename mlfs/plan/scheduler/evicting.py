@@ -135,7 +135,7 @@ class Evicting:
         self._out.append(Evict(place, victims))
 
     def evicted(self, place: int, used_bytes: int) -> None:
-        """The place has given up what it was told to."""
+        """Note that the place has given up the copies that it was told to."""
         self._under_way.discard(place)
         self._keeping.uses(place, used_bytes)
 

@@ -193,7 +193,7 @@ class Following:
             self._read_beside(read, coming.coming)
 
     def opened(self, opened: Opened) -> None:
-        """A reader who waited goes on: count what is known only now."""
+        """Count what is known of a read only now that its reader, who waited, goes on."""
         matched = self._opening.over(opened.sample, opened.process)
         for number, epoch in matched.counted if opened.source_bytes else ():
             if number in self._records:

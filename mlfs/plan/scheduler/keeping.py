@@ -181,7 +181,7 @@ class Keeping:
         return self._places[place].footprint_bytes(self._table.sizes[sample])
 
     def uses(self, place: int, used_bytes: int) -> None:
-        """A place has given copies up, and holds so many bytes now."""
+        """Note how many bytes a place holds after it has given copies up."""
         self._used_bytes[place], self._lacking_bytes[place] = used_bytes, 0
 
     def holds(self) -> npt.NDArray[np.bool_]:

@@ -315,11 +315,11 @@ class Refilling:
         return _Begun(refill, int(refill.firsts[parts]))
 
     def go_on(self, epoch: int) -> None:
-        """The one that was due next has been seen to."""
+        """Go on behind the sample that was due next."""
         self._begun[epoch].go_on()
 
     def copy(self) -> Refilling:
-        """Another one that is as far."""
+        """A copy that stands at the same place."""
         twin = Refilling()
         twin._not_before = self._not_before
         twin._begun = {epoch: _Begun(begun.refill, begun.at) for epoch, begun in self._begun.items()}

@@ -147,7 +147,7 @@ class Neighbours:
         return sum(judged) / len(judged) if len(judged) >= FEWEST_JUDGED else None
 
     def _used(self) -> Rule | None:
-        """The rule that is right most often, if that is often enough."""
+        """The rule that is right most often, None where neither is right often enough."""
         shares = [(share, rule) for rule in Rule if (share := self._share(rule)) is not None and share >= WORTH]
         return max(shares, key=lambda one: one[0])[1] if shares else None
 

@@ -171,7 +171,7 @@ class Scheduler:
         return place, held_by if held_by != place else 0
 
     def statistics(self) -> Statistics:
-        """Frozen figures of all parts."""
+        """The figures of all parts, frozen."""
         table, fetching = self.table, self.fetching
         return Statistics(
             table.window_bytes, table.window_capacity_bytes, self.window.dropping, self._waiting.waiting,
@@ -283,7 +283,7 @@ class Scheduler:
             self.table.move(touched.sample, Verb.TOUCH)
 
     def _judge(self, now_s: float) -> None:
-        """After reads: judge the predictions and the places by them."""
+        """After reads, judge the jobs' predictions and the places."""
         waited_s = self._waiting.waited_s
         self._routing.judge(now_s, waited_s)
         self._following.judge(now_s, waited_s + self._read_waited_s)

@@ -179,7 +179,7 @@ class Warming:
         return bool(self._chunk)
 
     def _without_those_there(self, ids: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
-        """Count those that a place holds; the others are returned."""
+        """Count the samples that a place holds already, and return the others."""
         held = np.frombuffer(self._table.held_by, dtype=np.uint8)[ids] != 0
         sizes = np.asarray(self._table.sizes)
         count = int(held.sum())
@@ -249,7 +249,7 @@ class Warming:
             self._later.append(sample)
 
     def failed(self, sample: int) -> None:
-        """The sample could not be fetched, or no place could write it."""
+        """Count a sample that could not be fetched, or that no place could write."""
         if sample in self._under_way:
             self._under_way.discard(sample)
             self._told = replace(self._told, failed=self._told.failed.plus(1, self._table.sizes[sample]))

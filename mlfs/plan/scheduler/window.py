@@ -50,12 +50,12 @@ class Window:
         return len(self._to_drop) + self._going
 
     def retire_all(self, samples: Iterable[int]) -> None:
-        """Uses of these samples are over."""
+        """End a use of each of these samples."""
         for sample in samples:
             self.retire(sample)
 
     def retire(self, sample: int) -> None:
-        """A use of the sample is over. Without another one to come, and without a reader, its pages linger or go."""
+        """End a use of the sample. If no other one is to come and nobody has it open, its pages linger or go."""
         table = self._table
         if table.state[sample] != State.RECENT or sample in table.readers:
             return
@@ -97,7 +97,7 @@ class Window:
         return sample not in self._outdated
 
     def outdated(self, sample: int) -> None:
-        """The sample has changed at the source: its pages must go, whoever needs them."""
+        """Have the pages of a sample that has changed at the source dropped, whoever needs them."""
         state = self._table.state[sample]
         if state in (State.STAGED, State.RECENT):
             self._drop(sample)

@@ -18,7 +18,7 @@ COLLECT_AFTER = 500_000
 
 
 class Heap:
-    """See the module.
+    """Events by time, and the time now.
 
     Attributes:
         now_s: the simulated time. happened: how many calls were made.

@@ -20,7 +20,7 @@ FROM_PFS = -1
 
 
 class Ledger:
-    """See the module.
+    """The bytes that nodes read from the PFS and gave to others, by epoch.
 
     Args:
         sizes: bytes by sample. owner: the node that owns each sample, below 0 for none. readers: shape (E, F), the node

@@ -99,7 +99,7 @@ class World(Protocol):
 
 
 class Node:
-    """See the module.
+    """One node: its scheduler, its places and its ranks.
 
     Attributes:
         number: its own in the cluster. lives: whether it runs. used_bytes: of each place.
