@@ -17,7 +17,7 @@ _TIMEOUT_S = 5.0
 
 
 def commit() -> str | None:
-    """Such as `cd8c4ba59a3f`, with `-dirty` behind it where files differ from the commit. None: nobody knows."""
+    """The commit, such as `cd8c4ba59a3f`, with `-dirty` behind it where files differ from it; None: nobody knows."""
     found = commit_of_checkout(_PACKAGE.parent)
     if found is None:
         with suppress(OSError):

@@ -190,7 +190,7 @@ class Counters:
         self.epoch.fetches[route].add(size_bytes)
 
     def stall(self, seconds: float) -> None:
-        """A reader waited."""
+        """Count a reader's wait."""
         self.all.stalls.add(seconds)
         self.epoch.stalls.add(seconds)
 

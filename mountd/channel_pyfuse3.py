@@ -88,5 +88,5 @@ class Pyfuse3Channel:
         pyfuse3.invalidate_inode(inode, attr_only=True)
 
     def requests_so_far(self) -> dict[str, int]:
-        """Frozen figures."""
+        """The requests so far, by kind."""
         return self._requests.so_far() if self._requests else {}

@@ -69,7 +69,7 @@ class _ComingJob:
         self.stopped = threading.Event()
 
     def stop(self) -> None:
-        """It is not wanted any more."""
+        """Note that the job is not wanted any more."""
         self.stopped.set()
         self.scope.cancel()
 

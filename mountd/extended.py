@@ -64,7 +64,7 @@ class ExtendedAttributes:
             return True
 
     def may_have_acl(self, entry: int) -> bool:
-        """The same without a look: whether it is not known to have none."""
+        """Whether the entry may have an ACL: it is not known to have none. Nothing is looked at."""
         return not self.is_absent(entry, ACLS[0])
 
     async def value(self, entry: int, name: bytes) -> bytes:
@@ -86,7 +86,7 @@ class ExtendedAttributes:
         return value
 
     def _acls(self, entries: range, name: bytes) -> tuple[bytes | None, list[int]]:
-        """The first one's ACL, and which of them have none."""
+        """The ACL of the first of these entries, and which of them have none."""
         value = self._looks.attribute(entries[0], name)
         without = [] if value is not None else [entries[0]]
         for entry in entries[1:]:

@@ -333,7 +333,7 @@ class Handlers:
         return self.manifest.target(entry_of(inode))
 
     def check_directory(self, inode: int) -> None:
-        """Before readdir."""
+        """Check a directory before its names are read."""
         mode = self._virtual.node(inode).mode if inode >= FIRST_VIRTUAL else self.manifest.mode_view[entry_of(inode)]
         if not stat.S_ISDIR(mode):
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))

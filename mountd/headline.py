@@ -51,7 +51,7 @@ SEARCHING = (
 
 
 def headline(now: MountStatistics) -> str:
-    """The sentence."""
+    """The sentence with which the status begins."""
     engine = now.engine
     if said := gone(now):
         return said
@@ -92,7 +92,7 @@ def _telling(time: ReadingTime) -> EpochTime | None:
 
 
 def _of_job(now: MountStatistics, job: JobStatistics, time: ReadingTime) -> str:
-    """One job's sentence."""
+    """The sentence about one job."""
     engine = now.engine
     if job.given_up:
         return "mlfs failed to follow the job, so nothing is fetched ahead: register it again (the log says why)"

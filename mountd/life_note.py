@@ -56,7 +56,7 @@ class LifeNote:
             return 0, 0, {}
 
     def write(self, jobs: Mapping[str, str]) -> None:
-        """These jobs are registered now: flags by name. A later mount knows nothing where it cannot be written."""
+        """Note the flags of the jobs that are registered now, by name. A later mount knows nothing where that fails."""
         said = {"pid": os.getpid(), "ticks": runtime.start_ticks(os.getpid()), "jobs": dict(jobs)}
         try:
             fd, temporary = tempfile.mkstemp(dir=os.path.dirname(self._path), prefix=".new-")
@@ -71,7 +71,7 @@ class LifeNote:
             log.debug("what is registered could not be noted: %s", error)
 
     def remove(self) -> None:
-        """The daemon ends as it should. A note that another one has written meanwhile stays."""
+        """Remove the note, as the daemon ends as it should. A note that another daemon has written meanwhile stays."""
         if self._read()[0] == os.getpid():
             with contextlib.suppress(OSError):
                 os.unlink(self._path)

@@ -110,7 +110,7 @@ def _unescape(field: bytes) -> str:
 
 
 def mount_table() -> list[MountEntry]:
-    """The mounts of this process's mount namespace, now."""
+    """The mounts of this process's mount namespace at this moment."""
     with open("/proc/self/mountinfo", "rb") as file:
         return parse_mountinfo(file.read())
 

@@ -71,7 +71,7 @@ class Onlookers:
         return seen
 
     def hidden(self, reader: Reader, paths: Iterable[object], ask: bool) -> list[str]:
-        """Those of some paths, relative to the source, that the reader may not know of; what else they are is none.
+        """The paths, relative to the source, that the reader may not know of, without those of no entry.
 
         Args:
             ask: in a worker, where the source may be asked about ACLs.
@@ -116,7 +116,7 @@ class _Lists:
 
 
 def masked(value: Json, hidden: Iterable[str], roots: Iterable[str] = ()) -> Json:
-    """The same without some paths, wherever they stand in the texts of a JSON object; its keys stay.
+    """A JSON object without some paths, wherever they stand in its texts; its keys stay.
 
     Args:
         roots: directories below which the paths may be named, too.

@@ -67,7 +67,7 @@ class Worth:
         self._count = 0
 
     def request(self, now_s: float, count: int = 1) -> None:
-        """So many requests came since the last call."""
+        """Count the requests that came since the last call."""
         gap_s = now_s - self._last_s
         self._last_s = now_s
         if gap_s > LONGEST_GAP_S:

@@ -168,7 +168,7 @@ class Requests:
                     break
 
     def _answer_releases(self) -> None:
-        """Nobody waits for the answer to a RELEASE: so these are given when nobody waits for another."""
+        """Answer RELEASEs, for which nobody waits, when nobody waits for another answer."""
         releases, self._releases = self._releases, []
         for unique, handle in releases:
             if handle in self.early:

@@ -108,7 +108,7 @@ class MountParts:
         )
 
     def statistics(self) -> MountStatistics:
-        """Ask them all."""
+        """The statistics of all parts of the mount."""
         return MountStatistics(
             about=self._about_now(),
             process=ProcessStatistics(

@@ -204,7 +204,7 @@ class VirtualFiles:
         return state.text[offset : offset + size]
 
     def release(self, handle: int) -> None:
-        """Close."""
+        """Close the file."""
         self._handles.pop(handle, None)
 
     async def write(self, handle: int, data: bytes, offset: int) -> int:

@@ -38,7 +38,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the script."""
+    """Print the script that completes the words of mlfs in a shell."""
     import shtab
 
     from mlfs.cli.commands import build_full_parser

@@ -61,7 +61,7 @@ def _watch_for_signals() -> None:
 
 
 def hear_no_more() -> None:
-    """As before: a signal ends the process at once."""
+    """Have signals end the process at once again."""
     _hearing.clear()
     for number in _HEARD:
         if signal.getsignal(number) is _end:

@@ -279,7 +279,7 @@ def _loader(job: dict[str, Any]) -> list[RenderableType]:
 
 
 def _served(job: dict[str, Any]) -> list[RenderableType]:
-    """Which order mlfs serves the job, and how random it is."""
+    """The order that mlfs serves to the job, and how random it is."""
     from rich.text import Text
 
     spec = part(job, "spec")

@@ -75,11 +75,11 @@ class AgentSession:
         self.joined = True
 
     def lose(self, node: int, now_s: float) -> None:
-        """It does not answer."""
+        """Note that a node does not answer."""
         self.lost[node] = now_s
 
     def back(self, node: int) -> None:
-        """It answers again."""
+        """Note that a node answers again."""
         self.lost.pop(node, None)
 
     @property
@@ -99,7 +99,7 @@ class AgentSession:
         return f"its agent (process {self.pid}) shares it with {others} other node{'s' * (others > 1)}" * (others > 0)
 
     def refuse(self, node: int, why: str) -> None:
-        """It is no peer."""
+        """Note that a node is no peer."""
         self.refused[node] = why
 
     def take_counts(self, counts: Mapping[str, Any]) -> None:

@@ -71,7 +71,7 @@ class Demand:
     # -- answers
 
     def answer(self, command: c.Answer) -> None:
-        """Whoever waits may go on."""
+        """Let those who wait go on."""
         if waiter := self._who(command.waiter):
             # The fetch was one reader's, the first one's: for the others its sample was there. A node may have it, too.
             take = self._brought.get if command.waiter.is_peer else self._brought.pop
@@ -83,7 +83,7 @@ class Demand:
             waiter.open_direct(command.unstaged)
 
     def refuse(self, command: c.Refuse) -> None:
-        """Whoever waits gets an error."""
+        """Give those who wait an error."""
         text = f"the source did not answer within {self._timeout_s:g} s, twice"
         error = OSError(command.error, text if command.timed_out else os.strerror(command.error))
         brought = self._brought.get(command.waiter.sample)

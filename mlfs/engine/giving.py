@@ -93,7 +93,7 @@ class Giving:
         start(self._runner, GIVING, self._lay_out, peer, brought, then=then)
 
     def _lay_out(self, peer: WaitingPeer, brought: Fetched | None) -> tuple[Ready, int]:
-        """In a worker: where the agent finds the bytes."""
+        """In a worker: lay the bytes out for the agent. Returns where it finds them."""
         if self._showcase.shows(peer.sample, peer.version):
             return Ready.LOOK, 0
         fetched = brought if brought and brought.data is not None else self._fetcher.for_peer(peer.sample, peer.version)

@@ -146,7 +146,7 @@ class Looks:
         return entry < len(self._seen) and bool(self._seen[entry] & NO_ACL << which)
 
     def note_no_acl(self, entry: int, which: int, last_change: int) -> None:
-        """It had none when that was its last change."""
+        """Note that the entry had no ACL at its last change."""
         if self.last_change(entry) == last_change:
             self._room_for(entry)
             self._seen[entry] |= NO_ACL << which

@@ -131,7 +131,7 @@ class Opens:
         return False
 
     def hit_again(self, entry: int) -> bool:
-        """The same for a reader whose read was counted already, when the file turned out to have changed."""
+        """Count a hit by a reader whose read was counted before its file turned out to have changed."""
         if self._table.state[entry] == State.DROPPING:
             self._step(Touched(entry))
         return self._table.state[entry] in (State.STAGED, State.RECENT)

@@ -100,6 +100,6 @@ class PageWatch:
         return len(lost)
 
     def _gone(self, samples: Sequence[int]) -> list[int]:
-        """In a worker: those of the samples whose pages are not all there."""
+        """In a worker: look which of the samples have lost pages."""
         file_of, resident = self._samples.file_of, self._pages.resident
         return [sample for sample in samples if not self._paused and not resident(file_of(sample))]

@@ -149,7 +149,7 @@ class Peering:
                 os.unlink(self._path)
 
     async def _serve(self, connection: trio.socket.SocketType) -> None:
-        """One connection, until its end."""
+        """Serve one connection, until its end."""
         with connection:
             try:
                 with trio.fail_after(HELLO_PATIENCE_S):
@@ -404,7 +404,7 @@ class Peering:
         self._usable(node for node in peers if node not in session.unreachable)
 
     def _usable(self, nodes: Iterable[int]) -> None:
-        """These may be asked again."""
+        """Note that nodes may be asked again."""
         self._step(*(e.PeerBack(self._place_of[node]) for node in nodes if node in self._place_of))
 
 

@@ -244,7 +244,7 @@ class Planner:
             self.plan_again()
 
     def share(self, share: OwnShare | None, jobs: Iterable[JobRun]) -> None:
-        """This node owns this of the samples of a cluster from now on, and goes by that already; or it is alone."""
+        """Plan from now on with this node's share of the cluster's samples, or without one where it is alone."""
         before, self._share = self._share, share
         if before is None or share is None or not share.spare:
             for known in (self._counted, self._even, self._gathered, self._kept_at, self._waiting):

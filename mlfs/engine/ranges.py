@@ -135,7 +135,7 @@ class Ranges:
         return entry in self._manifest.unsized.files
 
     def generation_of(self, number: int) -> int:
-        """Which content of its entry a large file's handle has."""
+        """The generation of the content that a large file's handle reads."""
         return self._large[number].generation
 
     def entry_of(self, number: int) -> int:

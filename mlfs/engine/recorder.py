@@ -85,7 +85,7 @@ class Recorders:
 
 
 class _Recording:
-    """One command's."""
+    """The recording of one command."""
 
     def __init__(self, paths: Callable[[Sequence[int]], Iterable[bytes]], runner: Runner, fd: int) -> None:
         self.fd = fd

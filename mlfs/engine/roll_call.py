@@ -81,7 +81,7 @@ class RollCall:
         return {**self._figures()._asdict(), **agent}
 
     def hear(self, node: int, news: Mapping[str, Any]) -> None:
-        """Another node tells how it does. Raises ValueError, TypeError or KeyError for what it cannot have told."""
+        """Take in what another node tells of itself. Raises ValueError, TypeError or KeyError for nonsense."""
         self._heard[node] = {**{name: int(news[name]) for name in _TOLD}, "plan": str(news["plan"])}
 
     def members(self, session: AgentSession, now_s: float) -> tuple[MemberStatistics, ...]:

@@ -121,7 +121,7 @@ class Calls:
         self.resuming += 1
 
     def resumed(self) -> None:
-        """Such a task goes on."""
+        """Let a task go on that waits for a call."""
         self.resuming -= 1
 
     def collect(self) -> None:

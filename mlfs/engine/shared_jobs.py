@@ -103,7 +103,7 @@ class SharedJobs:
         self._late: dict[str, Sequence[int]] = {}  # by job, the nodes that had not planned with it when it began
 
     async def begin(self, members: Members, tell: Tell, patience_s: float) -> None:
-        """This node has joined others. Returns when all go by one plan of what each keeps."""
+        """Share jobs with the nodes that this one has joined. Returns when all go by one plan of what each keeps."""
         self._tell = tell
         self._joined = True
         await self._plan.begin(members, tell, patience_s)
@@ -120,7 +120,7 @@ class SharedJobs:
                     log.warning("job %s: %s", job.name, OTHER_NODES)
 
     def end(self) -> None:
-        """This node is alone from now on: it goes on with the jobs that it has."""
+        """Go on alone, with the jobs that this node has."""
         self._joined = False
         self._registrations.forget()
         self._late.clear()
@@ -325,13 +325,13 @@ class SharedJobs:
         return not this.scope.cancelled_caught
 
     def _key(self, name: str) -> str:
-        """The same for the same registration, wherever it was made, and short, as it stands in many words."""
+        """A short name of a registration, which is the same on all nodes for the same fields."""
         last, fields = self._registrations.last(name), self._registrations.fields(name)
         digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
         return f"{digest} {0 if last is None else last.number}"
 
     def _give_up(self, name: str, but: Mapping[str, Any] | None = None) -> None:
-        """Another job of that name counts by now, or none: what is under way for others does not begin."""
+        """Give up a job that has not begun, as another one of its name counts by now, or none."""
         self._late.pop(name, None)
         for beginning in self._beginning.get(name, ()):
             if beginning.fields != but:

@@ -65,7 +65,7 @@ class SharedOrders:
         self._orders: dict[str, _Order] = {}
 
     def end(self) -> None:
-        """This node is alone from now on."""
+        """Go on alone."""
         self._orders.clear()
 
     def look(self, own: int, tell: Tell) -> None:
@@ -140,7 +140,7 @@ def _fields(spec: JobSpec) -> Fields:
 
 
 def _key(fields: Fields) -> str:
-    """The same for the same order."""
+    """A name of an order, which is the same on all nodes."""
     return json.dumps({name: fields[name] for name in sorted(fields) if name not in _NOT_THE_ORDER})
 
 

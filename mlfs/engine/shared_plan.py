@@ -113,7 +113,7 @@ class SharedPlan:
     # -- what happens
 
     async def begin(self, members: Members, tell: Tell, patience_s: float) -> None:
-        """This node has joined others. Returns when it goes by a plan of all of them, or the others are gone."""
+        """Plan with the nodes that this one has joined. Returns when it goes by their plan, or they are gone."""
         self._tell = tell
         lost_for_good_s = p.PATIENCES * patience_s
         cluster = self._cluster = p.ClusterPlan(members, len(self._sizes), lost_for_good_s, self._clock())
@@ -125,7 +125,7 @@ class SharedPlan:
             await self._changed.wait()
 
     def end(self) -> None:
-        """This node is alone from now on."""
+        """Go on alone."""
         self._cluster = self._held = None
         self._early.clear()
         self._sharing.forget()
@@ -164,13 +164,13 @@ class SharedPlan:
         return late or ()
 
     def lose(self, nodes: Collection[int]) -> None:
-        """These do not answer: nobody waits for them."""
+        """Note that nodes do not answer: nobody waits for them."""
         if self._cluster is not None:
             self._cluster.lose(nodes)
             self._go_on()
 
     def back(self, node: int) -> None:
-        """It answers again: it may have missed what was said."""
+        """Note that a node answers again: it may have missed what was said."""
         if self._cluster is not None:
             self._cluster.back(node)
             self._go_on()
@@ -353,7 +353,7 @@ class Sharing:
         self._warned: set[str] = set()
 
     def forget(self) -> None:
-        """Another node plans."""
+        """Forget what was counted for plans, as another node plans."""
         self._counted.clear()
 
     async def count(self, members: Members, jobs: Mapping[str, JobRun]) -> None:

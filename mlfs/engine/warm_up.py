@@ -25,7 +25,7 @@ def of_tree(samples: Samples) -> SampleIds:
 
 
 def of_paths(samples: Samples, paths: Sequence[bytes]) -> SampleIds:
-    """Those of files, and of all files below directories, as they are named. Raises JobError for what is not there."""
+    """The samples of files, and of all files below directories. Raises JobError for a path that is not there."""
     found: list[int] = []
     manifest = samples.manifest
     for path in paths:
@@ -44,7 +44,7 @@ def of_paths(samples: Samples, paths: Sequence[bytes]) -> SampleIds:
 
 
 def of_epochs(streams: JobStreams, ranks: Sequence[int], epochs: Sequence[int]) -> SampleIds:
-    """Those that the ranks read in these epochs, in the order in which they read them side by side."""
+    """The samples that ranks read in these epochs, in the order in which they read them side by side."""
     for epoch in epochs:
         if not 0 <= epoch < streams.epochs:
             raise JobError(f"there is no epoch {epoch}", f"the job has epochs 0 to {streams.epochs - 1}", "epochs")

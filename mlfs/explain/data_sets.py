@@ -133,7 +133,7 @@ def _common_directory(manifest: Manifest, entries: Sequence[int]) -> list[int]:
 
 
 def _directories(manifest: Manifest, entry: int) -> list[int]:
-    """Those that an entry lies in, the deepest first."""
+    """The directories that an entry lies in, the deepest first."""
     parents, found = manifest.parent_view, []
     while entry:
         entry = parents[entry]

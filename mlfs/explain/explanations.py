@@ -288,7 +288,7 @@ def repeated(finding: Finding, opens: Sequence[Sequence[int]]) -> Fields | None:
 
 
 def repeated_permutation(n: int, seed: int, opens: Sequence[Sequence[int]]) -> Fields | None:
-    """The same for torch's permutation of n samples by a seed."""
+    """Fields of repeated augmentation, if it explains the reads by torch's permutation of n samples by a seed."""
     heads = [head for head in opens if len(head) >= _FEWEST_OPENS]
     order = order_head(n, seed, 0, _HEAD_REPEATED)
     for world in _WORLDS_REPEATED:

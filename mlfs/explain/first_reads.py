@@ -53,7 +53,7 @@ class FirstReads:
         self._times: dict[int, list[int]] = {}  # how often in a row each first read was an open
 
     def add(self, entry: int, pid: int, parent: int) -> None:
-        """One open."""
+        """Add an open."""
         self.opened += 1
         self.recent.append(Read(entry, pid, parent))
         if self._last.get(pid) == entry:
@@ -82,7 +82,7 @@ class FirstReads:
         return short is not None
 
     def of(self, keep: Callable[[int], bool]) -> FirstReads:
-        """Those of some processes alone."""
+        """The first reads of some processes alone."""
         found = FirstReads()
         for pid in filter(keep, self.firsts):
             found.firsts[pid], found._times[pid] = list(self.firsts[pid]), list(self._times[pid])

@@ -259,7 +259,7 @@ class Inference:
             self._cancel()
 
     async def _look(self) -> None:
-        """From reads to a job."""
+        """Look for a job that explains the reads."""
         if await self._try_offered():
             return  # what it does not explain has called the task again
         self._happens(Cause.BEGIN)
@@ -457,7 +457,7 @@ class Inference:
 
     @property
     def state(self) -> InferenceState:
-        """In one word."""
+        """The state in one word."""
         if self._state is State.YIELDS:
             return InferenceState.IDLE
         if self._inferred.in_force:

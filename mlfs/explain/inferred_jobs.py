@@ -124,7 +124,7 @@ class InferredJobs:
         self.in_force = {name: inferred for name, inferred in self.in_force.items() if jobs.get(name) is inferred.job}
 
     def end_all(self) -> None:
-        """Somebody has registered a job: no more guessing."""
+        """End all inferred jobs, as somebody has registered one."""
         for name in list(self.in_force):
             self._jobs.end(name)
 

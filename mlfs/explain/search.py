@@ -207,7 +207,7 @@ def _last_looks(extent: SearchExtent, before: list[_Look], search: TrySeeds) -> 
 def _chosen(
     data_sets: list[DataSet], readings: list[Reading], looks: list[_Look], search: TrySeeds
 ) -> Generator[Event, None, SeedFound | None]:
-    """Stage 2."""
+    """Search stage 2: seeds that people choose."""
     readings = _drawn(readings)
     trie = compile_trie(probes(data_sets, readings))
     if not looks or not trie.roots:

@@ -155,7 +155,7 @@ class WeightedDraws:
                     yield Drawn(place, self._bits(values))
 
     def _holding(self, numbers: npt.NDArray[np.float64], at: Places, draw: int, value: int) -> Places:
-        """Those of the places of which a draw gives the value."""
+        """The places at which a draw gives the value."""
         drawn = numbers[at + WORDS_A_DRAW * draw]
         held: Places = at[(drawn > self._lower[value]) & (drawn <= self._upper[value])]
         return held

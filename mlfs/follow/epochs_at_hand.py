@@ -135,7 +135,7 @@ class EpochsAtHand:
         self._being_computed.add(epoch)
 
     def failed(self, epoch: int) -> None:
-        """An epoch's order could not be computed."""
+        """Note that an epoch's order could not be computed."""
         self._being_computed.discard(epoch)
         self._failed.add(epoch)
 

@@ -235,7 +235,7 @@ class Family:
         self.trial: Trial | None = None
 
     def move(self, cause: Cause) -> None:
-        """Change the state."""
+        """Change the family's state, as the table of transitions allows."""
         self.state = TRANSITIONS[self.state][cause]
 
     @property
@@ -532,7 +532,7 @@ class Families:
     # -- kin that reads something else
 
     def kin_read(self, process: int, parent: int, agrees: bool, own: StreamMatcher) -> None:
-        """A read of kin that has not proved itself was matched."""
+        """Count a matched read of kin that has not proved itself."""
         if not self.own:
             return
         if self._heir is not None and agrees and self.key_of(process, parent) == self._heir.key:

@@ -69,7 +69,7 @@ class Liveness:
             self._asked_s[node] = now_s
 
     def owes_nothing(self, node: int) -> None:
-        """It has answered all."""
+        """Note that a peer has answered all that it was asked."""
         self._asked_s[node] = None
 
     def said(self, node: int, now_s: float) -> None:

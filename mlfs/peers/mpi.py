@@ -259,7 +259,7 @@ class _Requests(Generic[_About]):
         return bool(self._requests)
 
     def add(self, request: Any, about: _About) -> None:
-        """One more."""
+        """Add a request."""
         self._requests.append(request)
         self._about.append(about)
 

@@ -47,7 +47,7 @@ class Faults:
 
     @property
     def refusal(self) -> str:
-        """Why the last write failed, while writing rests or fails since then; empty when writing goes well."""
+        """The reason why the last write failed, while writing rests or goes on failing; empty when it goes well."""
         return self._refusal
 
     def went_well(self) -> None:

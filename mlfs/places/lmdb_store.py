@@ -235,7 +235,7 @@ class LmdbTier(OnDisk):
         return self._claim.dir_fd
 
     def forget_dead_readers(self) -> None:
-        """Another process that read here may have died in a transaction, and LMDB keeps the pages that it saw."""
+        """Free the pages that LMDB keeps for a process which read here and died in a transaction."""
         with self._reading() as env, suppress(lmdb.Error):
             if env is not None:
                 env.reader_check()

@@ -96,7 +96,7 @@ class OnDisk:
 
     @property
     def refusal(self) -> str:
-        """Why the medium takes no copies just now, in words; empty when it does."""
+        """The reason why the medium takes no copies just now, in words; empty when it does."""
         return self._faults.refusal
 
     @property
@@ -108,7 +108,7 @@ class OnDisk:
         raise NotImplementedError
 
     def put_all(self, samples: Sequence[KeyedCopy]) -> list[bool]:
-        """One by one, for each sample is a file of its own, and LMDB's writer collects puts by itself."""
+        """Put samples one by one: each is a file of its own, and LMDB's writer collects puts by itself."""
         return [self.put(*sample) for sample in samples]
 
     def contains(self, key: bytes) -> bool:

@@ -163,7 +163,7 @@ class PeerPlace(Place, Protocol):
     """
 
     def ahead(self, wanted: Sequence[tuple[int, Version]]) -> Sequence[Want]:
-        """These samples will be wanted soon. For what is returned `no_longer` has to follow."""
+        """Ask for samples that will be wanted soon. For what is returned `no_longer` has to follow."""
 
     def no_longer(self, wants: Sequence[Want]) -> None:
         """A sample that was asked for ahead is not wanted any more, or was got."""

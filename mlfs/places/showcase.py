@@ -41,7 +41,7 @@ class Showcase:
 
     @property
     def is_open(self) -> bool:
-        """Whether anybody looks."""
+        """Whether an agent looks at the catalogue."""
         return self._catalogue is not None
 
     def kept(

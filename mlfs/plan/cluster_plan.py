@@ -476,7 +476,7 @@ class ClusterPlan:
         self._heed(said)
 
     def counted(self, of: PlanId) -> None:
-        """It is counted who reads what."""
+        """Note that it is counted who reads what: nodes are asked next what they hold."""
         if (making := self._made_here(of)) is not None:
             self._enter(making, making.said._replace(stage=Stage.GATHERING))
 
@@ -666,7 +666,7 @@ class ClusterPlan:
         self._commands.append(Adopt(of, self._fetched.share))
 
     def hold(self, of: PlanId, samples: Samples) -> None:
-        """This node has got samples while that plan was made: all hear of it."""
+        """Tell all of samples that this node got while that plan was made."""
         for start in range(0, len(samples), SAMPLES_IN_A_WORD):
             self._tell({"got": samples[start : start + SAMPLES_IN_A_WORD].tolist(), "of": of}, None)
         if len(samples):

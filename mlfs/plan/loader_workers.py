@@ -130,7 +130,7 @@ class Speeds:
         self._counts, self._speeds = list(together_s), [1 / seconds for seconds in together_s.values()]
 
     def at(self, threads: float) -> float:
-        """Seconds."""
+        """The seconds at this number of workers."""
         first, last = self._counts[0], self._counts[-1]
         if threads <= first:
             return first / threads / self._speeds[0]

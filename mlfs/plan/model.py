@@ -46,7 +46,7 @@ class Curve:
 
     @classmethod
     def flat(cls, bytes_per_s: float) -> Self:
-        """The same aggregate bandwidth however many use it."""
+        """A curve that is the same aggregate bandwidth however many use the place."""
         return cls(((1.0, float(bytes_per_s)),))
 
     def at(self, count: npt.ArrayLike) -> Any:

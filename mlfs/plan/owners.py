@@ -192,7 +192,7 @@ def _owners(
 def _favourite(
     later: Readers, first: npt.NDArray[np.unsignedinteger[Any]], rest: Samples, nodes: int, may: Flags
 ) -> tuple[Nodes, Counts]:
-    """Which of the nodes that `may` own more reads each sample of `rest` most, and how often.
+    """For each sample of `rest`, the node that reads it most of those that `may` own more, and how often it does.
 
     The first reader counts among nodes that read it equally often; `PFS` where none of its readers may.
     """

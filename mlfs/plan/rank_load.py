@@ -96,7 +96,7 @@ class RankLoad:
 
     @property
     def load_s(self) -> float:
-        """The same with their waiting: how long loading a batch takes the rank."""
+        """The time that loading a batch takes the rank, waiting included."""
         return self.own_s + self.waiting_s / self.workers
 
     @property

@@ -71,7 +71,7 @@ class Registrations:
         return last.fields if last is not None else None
 
     def forget(self) -> None:
-        """This node is alone from now on."""
+        """Go on alone."""
         self._last.clear()
 
     def had_before(self, name: str, fields: Fields, own: int) -> Registration:
@@ -84,7 +84,7 @@ class Registrations:
         return self._count(name, Registration(1 if last is None else last.number + 1, own), fields)
 
     def hear(self, name: str, registration: Registration, fields: Fields) -> Heard:
-        """Another node tells a registration."""
+        """Take in a registration that another node tells."""
         last = self._last.get(name)
         if last is not None and not registration.counts_before(last.registration):
             return Heard.NOTHING
@@ -103,7 +103,7 @@ class Registrations:
         return registration
 
     def hear_end(self, name: str, registration: Registration) -> bool:
-        """Another node tells that a registration is ended. Returns whether the job ends here."""
+        """Take in that another node has ended a registration. Returns whether the job ends here."""
         last = self._last.get(name)
         if last is not None and last.registration.counts_before(registration):
             return False

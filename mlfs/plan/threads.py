@@ -118,7 +118,7 @@ class SecondsByThreads(Protocol):
     """How long some number of threads take for the same work."""
 
     def at(self, threads: float) -> float:
-        """Seconds."""
+        """The seconds with that many threads."""
 
 
 def preprocessing_threads(model: SecondsByThreads, most: int, tolerance: float = 0.02) -> int:

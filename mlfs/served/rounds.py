@@ -47,7 +47,7 @@ class Rounds(NamedTuple):
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
-        """Samples by round."""
+        """The number of samples in each round."""
         return self.kept_sizes + np.diff(_cuts(self.away, self.rounds))
 
     @property

@@ -52,7 +52,7 @@ class FileAttributes(NamedTuple):
 
 
 def attributes_of(status: os.stat_result) -> FileAttributes:
-    """The same of what stat(2) says."""
+    """The attributes as stat(2) says them."""
     return FileAttributes(
         status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode, status.st_ino,
         status.st_uid, status.st_gid, status.st_nlink,

@@ -128,7 +128,7 @@ class _Comparison:
             self._keep(pairs[:, 0], pairs[:, 1])
 
     def _alike(self, before: NDArray[np.int64], now: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which entries are of one kind: a link is its target, a device its number."""
+        """For each pair of entries, whether they are alike: links of one target, devices of one number."""
         kinds = self._old.mode[before] & _TYPE
         same: NDArray[np.bool_] = kinds == self._new.mode[now] & _TYPE
         for at in np.flatnonzero((kinds != stat.S_IFREG) & (kinds != stat.S_IFDIR) & same).tolist():

@@ -60,7 +60,7 @@ class NeighboursStatistics:
 
     @property
     def words(self) -> str:
-        """In a sentence; "" while too little was read."""
+        """The rules in a sentence; "" while too little was read."""
         if not self.shares:
             return ""
         said = ", ".join(f"{share:.0%} were {rule}".replace("%", " %") for rule, share in self.shares)

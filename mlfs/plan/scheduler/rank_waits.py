@@ -61,5 +61,5 @@ class RankWaits:
         return seconds
 
     def closed(self, sample: int) -> None:
-        """Nobody has the sample open any more."""
+        """Forget the reader of a sample that nobody has open any more."""
         self._open.pop(sample, None)

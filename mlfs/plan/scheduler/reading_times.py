@@ -96,7 +96,7 @@ class ReadingTimes:
         self._processes.add(process)
 
     def waiting(self, readers: int) -> None:
-        """So many readers wait at this moment."""
+        """Note how many readers wait at this moment."""
         if self._epochs:
             span = self._epochs[next(reversed(self._epochs))]
             span.most_waiting = max(span.most_waiting, readers)

@@ -50,7 +50,7 @@ class Part:
     bytes: int = 0
 
     def plus(self, samples: int, size_bytes: int) -> Part:
-        """With more samples."""
+        """The sum with more samples."""
         return Part(self.samples + samples, self.bytes + size_bytes)
 
 
