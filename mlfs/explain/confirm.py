@@ -12,9 +12,12 @@ from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
 
+import numpy as np
+
 from mlfs.explain.evidence import SEED_BITS, bits_of_distinct
 from mlfs.explain.question import FEWEST_READS, DataSet, Reading, step
 from mlfs.orders.mt19937 import TorchWords
+from mlfs.orders.order import Indices
 
 # So much of an order is made at most, whatever world size and workers a hypothesis has: it takes a tenth of a second.
 _FURTHEST = 1 << 16
@@ -35,6 +38,7 @@ class Finding(NamedTuple):
         batch: of a rank, None where no gap tells it. workers: of a rank, None where nothing tells their number.
         bits: how much evidence there is; the choice of hypotheses is not taken off.
         contiguous: whether each rank reads a piece of the data set, in the order of the files.
+        part: fields that say which part of the data set is read, if it is not all of it; `n` and indices are its.
     """
 
     data_set: int
@@ -47,6 +51,7 @@ class Finding(NamedTuple):
     workers: int | None
     bits: float
     contiguous: bool = False
+    part: Mapping[str, object] = {}
 
 
 def order_head(n: int, seed: int, words_before: int, count: int) -> list[int]:
@@ -93,20 +98,42 @@ def confirm_sequential(data_sets: Sequence[DataSet]) -> Finding | None:
     """
     by_size = sorted(range(len(data_sets)), key=lambda index: -data_sets[index].n)
     for index in by_size:
-        n, heads = data_sets[index]
-        if any(map(reads_otherwise, heads)):
+        if any(map(reads_otherwise, data_sets[index].heads)):
             continue
-        for values in heads:
-            world = values[1] - values[0] if len(values) > 1 else 0
-            pattern = pattern_of(list(values), values[0] % world, world) if 0 < world <= values[0] + world else None
-            if pattern is not None and pattern.matched >= FEWEST_READS - 1:
-                pieces = _pieces(data_sets[index])
-                if world == 1 and pieces is not None:
-                    return pieces._replace(data_set=index)
-                batch, workers, ranks = learn(heads, range(n), world)
-                bits = bits_of_distinct(n, pattern.matched)
-                return Finding(index, n, -1, 0, world, ranks, pattern.batch or batch, pattern.workers or workers, bits)
+        found = _in_order(data_sets[index])
+        if found is not None:
+            return found._replace(data_set=index)
     return None
+
+
+def _in_order(data_set: DataSet) -> Finding | None:
+    """The finding of some process that reads from the start, in the order of the samples."""
+    n, heads = data_set
+    for values in heads:
+        world = values[1] - values[0] if len(values) > 1 else 0
+        pattern = pattern_of(list(values), values[0] % world, world) if 0 < world <= values[0] + world else None
+        if pattern is not None and pattern.matched >= FEWEST_READS - 1:
+            pieces = _pieces(data_set) if world == 1 else None
+            if pieces is not None:
+                return pieces
+            batch, workers, ranks = learn(heads, range(n), world)
+            bits = bits_of_distinct(n, pattern.matched)
+            return Finding(0, n, -1, 0, world, ranks, pattern.batch or batch, pattern.workers or workers, bits)
+    return None
+
+
+def confirm_order(drawn: Indices, data_set: DataSet) -> Finding | None:
+    """How ranks read an order that one generator draws for all of them, if some process reads it from its start.
+
+    That is a data set that is read in the order of its samples, once these are numbered as they were drawn. Others may
+    read beside it.
+    """
+    wanted = np.unique(np.fromiter((value for head in data_set.heads for value in head), dtype=np.int64))
+    at = np.flatnonzero(np.isin(drawn, wanted))
+    place_of = dict(zip(drawn[at][::-1].tolist(), at[::-1].tolist(), strict=True))
+    placed = DataSet(len(drawn), tuple(tuple(place_of.get(value, -1) for value in head) for head in data_set.heads))
+    found = _in_order(placed)
+    return found if found is not None and found.bits >= SEED_BITS else None
 
 
 def reads_otherwise(values: Sequence[int]) -> bool:

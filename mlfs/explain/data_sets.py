@@ -6,7 +6,7 @@ In: first reads as entries, the tree. Out: `Candidate`s, each with its reads as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -115,6 +115,17 @@ def candidates_apart(
             elif len(candidate.data_set.heads) > len(found[same].data_set.heads):
                 found[same] = candidate
     return found
+
+
+def part_of(candidate: Candidate, part: Mapping[str, object], make_samples: MakeSamples) -> Candidate:
+    """A part of a data set.
+
+    Args:
+        part: the fields of a job that say which.
+    """
+    fields = candidate.fields | dict(part)
+    ids = make_samples(parse_job(fields | {"name": JOB_NAME, "epochs": 1})).astype(np.int32)
+    return candidate._replace(fields=fields, ids=ids)
 
 
 def roots(manifest: Manifest, directories: Sequence[int]) -> list[str]:

@@ -12,14 +12,17 @@ from itertools import groupby, pairwise
 from math import gcd
 from typing import NamedTuple
 
+import numpy as np
+
 from mlfs.explain.confirm import Finding, confirm_sequential, order_head, reads_otherwise, refine
 from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates_apart
 from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields, proposed
 from mlfs.explain.next_epoch import BASE_SEED_WORDS, continued
-from mlfs.explain.recipes import Recipe, repeats_samples, same_first_epoch
+from mlfs.explain.recipes import Recipe, repeats_samples
 from mlfs.explain.search_stages import COMMON_SEEDS, Draw
+from mlfs.explain.usual import LOOPS_OF_TORCH
 from mlfs.follow.hypothesis import Hypothesis, Origin
-from mlfs.job import JobSpec
+from mlfs.job import JobSpec, parse_job
 from mlfs.launchers import Whose, whose
 from mlfs.orders.repeat_aug import REPEATS
 from mlfs.tree.manifest import Manifest
@@ -84,23 +87,34 @@ class FirstOpens(NamedTuple):
     kin: list[tuple[int, int]]
 
 
+class Before(NamedTuple):
+    """The job that explained the epochs before.
+
+    Attributes:
+        drawings: those jobs that may have, by torch's default generator. last: the last epoch that was as explained.
+    """
+
+    spec: JobSpec | None = None
+    drawings: Sequence[JobSpec] = ()
+    last: int = 0
+
+
 def of_finding(
     candidate: Candidate,
     finding: Finding,
     draws: Sequence[Draw],
-    drawings: Sequence[JobSpec],
-    last: int,
+    before: Before,
     seen: FirstOpens,
 ) -> list[Hypothesis]:
     """The hypotheses of a permutation that the reads of some process have shown.
 
-    Args:
-        drawings: what explained the epochs up to `last`, by torch's default generator. It goes on, if it may have drawn
-            this epoch as well: that comes first.
+    If the generator that drew the epochs before may have drawn this one as well, that it goes on comes first; and so
+    does a sum of seed and epoch that gives the seeds of this epoch and of the one before.
     """
     refined, opens = refine(finding, as_indices(seen.heads, candidate.ids)), as_indices(seen.opens, candidate.ids).heads
     ranked = explanations(refined, draws)
-    ranked = [*(ranked[0] | more for more in continued(drawings, last, draws)), *ranked]
+    going_on = [ranked[0] | more for more in continued(before.drawings, before.last, draws)]
+    ranked = [*going_on, *_progressing(before, refined), *ranked]
     ranked = repeating(ranked, repeated(finding, opens))
     return _proposed(candidate, dealing(ranked, dealt(refined, opens, whose(seen.kin))))
 
@@ -111,24 +125,41 @@ def of_draws(candidate: Candidate, finding: Finding, draws: Sequence[Draw]) -> l
 
 
 def of_recipe(candidate: Candidate, recipe: Recipe, opens: Sequence[Sequence[int]]) -> list[Hypothesis]:
-    """The hypotheses of a recipe that explains the reads: it, and all with the same first epoch.
+    """The hypotheses of a recipe that explains the reads.
 
     Args:
         opens: what each process opened first, as entries, each open counted.
     """
-    first: Fields | None = recipe.fields
+    orders = recipe.orders
     if repeats_samples(recipe.fields):
         indices = as_indices(opens, candidate.ids)
         found = repeated_permutation(indices.n, int(str(recipe.fields["seed"])), indices.heads)
-        first = None if found is None else recipe.fields | found
-    if first is None:
-        return []
-    same_start = [first, *(fields for fields in same_first_epoch(first) if fields != first)]
-    return _proposed(candidate, [{"name": JOB_NAME} | fields for fields in same_start])
+        orders = [] if found is None else [fields | found for fields in orders]
+    return _proposed(candidate, [{"name": JOB_NAME} | fields for fields in orders])
 
 
 def _proposed(candidate: Candidate, ranked: Sequence[Fields], origin: Origin = Origin.SEARCH) -> list[Hypothesis]:
     return proposed((candidate.fields | fields for fields in ranked), origin)
+
+
+def of_other_part(spec: JobSpec, heads: Sequence[Sequence[int]], make_samples: MakeSamples) -> list[Hypothesis]:
+    """The hypotheses of processes that read, as it stands, what another job leaves of a data set that it has split.
+
+    Args:
+        spec: the other job. heads: the first reads of these processes, as entries.
+    """
+    split = spec.model_dump(mode="json", exclude_unset=True, include=_OF_A_PART)
+    found: list[Hypothesis] = []
+    for part in {*range(len(spec.split or ()))} - {spec.part}:
+        fields: Fields = split | {"part": part}
+        ids = make_samples(parse_job({"name": JOB_NAME, "epochs": 1} | fields)).astype(np.int32)
+        finding = confirm_sequential([as_indices(heads, ids)])
+        if finding is not None:
+            found += proposed((fields | ranked for ranked in explanations(finding, ())), Origin.FILES)
+    return found
+
+
+_OF_A_PART = {"root", "layout", "extensions", "split", "part", "split_seed", "split_by"}
 
 
 # -- a permutation, as torch's samplers make it
@@ -141,8 +172,9 @@ def explanations(finding: Finding, draws: Sequence[Draw]) -> list[Fields]:
         return [common | {"sampler": "sequential"} | ({"contiguous": True} if finding.contiguous else {})]
     per_epoch = common | {"sampler": "torch-distributed", "seed": finding.seed}
     same_again = per_epoch | {"set_epoch": False}
+    loops = [common | loop | {"seed": finding.seed} for loop in LOOPS_OF_TORCH]
     if finding.world > 1:
-        return [per_epoch, same_again]
+        return [per_epoch, same_again, *(loop | {"dealing": "strided"} for loop in loops)]
     random = common | {"sampler": "torch-random"}
     if finding.words_before:
         shared = random | {"generator": "shared", "seed": finding.seed}
@@ -156,6 +188,7 @@ def explanations(finding: Finding, draws: Sequence[Draw]) -> list[Fields]:
         same_again,
         once,
         once | {"words_between": BASE_SEED_WORDS},
+        *loops,
     ]  # by a person: a small number
     drawn = [
         random | {"generator": "default", "seed": seed, "words_before": before} | between
@@ -163,6 +196,17 @@ def explanations(finding: Finding, draws: Sequence[Draw]) -> list[Fields]:
         for seed, before in draws[:MOST_DRAWS]
     ]
     return chosen + drawn if finding.seed < COMMON_SEEDS and not draws else drawn + chosen
+
+
+def _progressing(before: Before, finding: Finding) -> list[Fields]:
+    """The loop that seeds a generator anew for each epoch, by a sum that gives the epoch before and this one."""
+    spec = before.spec
+    chosen = spec is not None and spec.sampler == "torch-distributed" and max(spec.seed, finding.seed) < COMMON_SEEDS
+    if spec is None or not chosen or spec.world_size != finding.world or finding.words_before:
+        return []
+    step = finding.seed - spec.seed
+    fields = _common(finding) | LOOPS_OF_TORCH[0] | {"seed": finding.seed, "seeding": f"seed+{step}*epoch"}
+    return [fields | {"dealing": "padded"}] if step > 1 else []
 
 
 def _common(finding: Finding) -> Fields:

@@ -23,8 +23,8 @@ from mlfs.errors import JobError
 from mlfs.explain.attempt import POOL, Attempt, Woken
 from mlfs.explain.command_lines import seeds_on_command_lines
 from mlfs.explain.confirm import Finding, confirm_sequential
-from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates_apart
-from mlfs.explain.explanations import FirstOpens, of_draws, of_finding, of_recipe, of_walk
+from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates_apart, part_of
+from mlfs.explain.explanations import Before, FirstOpens, of_draws, of_finding, of_other_part, of_recipe, of_walk
 from mlfs.explain.fields import Fields, in_words, order_of
 from mlfs.explain.first_reads import FirstReads
 from mlfs.explain.inferred_job import InferredJob
@@ -282,6 +282,8 @@ class Inference:
         if finding is not None:
             await self._install_found(await self._explained_by(data_sets[finding.data_set], finding, (), None))
             return
+        if data_sets and await self._validates():
+            return
         searches = bool(data_sets) and self._in_vain < MOST_IN_VAIN and not attempt.again
         found = searches and await self._search(attempt, data_sets)
         if not found and attempt.again:
@@ -358,6 +360,15 @@ class Inference:
         found = await jobs.runner.run(POOL, candidates_apart, jobs.manifest, heads, needed, self._make_samples)
         return found, processes
 
+    async def _validates(self) -> bool:
+        """Whether processes read, as it stands, what another job leaves of a data set that it has split."""
+        heads, runner = self._shuffling().heads(self._needed), self._jobs.runner
+        for inferred in list(self._inferred.in_force.values()):
+            ranked = await runner.run(POOL, of_other_part, inferred.job.spec, heads, self._make_samples)
+            if ranked and await self._install_found(ranked):
+                return True
+        return False
+
     async def _search(self, attempt: Attempt, data_sets: list[Candidate]) -> bool:
         """Put in force what the other process finds, and what it learns later of the epochs to come.
 
@@ -407,8 +418,10 @@ class Inference:
         """The hypotheses of a finding, by all that was read until now."""
         reads = self._shuffling()
         seen = FirstOpens(reads.heads(self._needed), reads.opens(), reads.kin())
-        drawings, last = ([], 0) if lost is None else (lost.drawings, lost.last_epoch)
-        return await self._jobs.runner.run(POOL, of_finding, candidate, finding, draws, drawings, last, seen)
+        before = Before() if lost is None else Before(lost.hypothesis.spec, lost.drawings, lost.last_epoch)
+        if finding.part:
+            candidate = await self._jobs.runner.run(POOL, part_of, candidate, finding.part, self._make_samples)
+        return await self._jobs.runner.run(POOL, of_finding, candidate, finding, draws, before, seen)
 
     async def _install_found(self, ranked: Sequence[Hypothesis], reads: Reads | None = None) -> bool:
         """Put the best hypothesis in force that is not known to have fitted by chance."""

@@ -1,12 +1,12 @@
-"""Tries the samplers that are not torch's, each with the seeds that people choose.
+"""Tries the orders that the search for a seed does not find: those that are usual, with the seeds that people choose.
 
-In: what was read first, as dataset indices. Out: a `Recipe`, fields of a job, when one explains the reads. Called by
+In: what was read first, as dataset indices. Out: a `Recipe`, jobs that begin as the reads do. Called by
 `mlfs.explain.search` after the common seeds of torch. Each try makes a whole epoch's order, so there are few of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
@@ -14,76 +14,68 @@ from typing import NamedTuple
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.explain.confirm import pattern_of
+from mlfs.explain.confirm import confirm_order, pattern_of
 from mlfs.explain.evidence import NEARLY_BITS, SEED_BITS, bits_near_the_start, bits_of_distinct
 from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields
-from mlfs.explain.popular import POPULAR_SEEDS, WHOLE_ORDERS
 from mlfs.explain.question import DataSet
+from mlfs.explain.usual import BATCHES_OF_KERAS, Order, Seed, preset_of, usual_orders, usual_seeds
 from mlfs.job import parse_job
+from mlfs.job.parse import COMPOSED
 from mlfs.orders.order import Indices
 from mlfs.orders.registry import build_order
 
-# The buffer that Keras' data set draws from is eight batches long. 32 is its default.
-BATCHES_OF_KERAS = (32, 16, 64)
-# Of shuffle() in scripts that follow the tutorials, beside one for all names. list_files(seed=...) shuffles like that.
-_BUFFERS = (1000, 1024, 10_000)
 # Their threads read in nearly the order that they are given.
 OF_THREADS = ("keras", "tf-data")
-# torchdata's loader with workers reads the second permutation of its generator, which makes it another order than all
-# that the search for a seed tries. Its generators: see `mlfs.orders.torch_stateful`.
-STATEFUL, _OF_STATEFUL = "torch-stateful", ("default", "shared", "own")
-# DLIO's TensorFlow loader shuffles its list of files by its own seed, 123, plus the epoch's number, from 1.
-DLIO_SEEDS = (124,)
-_WORLDS = (1, 2, 4, 8)
-# Of a sampler that repeats its samples three times. One rank stands for two as well, and multiples of three are left
-# out: see `mlfs.explain.explanations`. The largest first: a rank of eight reads what one of four might in batches of
-# one.
-_WORLDS_THAT_REPEAT = (64, 32, 16, 8, 7, 5, 4, 1)
+STATEFUL = "torch-stateful"
+MOST_BITS = 6.0
+"""So unusual orders are tried early: 300 of milliseconds each, or of tenths of a second for a million samples."""
+
+MOST_BITS_OF_LOOPS = 9.0
+"""And so unusual loops of one's own before the search gives up."""
+
 # Ranks of one node, and the first ones of others: each rank's stream is compared with each head.
 _MOST_RANKS = 16
 # Where its workers begin tells which ranks are here, and their batch size. Processes of other ranks read some of a
 # rank's samples too, but not three in a row.
 _FEWEST_TELLING, _TELLING_READS = 3, 4
-# Python's shuffle is a loop: a second for a million samples.
-_MOST_FOR_PYTHON = 200_000
 
 
 class Recipe(NamedTuple):
     """An explanation.
 
     Attributes:
-        data_set: its number among those that were asked about. fields: those of a job, without those of the data set.
+        data_set: its number among those that were asked about.
+        orders: fields of jobs that begin alike, the likeliest first, without those of the data set.
     """
 
     data_set: int
-    fields: Fields
+    orders: Sequence[Fields]
+
+    @property
+    def fields(self) -> Fields:
+        """Those of the likeliest job."""
+        return self.orders[0]
 
 
-def recipes(n: int, hints: Sequence[int] = ()) -> Iterator[Fields]:
-    """The fields that are tried, the likeliest first. `hints`: seeds that are likelier than popular ones."""
-    for seed in DLIO_SEEDS:
-        yield {"sampler": "numpy", "seed": seed, "legacy": True}
-    for seed in dict.fromkeys((*hints, *POPULAR_SEEDS[:WHOLE_ORDERS])):
-        yield {"sampler": "hf-datasets", "seed": seed}
-        yield {"sampler": "numpy", "seed": seed, "legacy": True}
-        yield {"sampler": "numpy", "seed": seed, "legacy": False}
-        yield {"sampler": "grain", "seed": seed}
-        yield from (
-            {"sampler": STATEFUL, "seed": seed, "generator": generator, "num_workers": 1} for generator in _OF_STATEFUL
-        )
-        if n <= _MOST_FOR_PYTHON:
-            yield {"sampler": "python-random", "seed": seed}
-            yield from ({"sampler": "keras", "seed": seed, "batch_size": batch} for batch in BATCHES_OF_KERAS)
-            yield from (
-                {"sampler": "tf-data", "seed": seed, "buffer_size": size} for size in (n, *_BUFFERS) if size <= n
-            )
-    for world in _WORLDS:
-        yield {"sampler": "dali", "shuffle": True, "world_size": world}
-        yield {"sampler": "dali", "shuffle_after_epoch": True, "world_size": world}
-        yield {"sampler": "paddle", "world_size": world}
-    for world in _WORLDS_THAT_REPEAT:
-        for seed in dict.fromkeys((0, *hints)):  # timm's sampler with its own defaults is the one with seed 0
-            yield {"sampler": "ra-sampler", "seed": seed, "world_size": world}
+def usual(n: int, hints: Sequence[int] = ()) -> list[Order]:
+    """The orders that are tried early, the most usual first. `hints`: seeds that are likelier than popular ones."""
+    return _tried([order for order in usual_orders(n, usual_seeds(hints)) if order.bits <= MOST_BITS], n)
+
+
+def less_usual(n: int, hints: Sequence[int] = ()) -> list[Order]:
+    """The loops of one's own that are tried after all else."""
+    orders = usual_orders(n, usual_seeds(hints))
+    return _tried([order for order in orders if order.is_loop and MOST_BITS < order.bits <= MOST_BITS_OF_LOOPS], n)
+
+
+def _tried(orders: Sequence[Order], n: int) -> list[Order]:
+    return [order for order in orders if n <= order.most and not order.by_words]
+
+
+def of_a_part(n: int, seeds: Sequence[int]) -> list[Order]:
+    """The loops that are tried of a part of a data set, with seeds that are known: torch's own too."""
+    orders = usual_orders(n, [Seed(0.0, seed) for seed in seeds])
+    return [order for order in orders if order.is_loop and order.bits <= MOST_BITS and n <= order.most]
 
 
 def repeats_samples(fields: Fields) -> bool:
@@ -91,61 +83,56 @@ def repeats_samples(fields: Fields) -> bool:
     return fields["sampler"] == "ra-sampler" and fields["world_size"] == 1
 
 
-def same_first_epoch(fields: Fields) -> list[Fields]:
-    """The recipes that give the same first epoch as this one.
+def explaining(data_sets: Sequence[DataSet], orders: Callable[[int], Sequence[Order]]) -> Iterator[Recipe | None]:
+    """Try these orders: a None for each that does not explain the reads; the recipe that does comes last.
 
-    They differ in the second: the generator goes on, or begins again, or what is shuffled already is shuffled again.
+    Args:
+        orders: gives those of a data set, by its length.
     """
-    sampler = fields["sampler"]
-    if sampler in OF_THREADS:  # model.fit on TensorFlow, then any loop
-        return [fields | {"passes_between": 1}, fields]
-    if sampler == "ra-sampler":
-        return [fields, fields | {"set_epoch": False}]
-    if sampler == STATEFUL:
-        return [fields, fields | {"persistent_workers": True}]
-    if sampler not in ("hf-datasets", "numpy", "python-random"):
-        return []
-    numpy = sampler == "hf-datasets" or (sampler == "numpy" and not fields["legacy"])
-    plain = {key: value for key, value in fields.items() if key not in ("sampler", "legacy")}
-    both: list[Fields] = [{"sampler": "hf-datasets"}, {"sampler": "numpy", "legacy": False}]
-    same = both if numpy else [{key: fields[key] for key in ("sampler", "legacy") if key in fields}]
-    # The last of these is DLIO's file_shuffle: seeded anew each epoch, what the epoch before left is shuffled.
-    others: tuple[Fields, ...] = ({}, {"reseed": True}, {"in_place": True}, {"reseed": True, "in_place": True})
-    return [plain | one | other for other in others for one in same]
-
-
-def explaining(data_sets: Sequence[DataSet], hints: Sequence[int] = ()) -> Iterator[Recipe | None]:
-    """Try all recipes: a None for each that does not explain the reads; the recipe that does comes last."""
     for index, data_set in enumerate(data_sets):
-        for fields in recipes(data_set.n, hints):
-            explained = tried(fields, data_set)
-            yield None if explained is None else Recipe(index, explained)
-            if explained is not None:
+        for order in orders(data_set.n):
+            shape = tried(order.orders[0], data_set)
+            yield None if shape is None else Recipe(index, [preset_of(fields | shape) for fields in order.orders])
+            if shape is not None:
                 return
 
 
 def tried(fields: Fields, data_set: DataSet) -> Fields | None:
-    """The fields, with batch size and ranks as far as they show, if some process reads a rank's first epoch."""
+    """The fields that say how its ranks read an order, as far as they show; None unless some process reads its first
+    epoch from the start."""
     try:
         spec = parse_job({"name": JOB_NAME, "epochs": EPOCHS, **fields})
         order = build_order(spec, data_set.n)
         streams = [order.rank_stream(0, rank) for rank in range(min(spec.world_size, _MOST_RANKS))]
     except JobError:
         return None  # of a version of mlfs without it, or not for so many samples
+    if fields["sampler"] == COMPOSED:
+        return _dealt(streams[0], data_set)
     threads = fields["sampler"] in OF_THREADS
     readers = [_Readers(_without_repeats(stream), data_set, threads) for stream in streams]
     if not any(reader.proved for reader in readers):
         return None
-    found: Fields = {"epochs": EPOCHS, "world_size": 1} | fields
+    found: Fields = {"epochs": EPOCHS, "world_size": spec.world_size}
     ranks = [rank for rank, reader in enumerate(readers) if reader.here]
-    if (
-        not threads and 2 * len(ranks) < spec.world_size
-    ):  # else the others are taken to be here, and not to have begun yet
-        found["ranks"] = ranks
+    if not threads and 2 * len(ranks) < spec.world_size:
+        found["ranks"] = ranks  # else the others are taken to be here, and not to have begun yet
     if fields["sampler"] == STATEFUL:
         found["num_workers"] = readers[0].processes
     batch = 0 if threads else max(reader.batch for reader in readers)
-    return found | ({"batch_size": batch} if batch and not repeats_samples(found) else {})
+    return found | ({"batch_size": batch} if batch and not repeats_samples(fields) else {})
+
+
+def _dealt(drawn: Indices, data_set: DataSet) -> Fields | None:
+    """The fields by which ranks read what one generator has drawn; None unless one of them does."""
+    finding = confirm_order(drawn, data_set)
+    if finding is None:
+        return None
+    found: Fields = {"epochs": EPOCHS, "world_size": finding.world}
+    if finding.world > 1:
+        found["dealing"] = "contiguous" if finding.contiguous else "strided"
+        if 2 * len(finding.ranks) < finding.world:
+            found["ranks"] = list(finding.ranks)
+    return found | ({"batch_size": finding.batch} if finding.batch else {})
 
 
 def _without_repeats(stream: Indices) -> Indices:
@@ -224,9 +211,10 @@ def keras_seeds(data_sets: list[DataSet], low: int, high: int) -> Iterator[int |
             place[shuffled] = names
             if np.count_nonzero(place[head] < _WIDEST_OF_KERAS + _READS_OF_KERAS) >= len(head) - 1:
                 for batch in BATCHES_OF_KERAS:
-                    found = tried({"sampler": "keras", "seed": seed, "batch_size": batch}, data_set)
-                    if found is not None:
-                        yield Recipe(index, found)
+                    keras: Fields = {"sampler": "keras", "seed": seed, "batch_size": batch}
+                    shape = tried(keras, data_set)
+                    if shape is not None:
+                        yield Recipe(index, [keras | shape | {"passes_between": 1}, keras | shape])
                         return
             if seed % _SLICE_OF_KERAS == 0:
                 yield seed - low

@@ -11,25 +11,28 @@ and the caller may stop at any of them.
    ones, was set and a model initialised before the first epoch: all of them before any is looked at further.
 3. The seeds 0 to 2^20 - 1 as in 1; then 2 for more seeds that people choose; then samplers that are not torch's, with
    the seeds that people choose; then 2 again, further for each seed.
-4. All 2^32 seeds of a permutation. This also explains scripts that set no seed, for whatever torch drew is one of them.
+4. Parts of the data set, as scripts split it with a popular seed; in each of them a little of 1 to 3.
+5. All 2^32 seeds of a permutation. This also explains scripts that set no seed, for whatever torch drew is one of them.
    `generators` then finds out which generators may have drawn it.
-5. The million seeds of which Keras' image_dataset_from_directory draws one, where the script gives it none.
-6. All 2^32 seeds again, where none of the ranks that read on this node is rank 0.
+6. The million seeds of which Keras' image_dataset_from_directory draws one, where the script gives it none.
+7. All 2^32 seeds again, where none of the ranks that read on this node is rank 0.
+8. Stage 4 where there are many samples; the samplers of stage 3 with less usual seeds, and less usual orders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from mlfs.explain import search_numpy
-from mlfs.explain.confirm import Finding, confirm
-from mlfs.explain.popular import FURTHEST_LOOKED_THROUGH, LOOKED_THROUGH, POPULAR_SEEDS
+from mlfs.explain.confirm import Finding, confirm, confirm_sequential
+from mlfs.explain.evidence import SEED_BITS
 from mlfs.explain.probes import Condition, Probe, compile_trie
-from mlfs.explain.question import DataSet, Reading, likely, probes, unlikely
-from mlfs.explain.recipes import KERAS_SEEDS, Recipe, explaining, keras_seeds, recipes
+from mlfs.explain.question import NEVER, DataSet, Reading, likely, probes, unlikely
+from mlfs.explain.recipes import KERAS_SEEDS, Recipe, explaining, keras_seeds, less_usual, of_a_part, usual
 from mlfs.explain.search_stages import (
     ALL_SEEDS,
     COMMON_SEEDS,
@@ -48,19 +51,24 @@ from mlfs.explain.search_stages import (
     slices,
     words_of,
 )
+from mlfs.explain.splits import Part, parts_of
+from mlfs.explain.usual import FURTHEST_LOOKED_THROUGH, LOOKED_THROUGH, POPULAR_SEEDS, Order
 from mlfs.explain.word_search import find_place
 
 COMMON_STAGE = "common seeds"
-OTHERS_STAGE = "other samplers"
+OTHERS_STAGE, UNUSUAL_STAGE = "other samplers", "less usual orders"
+SPLITS_STAGE = "parts of a data set"
 KERAS_STAGE = "seeds that Keras draws"
 CHOSEN_STAGE = "seeds that people choose, a model made first"
 # Stage 1 takes a tenth of a second with so many, and most other seeds are smaller.
 _SMALLEST_SEEDS = 1 << 12
+# Beyond so many samples stage 4 takes as long as stage 5, and comes last.
+_MANY = 200_000
 # How many words of each seed's generator stage 2 looks at: a model of a million parameters, two for a hint. A tenth of
 # a second for each without numba, which costs seconds to compile.
 _FIRST_LOOK, _FIRST_LOOK_HINTS = 1 << 20, 1 << 21
 # How many words it looks at in the end: so many that all seeds together take seconds, with numba and without, as
-# stage 4, which takes minutes, finds the rest. 2^25 is a model of 33 million parameters.
+# stage 5, which takes minutes, finds the rest. 2^25 is a model of 33 million parameters.
 _LAST_LOOK_QUICK, _LAST_LOOK = 1 << 25, 1 << 21
 _LESS_USUAL_LOOK = 1 << 22
 # A hint is worth more of a look; without numba this takes some two seconds for each.
@@ -75,25 +83,29 @@ def find(data_sets: list[DataSet], extent: SearchExtent = EVERYTHING) -> Iterato
         return
     sure, rest = likely(data_sets), [] if extent.again else unlikely(data_sets)
     both, quick = (sure, rest), search_numpy.search
-    first, usual = _first_looks(extent)
+    first, popular = _first_looks(extent)
     found = yield from _common(data_sets, both, extent, range(min(_SMALLEST_SEEDS, extent.common)))
     if found is None:
         found = yield from _chosen(data_sets, sure, first, quick)
     if found is None:
         found = yield from _common(data_sets, both, extent, range(extent.common))
     if found is None and not extent.again:
-        found = yield from _chosen(data_sets, sure, usual, quick)
-        if found is None and (yield from _recipes(data_sets, extent.hints)):
+        found = yield from _chosen(data_sets, sure, popular, quick)
+        if found is None and (yield from _recipes(OTHERS_STAGE, data_sets, partial(usual, hints=extent.hints))):
+            return
+        if found is None and (yield from _parts(data_sets, extent, range(_MANY))):
             return
     search = extent.search()
     if found is None:
-        found = yield from _chosen(data_sets, sure, _last_looks(extent, [*first, *usual], search), search)
+        found = yield from _chosen(data_sets, sure, _last_looks(extent, [*first, *popular], search), search)
     if found is None:
         found = yield from _all("all seeds", data_sets, sure, extent.ranges, search)
     if found is None and not extent.again and (yield from _keras(data_sets, extent.ranges)):
         return
     if found is None:
-        yield from _all("all seeds, other nodes' ranks", data_sets, rest, extent.ranges, search)
+        found = yield from _all("all seeds, other nodes' ranks", data_sets, rest, extent.ranges, search)
+        if found is None and not extent.again and not (yield from _parts(data_sets, extent, range(_MANY, NEVER))):
+            yield from _recipes(UNUSUAL_STAGE, data_sets, partial(less_usual, hints=extent.hints))
     elif drawn_by_torch(found.finding) and found.finding.seed not in extent.hints and not extent.again:
         yield from generators(found, extent, search)
 
@@ -108,19 +120,55 @@ def _drawn(readings: list[Reading]) -> list[Reading]:
     return [h for h in readings if h.world == 1 and h.words_before == 0]
 
 
-def _recipes(data_sets: list[DataSet], hints: tuple[int, ...]) -> Generator[Event, None, bool]:
-    """The samplers of stage 3. Returns whether a sampler that is not torch's explains the reads."""
-    of = sum(1 for data_set in data_sets for _ in recipes(data_set.n, hints))
-    yield StageProgress(OTHERS_STAGE, 0, of)
-    for done, recipe in enumerate(explaining(data_sets, hints), 1):
-        yield StageProgress(OTHERS_STAGE, done, of) if recipe is None else recipe
+def _recipes(
+    stage: str, data_sets: list[DataSet], orders: Callable[[int], Sequence[Order]]
+) -> Generator[Event, None, bool]:
+    """Stages 3 and 8. Returns whether one of these orders explains the reads."""
+    of = sum(len(orders(data_set.n)) for data_set in data_sets)
+    yield StageProgress(stage, 0, of)
+    for done, recipe in enumerate(explaining(data_sets, orders), 1):
+        yield StageProgress(stage, done, of) if recipe is None else recipe
         if recipe is not None:
             return True
     return False
 
 
+def _parts(data_sets: list[DataSet], extent: SearchExtent, sizes: range) -> Generator[Event, None, bool]:
+    """Stages 4 and 8, of data sets of these sizes. Returns whether a part of one is read in an order that is found."""
+    seeds = tuple(dict.fromkeys((*extent.hints, *POPULAR_SEEDS[:FURTHEST_LOOKED_THROUGH])))
+    asked = [(at, data_set) for at, data_set in enumerate(data_sets) if data_set.n in sizes]
+    parts = [(at, part) for at, data_set in asked for part in parts_of(data_set, seeds)]
+    yield StageProgress(SPLITS_STAGE, 0, len(parts))
+    for done, (at, part) in enumerate(parts, 1):
+        found = _order_of(part, extent)
+        if isinstance(found, Recipe):
+            yield Recipe(at, [part.fields | order for order in found.orders])
+        elif found is not None:
+            yield found._replace(finding=found.finding._replace(data_set=at, part=part.fields))
+        if found is not None:
+            return True
+        yield StageProgress(SPLITS_STAGE, done, len(parts))
+    return False
+
+
+def _order_of(part: Part, extent: SearchExtent) -> SeedFound | Recipe | None:
+    """The order in which a part is read: as it stands, or as the seed of the split or another small one shuffles it."""
+    data_sets, seed = [part.data_set], int(str(part.fields["split_seed"]))
+    as_it_stands = confirm_sequential(data_sets)
+    if as_it_stands is not None:
+        return SeedFound(as_it_stands) if as_it_stands.bits >= SEED_BITS else None
+    seeds = tuple(dict.fromkeys((seed, *extent.hints)))
+    found = next(filter(None, explaining(data_sets, partial(of_a_part, seeds=seeds))), None)
+    if found is not None or part.fields["split_by"] != "torch":
+        return found
+    look = _Look(seed, SAMPLER_SEED_WORD, min(extent.latest, _FIRST_LOOK))
+    readings = [reading for reading in likely(data_sets) if reading.world == 1]
+    *_, last = (None, *_chosen(data_sets, readings, [look], search_numpy.search))
+    return last if isinstance(last, SeedFound) else None
+
+
 def _keras(data_sets: list[DataSet], ranges: Ranges) -> Generator[Event, None, bool]:
-    """Stage 5. Returns whether one of the seeds that Keras draws explains the reads."""
+    """Stage 6. Returns whether one of the seeds that Keras draws explains the reads."""
     of = sum(max(0, min(high, KERAS_SEEDS) - low) for low, high in ranges)
     for low, high in ranges:
         for done in keras_seeds(data_sets, low, min(high, KERAS_SEEDS)):
@@ -229,7 +277,7 @@ def _chosen(
 def _all(
     stage: str, data_sets: list[DataSet], readings: list[Reading], ranges: Ranges, search: TrySeeds
 ) -> Generator[Event, None, SeedFound | None]:
-    """Stages 4 and 6."""
+    """Stages 5 and 7."""
     trie = compile_trie(probes(data_sets, readings))
     if not trie.roots:
         return None

@@ -7,7 +7,6 @@ In: conditions on a seed as a `Trie`, and ranges of seeds. Out: the seeds that p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -54,8 +53,7 @@ class Draw(NamedTuple):
     words_before: int
 
 
-@dataclass(frozen=True, slots=True)
-class SeedFound:
+class SeedFound(NamedTuple):
     """A seed that explains the reads, and where it may have been drawn; empty while that is not known."""
 
     finding: Finding

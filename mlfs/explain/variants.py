@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mlfs.explain.popular import LARGEST_SMALL_SEED, POPULAR_SEEDS
+from mlfs.explain.usual import LARGEST_SMALL_SEED, POPULAR_SEEDS
 from mlfs.follow.sentences import COUNTS_FROM_ONE, NOT_SERVED, RESUMED, flags_of
 
 # Another seed and another epoch can give the same order. So the popular seeds are tried in two parts: see `variants`.

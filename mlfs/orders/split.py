@@ -65,19 +65,24 @@ def part_indices(spec: JobSpec, n: int) -> Indices | None:
         raise JobError(f'job field "part" is {part}, which has no samples', f"the parts have {lengths}", "part")
     end = list(accumulate(lengths))[part]
     cut = slice(end - lengths[part], end)
-    return _shuffled(spec, n)[cut].astype(np.int64)
-
-
-def _shuffled(spec: JobSpec, n: int) -> Indices | Permutation:
     if spec.split_seed is None:
-        return np.arange(n, dtype=np.int64)
-    if spec.split_by == "numpy":
-        if not 0 <= spec.split_seed < _LEGACY_SEEDS:
-            message = f'job field "split_seed" is {spec.split_seed}, must be 0 to {_LEGACY_SEEDS - 1} for numpy'
+        return np.arange(cut.start, cut.stop, dtype=np.int64)
+    return shuffled(n, spec.split_seed, spec.split_by or "torch")[cut].astype(np.int64)
+
+
+def shuffled(n: int, seed: int, by: str) -> Indices | Permutation:
+    """0 .. n-1 in the order that is cut, by a name that `split_by` may have.
+
+    Raises:
+        JobError: the generator takes no such seed.
+    """
+    if by == "numpy":
+        if not 0 <= seed < _LEGACY_SEEDS:
+            message = f'job field "split_seed" is {seed}, must be 0 to {_LEGACY_SEEDS - 1} for numpy'
             raise JobError(message, "numpy takes no other", "split_seed")
-        return np.random.RandomState(spec.split_seed).permutation(n)
-    if spec.split_by == "python":
+        return np.random.RandomState(seed).permutation(n)
+    if by == "python":
         indices = np.arange(n, dtype=np.int32)
-        PythonGenerator(spec.split_seed).shuffle(indices)
+        PythonGenerator(seed).shuffle(indices)
         return indices
-    return randperm(n, spec.split_seed)
+    return randperm(n, seed)

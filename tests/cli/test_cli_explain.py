@@ -53,8 +53,8 @@ LOOPS: dict[str, tuple[Callable[[int], list[int]], dict[str, object]]] = {
         lambda epoch: np.random.RandomState(7).permutation(N).tolist(),
         {"generator": "numpy-legacy", "seeding": "same", "seed": 7},
     ),
-    "Python, in place": (python_in_place(42), {"generator": "python", "draw": "shuffle", "seed": 42}),
-    "torch, reseeded": (torch_reseeded(3407), {"generator": "torch", "seeding": "seed+epoch", "seed": 3407}),
+    "Python, in place": (python_in_place(42), {"sampler": "python-random", "seed": 42}),
+    "torch, reseeded": (torch_reseeded(3407), {"sampler": "torch-distributed", "seed": 3407}),
     "Python's sample": (
         lambda epoch: random.Random(2024 + epoch).sample(range(N), 50),
         {"generator": "python", "draw": "sample", "num_samples": 50, "seed": 2024},

@@ -13,7 +13,7 @@ from mlfs.explain.evidence import (
     bits_of_hits,
     refuted,
 )
-from mlfs.explain.popular import FURTHEST_LOOKED_THROUGH, LOOKED_THROUGH, POPULAR_SEEDS, WHOLE_ORDERS
+from mlfs.explain.usual import FURTHEST_LOOKED_THROUGH, LOOKED_THROUGH, POPULAR_SEEDS, usual_seeds
 from mlfs.explain.variants import LIKED_SEEDS, SMALL_SEEDS
 from mlfs.follow.evidence import JUDGED_OPENS, MOST_FURTHER_OPENS
 from mlfs.follow.hypothesis import Fit, Origin, Ruling, ruling
@@ -60,7 +60,9 @@ def test_opens_confirm_refute_or_leave_it_open(opens: int) -> None:
 def test_there_is_one_list_of_popular_seeds() -> None:
     assert len(set(POPULAR_SEEDS)) == len(POPULAR_SEEDS)
     assert POPULAR_SEEDS[0] == 42
-    assert FURTHEST_LOOKED_THROUGH < WHOLE_ORDERS < LOOKED_THROUGH < len(POPULAR_SEEDS)
+    assert FURTHEST_LOOKED_THROUGH < LOOKED_THROUGH < len(POPULAR_SEEDS)
+    assert [seed for _, seed in usual_seeds()][:8] == list(POPULAR_SEEDS[:8])
+    assert [seed for _, seed in usual_seeds((77,))][:3] == [42, 77, 0]
     assert sorted(SMALL_SEEDS + LIKED_SEEDS) == sorted(POPULAR_SEEDS)
     assert 0 in LIKED_SEEDS
 

@@ -14,9 +14,9 @@ from test_words import read_by
 
 from mlfs.explain.confirm import order_head
 from mlfs.explain.next_epoch import NEAR, ONWARD, goes_on
-from mlfs.explain.popular import FURTHEST_LOOKED_THROUGH, POPULAR_SEEDS
 from mlfs.explain.question import DataSet
 from mlfs.explain.search_stages import SAMPLER_SEED_WORD
+from mlfs.explain.usual import FURTHEST_LOOKED_THROUGH, POPULAR_SEEDS
 from mlfs.job import parse_job
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.registry import build_order

@@ -8,6 +8,7 @@ from itertools import chain
 from math import lgamma, log, log2
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mlfs.explain.command_lines import MOST_SEEDS, seeds_on_command_lines
@@ -16,10 +17,9 @@ from mlfs.explain.data_sets import MOST_CANDIDATES
 from mlfs.explain.explanations import explanations
 from mlfs.explain.fields import Fields
 from mlfs.explain.next_epoch import chosen, continued
-from mlfs.explain.popular import LOOKED_THROUGH
 from mlfs.explain.question import MOST_HEADS, DataSet, likely, reads_needed, unlikely
-from mlfs.explain.recipes import same_first_epoch
 from mlfs.explain.search_stages import LATEST_WORD, Draw
+from mlfs.explain.usual import LOOKED_THROUGH, Seed, preset_of, usual_orders
 from mlfs.job import JobSpec, parse_job
 from mlfs.orders.registry import build_order
 
@@ -93,12 +93,27 @@ def test_a_false_finding_is_rarer_than_one_in_a_million() -> None:
         assert log2(seeds) + log2(hypotheses) + log2(shapes) - orders_bits < log2(1e-6)
 
 
-def test_the_shuffles_of_a_script_that_begin_alike_are_kin() -> None:
-    (first, *others) = same_first_epoch({"sampler": "numpy", "legacy": False, "seed": 3, "world_size": 1, "epochs": 5})
-    orders = [build_order(parse_job(fields | {"name": "j"}), 100) for fields in (first, *others)]
-    assert len({order.rank_stream(0, 0).tobytes() for order in orders}) == 1
-    assert len({order.rank_stream(2, 0).tobytes() for order in orders}) > 2
-    assert same_first_epoch({"sampler": "grain", "seed": 3}) == []
+@pytest.mark.parametrize("n", [100, 60])
+def test_orders_that_stand_together_begin_alike_and_those_with_presets_are_the_same(n: int) -> None:
+    for usual in usual_orders(n, [Seed(0.0, 3)], 50):
+        made = [build_order(parse_job({"name": "j", "epochs": 3} | fields), n) for fields in usual.orders]
+        named = [build_order(parse_job({"name": "j", "epochs": 3} | preset_of(fields)), n) for fields in usual.orders]
+        firsts = [order.rank_stream(0, 0).tobytes() for order in made]
+        assert len(set(firsts)) == 1, usual
+        for order, preset in zip(made, named, strict=True):
+            assert [order.rank_stream(epoch, 0).tolist() for epoch in range(3)] == [
+                preset.rank_stream(epoch, 0).tolist() for epoch in range(3)
+            ]
+
+
+@pytest.mark.parametrize("dealing", ["strided", "padded", "contiguous"])
+def test_an_order_by_its_own_name_is_dealt_as_its_parts_are(dealing: str) -> None:
+    for usual in usual_orders(101, [Seed(0.0, 3)]):
+        for fields in usual.orders:
+            parts = {"name": "j", "epochs": 2, "world_size": 3, "dealing": dealing} | fields
+            if parts["sampler"] == "composed":
+                made, named = (build_order(parse_job(job), 101) for job in (parts, preset_of(parts)))
+                assert all(np.array_equal(made.rank_stream(1, rank), named.rank_stream(1, rank)) for rank in range(3))
 
 
 def test_a_seed_is_looked_for_on_the_command_line() -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from mlfs.explain import search_numba, search_numpy
 from mlfs.explain.confirm import Finding, order_head
-from mlfs.explain.popular import FURTHEST_LOOKED_THROUGH, POPULAR_SEEDS
 from mlfs.explain.probes import Condition, Probe, Trie, compile_trie
 from mlfs.explain.question import DataSet, likely, probes, reads_needed, step, unlikely
 from mlfs.explain.recipes import Recipe
@@ -26,6 +25,7 @@ from mlfs.explain.search_stages import (
     StageProgress,
 )
 from mlfs.explain.seed_search import answer, parse_answer, parse_question, question
+from mlfs.explain.usual import FURTHEST_LOOKED_THROUGH, POPULAR_SEEDS
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.permutation import randperm
 

@@ -9,7 +9,7 @@ import pytest
 from support.explaining import FILES, explaining, order_of, simulate
 from test_going_on import FIRST_OF_WORKERS, both, read_epoch, validate
 
-from mlfs.explain.popular import POPULAR_SEEDS, WHOLE_ORDERS
+from mlfs.explain.usual import POPULAR_SEEDS
 
 
 @pytest.mark.parametrize(("generator", "persistent"), [("default", False), ("shared", True), ("own", False)])
@@ -18,7 +18,7 @@ def test_a_stateful_loader_with_workers_is_found(
 ) -> None:
     monkeypatch.setenv("MLFS_INFER_SEEDS", "0-16")
     draw = random.Random(f"stateful {generator} {persistent}")
-    workers, seed = draw.choice((2, 3)), draw.choice(POPULAR_SEEDS[:WHOLE_ORDERS])
+    workers, seed = draw.choice((2, 3)), draw.choice(POPULAR_SEEDS[:16])
     true = {"sampler": "torch-stateful", "root": "train", "generator": generator, "seed": seed, "num_workers": workers}
     true |= {"persistent_workers": True} if persistent else {}
 

@@ -13,7 +13,7 @@ from mlfs.explain.evidence import REACH, bits_near_the_start
 from mlfs.explain.fields import Fields
 from mlfs.explain.next_epoch import chosen
 from mlfs.explain.question import DataSet
-from mlfs.explain.recipes import Recipe, keras_seeds, same_first_epoch
+from mlfs.explain.recipes import Recipe, keras_seeds
 from mlfs.explain.search import KERAS_STAGE, find
 from mlfs.explain.search_stages import SearchExtent, StageProgress
 from mlfs.job import parse_job
@@ -55,7 +55,9 @@ def test_what_threads_read_by_a_seed_that_people_choose_is_found(fields: Fields,
 @pytest.mark.parametrize("between", [0, 1])
 @pytest.mark.parametrize("fields", KNOWN[:3], ids=["32", "64", "tf-data"])
 def test_the_second_epoch_tells_model_fit_from_a_loop(fields: Fields, between: int) -> None:
-    both = [parse_job({"name": "j", "epochs": 9} | one) for one in same_first_epoch(fields)]
+    event = list(find([read_by_threads(fields, 0, 4, 14, 3)], SearchExtent(((0, 0),), 256, latest=1 << 12)))[-1]
+    assert isinstance(event, Recipe)
+    both = [parse_job({"name": "j"} | one) for one in event.orders]
     seen = read_by_threads(fields | {"passes_between": between}, 1, 4, 20, 5)
     found = chosen(both, seen, (1, 0))
     assert found is not None

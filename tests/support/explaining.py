@@ -22,8 +22,7 @@ from mlfs.follow.evidence import Read
 from mlfs.follow.job import JobRun, nameless
 from mlfs.follow.matching import Open
 from mlfs.job import JobSpec, parse_job
-from mlfs.orders.layouts import samples
-from mlfs.orders.streams import build_streams
+from mlfs.orders.streams import build_streams, samples_of
 from mlfs.tree.manifest import Manifest
 from mlfs.tree.scan import scan
 from support.trees import make_classes
@@ -157,7 +156,7 @@ async def explaining(
         os.close(fd)
 
     def make_samples(spec: JobSpec) -> np.ndarray:
-        return samples(spec, manifest, os.fsencode(images))
+        return samples_of(spec, manifest, os.fsencode(images))
 
     explainer = Explainer(Build(make_samples, lambda spec: build_streams(spec, manifest)) if infer else None)
     jobs = FakeJobs(manifest, explainer, name_of, infer_s)

@@ -1,0 +1,261 @@
+"""The seeds and the orders that people choose, the most usual first: the one list of what is tried.
+
+Pure. In: how long a data set is. Out: orders without their seeds, and seeds, each with its bits: how unusual it is, as
+log2 of how many times as often the most usual one is chosen. Whoever tries orders takes the pairs of both by the sum of
+their bits, as far as it can afford. Used by `mlfs.explain.recipes`, which compares them with the first reads of
+processes, and by `mlfs.explain.compositions`, which compares them with what a script has printed.
+
+Orders whose first epoch is the same stand together (`Beginning`): the first epoch is drawn once for all of them, and
+the second one tells which of them it is. A sum such as 1000*seed+epoch needs no place of its own: it is the sum
+seed+epoch with another seed.
+
+The order of the seeds is that of a common sense of what stands in scripts: 42, the numbers that tutorials and
+frameworks pass to `manual_seed`, years; then keyboard patterns and repeated digits. The bits of orders are no
+measurements either: they say what is tried before what, and not what is believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import log2
+from typing import Final, NamedTuple
+
+from mlfs.explain.fields import Fields
+from mlfs.job.parse import COMPOSED
+
+# -- seeds
+
+POPULAR_SEEDS: Final = (
+    42, 0, 1, 1234, 123, 2, 3, 1337,
+    12345, 7, 10, 100, 2023, 2024, 2025, 2026,
+    3407, 1000, 2022, 2021, 2020,
+    2019, 2018, 43, 99, 111, 222, 256, 314, 333, 420, 456, 512, 555, 666, 777, 888, 999, 1024, 1111, 4321, 5678,
+    31415, 54321, 123456, 654321, 1234567, 12345678, 123456789,
+    4, 5, 6, 8, 9, 11, 12, 13, 17, 21, 31,
+)  # fmt: skip
+
+# The seed of an epoch is often the job's seed plus the epoch's number. A number up to this one is as likely to be an
+# epoch of a run with seed 0 as a seed of its own.
+LARGEST_SMALL_SEED: Final = 31
+
+# How many are tried by each way of searching. Looking through what a generator hands out takes tenths of a second a
+# seed for the first eight, which are looked through furthest, and less for the others.
+FURTHEST_LOOKED_THROUGH: Final = 8
+LOOKED_THROUGH: Final = 21
+
+# Scripts multiply their seed to keep the seeds of epochs apart from those of other runs.
+_FACTORS: Final = (1000, 100, 10_000)
+_BITS_OF_A_FACTOR: Final = 5.0
+
+
+class Seed(NamedTuple):
+    """A seed, and how unusual it is."""
+
+    bits: float
+    seed: int
+
+
+def usual_seeds(hints: Sequence[int] = ()) -> list[Seed]:
+    """All seeds that people choose. `hints`: seeds that are likelier than any, such as those on a command line."""
+    plain = [Seed(0.0, seed) for seed in hints]
+    plain += [Seed(log2(place + 1), seed) for place, seed in enumerate(POPULAR_SEEDS)]
+    usual = [one for one in plain if one.bits < log2(FURTHEST_LOOKED_THROUGH + 1)]
+    multiplied = [Seed(bits + _BITS_OF_A_FACTOR, seed * factor) for bits, seed in usual for factor in _FACTORS]
+    bits_of: dict[int, float] = {}
+    for bits, seed in (*plain, *multiplied):
+        bits_of[seed] = min(bits, bits_of.get(seed, bits))
+    return sorted(Seed(bits, seed) for seed, bits in bits_of.items())
+
+
+# -- orders
+
+
+class Beginning(NamedTuple):
+    """Orders that begin alike.
+
+    Attributes:
+        bits: how unusual they are, together.
+        orders: fields without a seed, the likeliest first.
+        seeds: the only ones that are tried; None: those that people choose.
+        by_words: whether `mlfs.explain.search` finds them sooner, by single words of torch's generator.
+        most: samples beyond which a try takes longer than some tenths of a second.
+    """
+
+    bits: float
+    orders: tuple[Fields, ...]
+    seeds: tuple[int, ...] | None = None
+    by_words: bool = False
+    most: int = 1 << 62
+
+
+class _Loop(NamedTuple):
+    """Loops of one's own that begin alike: all pairs of these rules of seeding and draws.
+
+    Attributes:
+        counted: whether how many samples are drawn changes the draw.
+    """
+
+    bits: float
+    generator: str
+    seedings: tuple[str, ...]
+    draws: tuple[str, ...] = ("permutation", "shuffle")
+    counted: bool = False
+    most: int = 1 << 62
+
+
+_EACH_EPOCH: Final = ("seed+epoch", "seed+1000*epoch", "seed+100*epoch", "seed+10*epoch")
+_RULES: Final = ("goes-on", "same", *_EACH_EPOCH)
+_AGAIN: Final = ("with-replacement",)
+# Python's sample is a loop of Python's own: a second for a million samples.
+_MOST_FOR_LOOPS: Final = 200_000
+
+_LOOPS: Final = (
+    _Loop(0.0, "torch", ("seed+epoch", "goes-on", "same", *_EACH_EPOCH[1:])),
+    # numpy fills a short sequence up with zeros: [seed, 0] is the seed.
+    _Loop(1.0, "numpy", ("same", "goes-on", "seed+epoch", "[seed,epoch]", *_EACH_EPOCH[1:])),
+    _Loop(1.0, "numpy-legacy", _RULES),
+    _Loop(1.5, "python", _RULES, ("shuffle", "permutation")),
+    _Loop(4.0, "python", _RULES, ("sample",), counted=True, most=_MOST_FOR_LOOPS),
+    _Loop(4.0, "jax", ("same", *_EACH_EPOCH)),
+    _Loop(4.0, "jax", ("fold-in",)),
+    _Loop(4.0, "jax", ("split",)),
+    _Loop(5.0, "numpy-legacy", ("[seed,epoch]",)),
+    _Loop(5.0, "torch", _RULES, _AGAIN, counted=True),
+    _Loop(6.0, "numpy", _RULES, ("sample",), counted=True),
+    _Loop(6.0, "numpy", _RULES, _AGAIN, counted=True),
+    _Loop(6.0, "numpy-legacy", _RULES, _AGAIN, counted=True),
+    _Loop(6.0, "python", _RULES, _AGAIN, counted=True, most=_MOST_FOR_LOOPS),
+    _Loop(6.0, "jax", ("fold-in",), _AGAIN, counted=True),
+)
+
+_TORCH_DEFAULT: Final[Fields] = {"sampler": "torch-random", "generator": "default"}
+# torchdata's loader with workers reads the second permutation of its generator: see `mlfs.orders.torch_stateful`.
+_STATEFUL: Final[Fields] = {"sampler": "torch-stateful", "num_workers": 1}
+# The buffer that Keras' data set draws from is eight batches long. 32 is its default.
+BATCHES_OF_KERAS: Final = (32, 16, 64)
+# Of shuffle() in scripts that follow the tutorials, beside one for all names. list_files(seed=...) shuffles like that.
+_BUFFERS: Final = (1000, 1024, 10_000)
+_WORLDS: Final = (1, 2, 4, 8)
+# Of a sampler that repeats its samples three times. One rank stands for two as well, and multiples of three are left
+# out: see `mlfs.explain.explanations`. The largest first: a rank of eight reads what one of four might in batches of
+# one.
+_WORLDS_THAT_REPEAT: Final = (64, 32, 16, 8, 7, 5, 4, 1)
+# DLIO's TensorFlow loader shuffles its list of files by its own seed, 123, plus the epoch's number, from 1: what the
+# epoch before left is shuffled.
+_OF_DLIO: Final[Fields] = {"sampler": COMPOSED, "generator": "numpy-legacy", "seeding": "seed+epoch", "draw": "shuffle"}
+_SEEDS_OF_DLIO: Final = (124,)
+
+
+def _samplers(n: int) -> Iterator[Beginning]:
+    """Samplers that are no loops of one's own."""
+    again = {"persistent_workers": True}
+    yield Beginning(1.0, (_TORCH_DEFAULT, _TORCH_DEFAULT | again, _TORCH_DEFAULT | {"words_between": 2}), by_words=True)
+    for generator in ("own", "shared"):
+        yield Beginning(1.0, ({"sampler": "torch-random", "generator": generator},), by_words=True)
+    yield Beginning(2.0, ({"sampler": "accelerate", "use_seedable_sampler": True},), by_words=True)
+    yield Beginning(0.0, ({"sampler": "sequential"},), seeds=(), by_words=True)
+    yield Beginning(2.0, ({"sampler": "grain"},))
+    for generator in ("default", "shared", "own"):
+        stateful = _STATEFUL | {"generator": generator}
+        yield Beginning(2.0, (stateful, stateful | again))
+    # model.fit on TensorFlow, then any loop.
+    for batch in BATCHES_OF_KERAS:
+        keras: Fields = {"sampler": "keras", "batch_size": batch}
+        yield Beginning(2.0, (keras | {"passes_between": 1}, keras), most=_MOST_FOR_LOOPS)
+    for size in (n, *_BUFFERS):
+        if size <= n:
+            tf_data: Fields = {"sampler": "tf-data", "buffer_size": size}
+            yield Beginning(2.0, (tf_data | {"passes_between": 1}, tf_data), most=_MOST_FOR_LOOPS)
+    for world in _WORLDS:
+        of_ranks: Fields = {"world_size": world}
+        yield Beginning(6.0, ({"sampler": "dali", "shuffle": True} | of_ranks,), seeds=())
+        yield Beginning(6.0, ({"sampler": "dali", "shuffle_after_epoch": True} | of_ranks,), seeds=())
+        yield Beginning(6.0, ({"sampler": "paddle"} | of_ranks,), seeds=())
+    for world in _WORLDS_THAT_REPEAT:
+        repeated: Fields = {"sampler": "ra-sampler", "world_size": world}
+        # timm's sampler with its own defaults is the one with seed 0.
+        yield Beginning(6.0, (repeated, repeated | {"set_epoch": False}), seeds=(0,))
+
+
+def _loops(n: int, count: int) -> Iterator[Beginning]:
+    """Loops of one's own; `count`: how many samples an epoch may have instead of all n."""
+    for loop in _LOOPS:
+        for drawn in dict.fromkeys((n, count)) if loop.counted else (None,):
+            by_words = loop.generator == "torch" and not loop.counted
+            bits = loop.bits + (drawn not in (None, n))
+            yield Beginning(bits, _orders_of(loop, drawn), None, by_words, loop.most)
+
+
+def _orders_of(loop: _Loop, drawn: int | None = None) -> tuple[Fields, ...]:
+    parts: Fields = {"sampler": COMPOSED, "generator": loop.generator}
+    parts |= {} if drawn is None else {"num_samples": drawn}
+    return tuple(parts | {"draw": draw, "seeding": rule} for rule in loop.seedings for draw in loop.draws)
+
+
+LOOPS_OF_TORCH: Final = _orders_of(_LOOPS[0])
+"""Those that begin as torch's permutation does, from a generator with a seed."""
+
+
+def preset_of(fields: Fields) -> Fields:
+    """The same order by the name that a sampler of it has; the fields themselves where there is none.
+
+    Args:
+        fields: of a loop, as parts. With one rank nothing has to be dealt.
+    """
+    parts = dict(fields)
+    names = ("sampler", "generator", "draw", "seeding", "dealing", "num_samples")
+    sampler, generator, draw, rule, dealing, count = (parts.pop(name, None) for name in names)
+    if sampler != COMPOSED or draw not in ("permutation", "shuffle") or count is not None:
+        return fields
+    if rule not in ("goes-on", "same", "seed+epoch"):
+        return fields
+    in_place, dealings = draw == "shuffle", (None,) if parts.get("world_size", 1) == 1 else ()
+    more: Fields = {"reseed": True} if rule == "seed+epoch" else {}
+    if generator == "torch" and rule != "goes-on" and not in_place and dealing in (*dealings, "padded"):
+        return parts | {"sampler": "torch-distributed"} | ({} if more else {"set_epoch": False})
+    if generator == "python" and rule != "same" and dealing in (*dealings, "strided"):
+        return parts | {"sampler": "python-random"} | more | ({} if in_place else {"in_place": False})
+    more |= {"in_place": True} if in_place else {}
+    if generator == "numpy" and rule == "same" and dealing in (*dealings, "contiguous"):
+        return parts | {"sampler": "hf-datasets"} | more
+    if generator in ("numpy", "numpy-legacy") and rule != "same" and dealing in (*dealings, "strided"):
+        return parts | {"sampler": "numpy", "legacy": generator == "numpy-legacy"} | more
+    return fields
+
+
+# -- both
+
+
+class Order(NamedTuple):
+    """Orders that begin alike, with a seed: see `Beginning`."""
+
+    bits: float
+    orders: tuple[Fields, ...]
+    by_words: bool
+    most: int
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether they are loops of one's own, and no library's sampler."""
+        return self.orders[0]["sampler"] == COMPOSED
+
+
+def usual_orders(n: int, seeds: Sequence[Seed], count: int | None = None) -> list[Order]:
+    """All pairs of orders and seeds, the most usual first.
+
+    Args:
+        n: how long the data set is. seeds: that are tried. count: see `_loops`.
+    """
+    found = [_order(0.0, Beginning(0.0, (_OF_DLIO,)), seed) for seed in _SEEDS_OF_DLIO]
+    for one in (*_loops(n, n if count is None else count), *_samplers(n)):
+        if one.seeds == ():
+            found.append(_order(one.bits, one))
+        else:
+            tried = seeds if one.seeds is None else [Seed(0.0, seed) for seed in one.seeds]
+            found += [_order(one.bits + bits, one, seed) for bits, seed in tried]
+    return sorted(found, key=lambda order: order.bits)
+
+
+def _order(bits: float, beginning: Beginning, seed: int | None = None) -> Order:
+    seeded: Fields = {} if seed is None else {"seed": seed}
+    return Order(bits, tuple(order | seeded for order in beginning.orders), beginning.by_words, beginning.most)
