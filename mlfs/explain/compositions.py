@@ -16,10 +16,9 @@ import numpy as np
 
 from mlfs.errors import JobError
 from mlfs.explain.fields import EPOCHS, Fields
-from mlfs.explain.usual import Seed, preset_of, usual_orders, usual_seeds
+from mlfs.explain.usual import GENERATORS, Seed, preset_of, usual_orders, usual_seeds
 from mlfs.job import parse_job
 from mlfs.job.parse import COMPOSED, PUTS_TOGETHER
-from mlfs.orders.generators import LIBRARIES
 from mlfs.orders.registry import build_order
 
 _DEALINGS = ("strided", "padded", "contiguous", "batches", "alike")
@@ -65,7 +64,7 @@ def _jobs(orders: Sequence[Fields], known: Mapping[str, Any]) -> Iterator[list[F
     common: Fields = {"name": "explained", **known, "epochs": max(known.get("epochs", 0), EPOCHS)}
     several = known.get("world_size", 1) > 1 and orders[0]["sampler"] == COMPOSED
     dealings = _DEALINGS if several else (None,)
-    by_parts = known.keys() & PUTS_TOGETHER or known.get("sampler") == COMPOSED or known.get("generator") in LIBRARIES
+    by_parts = known.keys() & PUTS_TOGETHER or known.get("sampler") == COMPOSED or known.get("generator") in GENERATORS
     for dealing in dealings:
         dealt: Fields = {"dealing": dealing} if dealing is not None else {}
         jobs = [common | order | dealt for order in orders]

@@ -125,8 +125,7 @@ def _in_order(data_set: DataSet) -> Finding | None:
 def confirm_order(drawn: Indices, data_set: DataSet) -> Finding | None:
     """How ranks read an order that one generator draws for all of them, if some process reads it from its start.
 
-    That is a data set that is read in the order of its samples, once these are numbered as they were drawn. Others may
-    read beside it.
+    Once the samples are numbered as they were drawn, the data set is read in their order. Others may read beside it.
     """
     wanted = np.unique(np.fromiter((value for head in data_set.heads for value in head), dtype=np.int64))
     at = np.flatnonzero(np.isin(drawn, wanted))

@@ -43,7 +43,7 @@ class Part(NamedTuple):
 def parts_of(data_set: DataSet, seeds: Sequence[int]) -> Iterator[Part]:
     """The parts that all reads may be of, where one of these seeds has shuffled the data set.
 
-    What is left beside the part that is trained with is a part as well: that is read in the order of the list.
+    The rest beside the part that is trained with is a part as well: it is read in the order of the list.
     """
     n = data_set.n
     wanted = np.unique(np.fromiter((value for head in data_set.heads for value in head), dtype=np.int64))

@@ -128,6 +128,9 @@ _LOOPS: Final = (
     _Loop(6.0, "jax", ("fold-in",), _AGAIN, counted=True),
 )
 
+GENERATORS: Final = frozenset(loop.generator for loop in _LOOPS)
+"""Those of loops of one's own; samplers with names of their own take others."""
+
 _TORCH_DEFAULT: Final[Fields] = {"sampler": "torch-random", "generator": "default"}
 # torchdata's loader with workers reads the second permutation of its generator: see `mlfs.orders.torch_stateful`.
 _STATEFUL: Final[Fields] = {"sampler": "torch-stateful", "num_workers": 1}
