@@ -71,7 +71,7 @@ class Onlookers:
         return seen
 
     def hidden(self, reader: Reader, paths: Iterable[object], ask: bool) -> list[str]:
-        """The paths, relative to the source, that the reader may not know of, without those of no entry.
+        """The paths, relative to the source, that the reader may not know of; an object that is no text is no path.
 
         Args:
             ask: in a worker, where the source may be asked about ACLs.
