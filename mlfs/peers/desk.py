@@ -1,4 +1,4 @@
-"""The server's side of what peers are asked for: who waits for which sample, and what came of it.
+"""The server's requests to peers: which samples are asked for, who waits for them, and how each request ended.
 
 In: samples that lanes and readers want of a peer, from worker threads; the agent's ENDED. Out: FETCH packets for the
 agent; the bytes, lying in the landing memory. Thread-safe. Lanes say ahead what they will want, so that many samples

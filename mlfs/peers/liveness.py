@@ -1,12 +1,12 @@
-"""Which peers live: who owes an answer and says nothing is lost, and asked nothing until it is heard of again.
+"""Tells which peers live: one that owes an answer and says nothing is lost, and is asked nothing until it speaks again.
 
 Pure. In: what was heard of whom and when, who was asked. Out: peers that are lost or back, peers that are to be told
 that this node lives. An owner may need long for a sample, so an answer that does not come says nothing: agents that
 have been asked say ALIVE as long as they owe one.
 
-A lost peer is asked ever more seldom whether it is back: what was sent arrives when it can hear again, and it answers
-then. Until then it lies in memory of the transport, and there is little: between processes of one machine MPICH has
-room for 64 messages of a sender, to all others together. If the lost one had them all, nobody else would hear of the
+A lost peer is asked ever more seldom whether it is back. It answers once it can hear again. Until then the questions
+lie in memory of the transport, of which there is little: between processes of one machine MPICH has room for 64
+messages of a sender, to all others together. If those to the lost peer took all of it, nobody else would hear of the
 sender any more.
 """
 

@@ -1,4 +1,4 @@
-"""Finds what an agent can give to other nodes by itself: copies in this node's memory, on its SSDs and in LMDB.
+"""Finds the copies that an agent can give without its server: in this node's memory, on its SSDs and in LMDB.
 
 In: the catalogue, the memory files of the RAM class and the tiers' directories, all of them the server's. Out: the
 bytes of a sample and their checksum, or None. The server goes on writing meanwhile; mlfs.places.catalogue says why that

@@ -1,5 +1,6 @@
-"""The checksum under which the bytes of a sample travel: over the bytes, and over which version of which sample they
-are. So what an owner sends for another sample, or of another version, is not believed either.
+"""The checksum of a sample's bytes on their way between nodes.
+
+It is over the bytes, the sample's number and its version: bytes of another sample or version are not believed either.
 
 Pure. In: a sample's bytes, its number and version. Out: 64 bits (XXH3).
 """

@@ -1,4 +1,4 @@
-"""Finds out of a file that seems to have changed while it was read whether its times prove that, and acts on it.
+"""Finds out whether a file that seems to have changed while it was read has changed, or only its times have moved.
 
 In: looks around a read, from `mlfs.places.posix`. Out: what the manifest's `times` say from then on. A source whose
 times move by themselves would else have its files read again and again, and none of them could be served.

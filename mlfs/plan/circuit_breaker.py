@@ -1,4 +1,4 @@
-"""A circuit breaker for each tier: when samples that a tier holds come from the source instead, and when no longer.
+"""A circuit breaker for each tier: decides when its samples come from the source instead, and when no longer.
 
 Pure; no clock. In: what a tier and the source gave lately for samples of the same sizes, how long readers waited. Out:
 whether the tier is passed over. Called once a second by `mlfs.plan.scheduler.routing`.

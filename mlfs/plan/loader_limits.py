@@ -1,4 +1,4 @@
-"""Tells from what each rank's loader does with its time what its steps wait for.
+"""Tells what each rank's steps wait for, from how its loader spends its time.
 
 Pure. In: figures of each rank (`mlfs.plan.rank_load`). Out: a limit for each. Called by `mlfs.plan.loader_load`.
 

@@ -1,4 +1,4 @@
-"""From the batches that a job's loaders have read lately to figures: where their time goes, who will be late.
+"""Turns the batches that a job's loaders read lately into figures: where their time goes, which rank will be late.
 
 Pure. In: the times of batches (mlfs.plan.scheduler.rank_loads says how they come from reads). Out: frozen figures of
 each rank and of the job. Called by `mlfs.plan.scheduler.rank_loads`. Source: Lobster (Liu et al., ICPP'22), Sections

@@ -1,8 +1,8 @@
 """How the memory that a mount may use is divided: RAM class, staging window, buffers, and the daemon itself.
 
 Pure. In: the limit, what others use of it, what the user asked for. Out: bytes for each part. Called by `mlfs.config`.
-By default all parts together stay below the limit: a cgroup that is over its high mark has pages taken back, which the
-window consists of, and one that is at its limit has a process killed.
+By default all parts together stay below the limit. The kernel takes pages back from a cgroup that is over its high
+mark, and the window consists of such pages. In a cgroup that is at its limit it kills a process.
 """
 
 from __future__ import annotations

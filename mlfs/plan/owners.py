@@ -3,10 +3,10 @@
 Pure: numpy in, numpy out. In: sizes, who reads what in which epoch, the capacities of each node's classes. Out: a
 `Placement`. Called by the policy `mlfs`, and for a running cluster by `mlfs.plan.members`.
 
-An epoch has hits of at most as many bytes as all nodes together can keep where no sample is read twice within it (N * D
-where each has room for D; docs/model.md has the bound), whatever the policy, and any that many bytes that stay kept
-reach that. The choice that is left is which node keeps which sample. Owners are found first for what all nodes together
-read most where jobs read some samples more often than others.
+Where no sample is read twice within an epoch, the hits of an epoch are at most the bytes that all nodes together can
+keep: N * D where each has room for D (docs/model.md has the bound). Any N * D bytes that stay kept reach that. So what
+is left to choose is which node keeps which sample. Where jobs read some samples more often than others, owners are
+found first for what all nodes together read most.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which registration of a job counts, where several nodes were told a job of one name: the same one on all of them.
+"""Decides which registration of a job counts where several nodes were told a job of one name: the same on all of them.
 
 Pure. In: jobs that are registered or ended on this node, and what other nodes tell of theirs. Out: numbers to tell with
 them, and what is to be done with what was heard. Used by `mlfs.engine.shared_jobs`.

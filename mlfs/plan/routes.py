@@ -1,4 +1,4 @@
-"""From which of the places that have a sample it is got: the one that gives it soonest, as far as that is known.
+"""Chooses among the places that have a sample the one that gives it soonest, as far as that is known.
 
 Pure. In: the places that have the sample, nearest first, with what each was measured to give. Out: one of them. Called
 by `mlfs.plan.scheduler.routing`. A sample costs its bytes over what all lanes of a place give together (NoPFS, Section

@@ -1,4 +1,4 @@
-"""Looks that find out what a source's times prove (`mlfs.tree.times`).
+"""Looks at a source to find out what its times prove (`mlfs.tree.times`).
 
 In: the source's root, its manifest. Out: what the manifest's `times` say from then on, and a line in the log. Called
 by `mlfs.tree.index` when a mount starts, and by `mlfs.places.posix` when a read has met a time that moved.

@@ -1,4 +1,4 @@
-"""Symbolic links that lead out of the tree: what is read through them, a mount of the tree never sees.
+"""Finds symbolic links that lead out of the tree: a mount of the tree never sees what is read through them.
 
 Pure. In: a manifest, the paths that its links may name it by. Out: how many links lead out, and where most of them do.
 Links are judged by their text, as nobody asks the source what is there. Called by the daemon when it starts.

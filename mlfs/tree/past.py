@@ -1,4 +1,4 @@
-"""Attributes of contents that a source file had earlier in the mount, for as long as somebody may ask for them.
+"""Keeps the attributes of a file's earlier contents for as long as somebody may ask for them.
 
 In: what `Manifest.update` replaces. Out: the same, by entry and generation. A reader who holds the file open as it was
 sees its old size; the kernel, which knows each content as an inode of its own, says when it has forgotten one. Called

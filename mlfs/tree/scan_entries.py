@@ -1,4 +1,4 @@
-"""The look at the entries of one directory: by the thread that lists it, and where that takes long by all others.
+"""Looks at the entries of one directory: one thread begins, and where that takes long all others help.
 
 In: the directory's descriptor and the names in it. Out: names, rows of attributes, and what links and device nodes
 have besides, in no order. Called by `mlfs.tree.scan`.

@@ -1,4 +1,4 @@
-"""Files that have another number of bytes than their size says, as far as that was noticed.
+"""The files that were found to have another number of bytes than their size says.
 
 In: what reads of the source have found (`mlfs.places.posix`). Out: which files have to be read as the source gives
 them, past all caches, since the kernel would cut or pad them to their size, and the number of bytes that the kernel is

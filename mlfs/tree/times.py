@@ -1,4 +1,4 @@
-"""Learns what a source's times prove: whether a file or directory that has other ones has changed, and the reverse.
+"""Learns what a source's times prove: whether other times mean a change, and the same times mean none.
 
 In: what looks at the source have found (`mlfs.tree.learn_times`, `mlfs.places.doubts`). Out: which times count in a
 comparison. A manifest has one of these, so whoever compares asks there.

@@ -1,9 +1,9 @@
 """Fetches ahead for strangers: readers who are of no job, and whose next reads are likely.
 
-Pure. In: what a stranger reads next, as `mlfs.follow.job` says with each of his reads where his order is plain, and
-`mlfs.plan.scheduler.neighbours` where nobody follows him. Out: samples to fetch, while no
-job needs the room or the lane; samples whose counted use is over. A use is counted as a job's is, so that the pages
-stay until the stranger comes; if he does not come soon, or a job needs the room, it is given up.
+Pure. In: what a stranger reads next. `mlfs.follow.job` says it with each of his reads where his order is plain,
+`mlfs.plan.scheduler.neighbours` where nobody follows him. Out: samples to fetch while no job needs the room or the
+lane; samples whose counted use is over. A use is counted as a job's is, so that the pages stay until the stranger
+comes. It is given up if he does not come soon, or a job needs the room.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How far each rank's stream has been looked at, and which predicted uses are counted ahead.
+"""Looks ahead along each rank's stream, and counts the predicted uses that it has come to.
 
 Pure. In: a job's streams and how far its ranks are. Out: samples to come, in the order of need; samples whose counted
 use is over. The look-ahead goes across jobs and ranks, the nearest need first. Need is the distance to the rank's own

@@ -1,4 +1,4 @@
-"""Which rank's readers have waited: waits whose reader is not known yet, and who has which sample open.
+"""Tells which rank's readers have waited. Keeps waits whose reader is not known yet, and who has which sample open.
 
 Pure. In: waits, each for a sample; reads, once it is known which rank reads. Out: what each read has waited; waits that
 count in the records of the jobs. A wait for an open is told before it is told that its reader goes on, so it is kept

@@ -1,4 +1,4 @@
-"""From which place a sample is fetched: this node's copy, its owner or the source; and slow tiers that are passed over.
+"""Decides whence a sample is fetched: from this node's copy, its owner or the source. Passes slow tiers over.
 
 Pure. In: who holds and who owns a sample, paces measured by the lanes, how long readers waited. Out: place numbers.
 `mlfs.plan.routes` says which of the places that have a sample is the cheapest, by what was measured up to a second ago.

@@ -1,4 +1,4 @@
-"""Those who wait for samples: when a fetch for them has taken too long, and how each is answered.
+"""Keeps who waits for which sample, decides when a fetch has taken too long for them, and answers each of them.
 
 Pure. In: readers who opened what is not in place, other nodes that ask, ends of fetches, time. Out: fetches for them,
 answers, refusals. A waiter joins a fetch that is under way, and takes over a sample that still waits for a lane. When
