@@ -3,10 +3,10 @@
 Pure: numpy in, numpy out. In: sizes, who reads what in which epoch, the capacities of each node's classes. Out: a
 `Placement`. Called by the policy `mlfs`, and for a running cluster by `mlfs.plan.members`.
 
-Where no sample is read twice within an epoch, the hits of an epoch are at most the bytes that all nodes together can
-keep: N * D where each has room for D (docs/model.md has the bound). Any N * D bytes that stay kept reach that. So what
-is left to choose is which node keeps which sample. Where jobs read some samples more often than others, owners are
-found first for what all nodes together read most.
+If no sample is read twice within an epoch, the hits of an epoch are at most the bytes that all nodes together can keep:
+N * D where each has room for D (docs/model.md has the bound). Any N * D bytes that stay kept reach that. So the choice
+that is left is which node keeps which sample. If jobs read some samples more often than others, owners are found first
+for what all nodes together read most.
 """
 
 from __future__ import annotations
