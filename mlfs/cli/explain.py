@@ -20,6 +20,7 @@ from mlfs.cli.register import add_origin_flags, job_fields
 from mlfs.cli.tree import job_streams
 from mlfs.errors import ConfigError, ExitCode, JobError, MlfsError
 from mlfs.job import JobSpec, parse_job
+from mlfs.job.spec import DATA_FIELDS
 from mlfs.user_input import read_lines, shortened
 
 if TYPE_CHECKING:
@@ -70,10 +71,8 @@ def run(args: argparse.Namespace) -> int:
     if args.rank >= world:
         hint = "they count from 0; or give --world-size"
         raise JobError(f"--rank is {args.rank}, must be 0 to {world - 1}: the job has {world} ranks", hint, "--rank")
-    fields: dict[str, Any] = {"epochs": 1, "ranks": [0]} | {
-        name: known[name] for name in ("root", "layout", "extensions", "pattern", "manifest_file", "split", "part",
-                                       "split_seed", "split_by") if name in known
-    }  # fmt: skip
+    of_data = {name: known[name] for name in DATA_FIELDS if name in known}
+    fields: dict[str, Any] = {"epochs": 1, "ranks": [0]} | of_data
     with job_streams(args.source, parse_job({"sampler": "sequential", **fields})) as (streams, manifest):
         epochs = _epochs(args.file, args.source, streams, manifest)
     if not epochs or len(epochs[0]) < FEWEST_READS:

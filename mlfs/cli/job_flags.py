@@ -21,8 +21,11 @@ from mlfs.user_input import shortened
 
 _METAVARS = {"extensions": ".A,.B", "split": "A,B", "ranks": "LIST", "root": "DIR"}
 _DEFAULTS = {
-    **dict.fromkeys(("preset", "split", "split_seed", "order_file", "weights_file", "manifest_file"), "none"),
-    **{"split_by": "torch", "pattern": "*/*"},
+    **dict.fromkeys(
+        ("preset", "split", "split_seed", "order_file", "weights_file", "manifest_file", "subset_file"), "none"
+    ),
+    **{"split_by": "torch", "split_rounding": "spread", "split_order": "drawn", "stratified": "no", "pattern": "*/*"},
+    **{"without_part": "none", "cached_samples": 0},
     **{"serve": "none", "level": 0.9},
     **dict.fromkeys(("num_workers", "prefetch_factor"), "found out"),
     **{"root": "MOUNT itself", "ranks": "all", "extensions": "the layout's own", "part": 0},

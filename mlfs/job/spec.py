@@ -144,9 +144,42 @@ class JobSpec(BaseModel):
         description=f"{_SEED}: of random_split's generator; without it the data set is cut as it stands",
         json_schema_extra=_DATA,
     )
-    split_by: Literal["torch", "numpy", "python"] | None = Field(
+    split_by: Literal["torch", "numpy", "python", "default_rng"] | None = Field(
         None,
-        description='"torch" (random_split), "numpy" (np.random.shuffle, sklearn) or "python" (random.shuffle)',
+        description='"torch" (random_split), "numpy" (np.random.shuffle, sklearn), "python" (random.shuffle) or'
+        ' "default_rng" (numpy\'s, HF datasets)',
+        json_schema_extra=_DATA,
+    )
+    without_part: Counted | None = Field(
+        None,
+        description="a whole number, 0 or more: all parts of the split are read but this one",
+        ge=0,
+        json_schema_extra=_DATA,
+    )
+    split_rounding: Literal["spread", "down"] | None = Field(
+        None,
+        description='"spread" (as random_split and sklearn do) or "down" (all parts but the last, as int(0.2 * n))',
+        json_schema_extra=_DATA,
+    )
+    split_order: Literal["drawn", "sorted"] | None = Field(
+        None,
+        description='"drawn" or "sorted" (as KFold, or df.drop of what was sampled): the order of a part',
+        json_schema_extra=_DATA,
+    )
+    stratified: bool | None = Field(
+        None,
+        description=f"{_FLAG}: each directory is split alike: sklearn's train_test_split(stratify=labels)",
+        json_schema_extra=_DATA,
+    )
+    subset_file: str | None = Field(
+        None,
+        description="the absolute path of a file with the dataset indices that are read, one a line, or of a .npy",
+        json_schema_extra=_DATA,
+    )
+    cached_samples: Counted | None = Field(
+        None,
+        description=f"{_COUNT}: so many first samples are kept in memory by the script, and never read while it trains",
+        ge=0,
         json_schema_extra=_DATA,
     )
 
@@ -498,12 +531,17 @@ class JobSpec(BaseModel):
             refuse("split", value, describe("split"))
         return tuple(value)
 
-    @field_validator("part")
+    @field_validator("part", "without_part")
     @classmethod
     def _check_part(cls, part: int | None, info: ValidationInfo) -> int | None:
         split = info.data.get("split")
         if part is not None and split is not None and part >= len(split):
-            refuse("part", part, f"less than {len(split)}, the number of parts in split", "parts count from 0")
+            refuse(
+                str(info.field_name),
+                part,
+                f"less than {len(split)}, the number of parts in split",
+                "parts count from 0",
+            )
         return part
 
     @field_validator("start_epoch")
@@ -514,7 +552,7 @@ class JobSpec(BaseModel):
             refuse("start_epoch", start_epoch, f"less than epochs, which is {epochs}", "epochs count from 0")
         return start_epoch
 
-    @field_validator("order_file", "weights_file", "manifest_file", "column_file")
+    @field_validator("order_file", "weights_file", "manifest_file", "column_file", "subset_file")
     @classmethod
     def _check_file(cls, path: str | None, info: ValidationInfo) -> str | None:
         if path is None:
@@ -549,12 +587,25 @@ class JobSpec(BaseModel):
             refuse("nodes", "...", "left out: the order is the sampler's own", 'add "serve": "locality"')
         if self.serve is not None and "batch_size" not in self.model_fields_set:
             refuse("serve", self.serve, 'left out: there is no "batch_size"', 'add "batch_size", that of the loader')
-        for field in ("part", "split_seed", "split_by"):
+        self._check_split_together()
+        return self
+
+    def _check_split_together(self) -> None:
+        for field in OF_SPLIT:
             if self.split is None and getattr(self, field) is not None:
                 refuse(field, getattr(self, field), 'left out: there is no "split"', 'add "split": [0.8, 0.2]')
-        if self.split_by is not None and self.split_seed is None:
-            refuse("split_by", self.split_by, 'left out: there is no "split_seed"', 'add "split_seed"')
-        return self
+        for field in ("split_by", "stratified"):
+            if getattr(self, field) is not None and self.split_seed is None:
+                refuse(field, getattr(self, field), 'left out: there is no "split_seed"', 'add "split_seed"')
+        if self.part is not None and self.without_part is not None:
+            refuse("without_part", self.without_part, 'left out: "part" says what is read', "give one of the two")
+        if self.split is not None and self.subset_file is not None:
+            refuse("subset_file", self.subset_file, 'left out: there is a "split"', "give one of the two")
+        if self.stratified and (
+            self.split_by != "numpy" or len(self.split or ()) != 2 or self.without_part is not None
+        ):
+            hint = "part 0 is the test part, part 1 the training"
+            refuse("stratified", True, 'beside "split_by": "numpy" and a split in two, such as [0.2, 0.8]', hint)
 
     def _refuse_unread(self, field: str) -> None:
         word, what = ("layout", self.layout) if field in LAYOUT_FIELDS else ("sampler", self.sampler)
@@ -579,7 +630,11 @@ class JobSpec(BaseModel):
         return json.dumps(self.model_dump(exclude_unset=True, exclude_none=True))
 
 
+# Fields that say how a split is made.
+OF_SPLIT: Final = ("part", "without_part", "split_seed", "split_by", "split_rounding", "split_order", "stratified")
 LAYOUT_FIELDS: Final = frozenset({"extensions", "manifest_file", "pattern"})
+# Fields that say which samples a job has.
+DATA_FIELDS: Final = tuple(field for field, info in JobSpec.model_fields.items() if info.json_schema_extra == _DATA)
 # What every job has, whatever its sampler.
 COMMON: Final = frozenset(
     field

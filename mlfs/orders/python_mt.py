@@ -1,8 +1,8 @@
 """Python's random module, bit for bit: its shuffle without a loop over the elements, its samples by its own code.
 
-In: a seed as given to random.seed. Out: a generator. Called by `mlfs.orders.generators`, `mlfs.orders.split` and
-`mlfs.orders.keras_py_dataset`. Source: Lib/random.py (Random.shuffle,
-_randbelow_with_getrandbits), Modules/_randommodule.c; Python 3.11 to 3.14.
+In: a seed as given to random.seed. Out: a generator. Called by `mlfs.orders.generators` and
+`mlfs.orders.keras_py_dataset`. Source: Lib/random.py (Random.shuffle, _randbelow_with_getrandbits),
+Modules/_randommodule.c; Python 3.11 to 3.14.
 
 shuffle goes backward: for i in n-1 .. 1, swap x[i] with x[j], j = getrandbits(k) drawn again until it is at most i,
 where k is the bit length of i + 1. How many words a draw takes depends on the i it is for, and that on how many were

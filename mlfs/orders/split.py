@@ -1,39 +1,46 @@
-"""torch.utils.data.random_split and its like: the part of the data set that a job reads.
+"""The samples that a job reads of its data set: a part of a split, of a list, or all but those that a script keeps.
 
-In: a job's split, part, split_seed and split_by; the data set's length. Out: which dataset indices the part has, in the
-part's own order, so that every sampler then works on 0 .. n_part - 1. Called by `mlfs.orders.streams`.
-Source: torch/utils/data/dataset.py, random_split (torch 2.13): fractions are rounded down and what is left is dealt one
-each from the first part on; one randperm(n) is cut. Without split_seed 0 .. n-1 is cut instead, unshuffled. Scripts
-that shuffle the indices themselves use numpy's RandomState (sklearn's train_test_split too, and cuts the test part off
-first) or Python's random.
+In: a job's split, part, without_part, split_seed, split_by, split_rounding, split_order, stratified, subset_file; the
+data set's length. Out: which dataset indices are read, in the part's own order, so that every sampler then works on
+0 .. n_part - 1. Called by `mlfs.orders.streams`. Sources: torch/utils/data/dataset.py, random_split (torch 2.13): one
+randperm(n) is cut; fractions are rounded down, and what is left is dealt one each from the first part on. Without
+split_seed 0 .. n-1 is cut instead, unshuffled. sklearn/model_selection/_split.py (sklearn 1.9): the same by numpy's
+RandomState; train_test_split cuts the test part off first, KFold sorts both parts. datasets/arrow_dataset.py,
+train_test_split (datasets 5.2): the same by default_rng. fastai/data/transforms.py, RandomSplitter: the first part is
+rounded down.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from mlfs.errors import JobError
 from mlfs.job.spec import are_fractions
+from mlfs.orders.generators import LIBRARIES
 from mlfs.orders.order import Indices
-from mlfs.orders.permutation import randperm
-from mlfs.orders.python_mt import PythonGenerator
+from mlfs.orders.order_file import read_weights
 from mlfs.orders.shuffle import Permutation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mlfs.job import JobSpec
 
+_GENERATOR_OF: Final[Mapping[str, str]] = {
+    "torch": "torch", "numpy": "numpy-legacy", "default_rng": "numpy", "python": "python",
+}  # fmt: skip
+Labels = Callable[[], npt.NDArray[np.int64]]
 
-_LEGACY_SEEDS = 1 << 32
 
-
-def part_lengths(lengths: Sequence[float], n: int) -> list[int]:
+def part_lengths(lengths: Sequence[float], n: int, down: bool = False) -> list[int]:
     """How many samples each part has.
+
+    Args:
+        down: whether the last part has all that is left by fractions that are rounded down.
 
     Raises:
         JobError: whole numbers that don't add up to n.
@@ -41,7 +48,7 @@ def part_lengths(lengths: Sequence[float], n: int) -> list[int]:
     if are_fractions(lengths):
         whole = [math.floor(n * fraction) for fraction in lengths]
         for index in range(n - sum(whole)):
-            whole[index % len(whole)] += 1
+            whole[-1 if down else index % len(whole)] += 1
         return whole
     whole = [int(length) for length in lengths]
     if sum(whole) != n:
@@ -51,23 +58,41 @@ def part_lengths(lengths: Sequence[float], n: int) -> list[int]:
     return whole
 
 
-def part_indices(spec: JobSpec, n: int) -> Indices | None:
+def part_indices(spec: JobSpec, n: int, labels: Labels | None = None) -> Indices | None:
     """The dataset indices of the job's part, shape (length of the part,); None when the job reads the whole data set.
 
+    Args:
+        labels: gives a number for the label of each sample, by dataset index.
+
     Raises:
-        JobError: the lengths don't add up, or the part is empty.
+        JobError: the lengths don't add up, the part is empty, or the list has other numbers than indices.
     """
+    if spec.subset_file is not None:
+        return _listed(spec.subset_file, n)
     if spec.split is None:
         return None
-    lengths = part_lengths(spec.split, n)
-    part = spec.part or 0
-    if not lengths[part]:
-        raise JobError(f'job field "part" is {part}, which has no samples', f"the parts have {lengths}", "part")
+    lengths = part_lengths(spec.split, n, spec.split_rounding == "down")
+    without = spec.without_part is not None
+    part = spec.without_part if spec.without_part is not None else spec.part or 0
+    if not (n - lengths[part] if without else lengths[part]):
+        field = "without_part" if without else "part"
+        raise JobError(f'job field "{field}" is {part}, which has no samples', f"the parts have {lengths}", field)
+    if spec.stratified and labels is not None:
+        return _of_each_label(labels(), lengths, spec.split_seed or 0)[part].astype(np.int64)
     end = list(accumulate(lengths))[part]
-    cut = slice(end - lengths[part], end)
-    if spec.split_seed is None:
-        return np.arange(cut.start, cut.stop, dtype=np.int64)
-    return shuffled(n, spec.split_seed, spec.split_by or "torch")[cut].astype(np.int64)
+    begin = end - lengths[part]
+    drawn = np.arange(n) if spec.split_seed is None else shuffled(n, spec.split_seed, spec.split_by or "torch")
+    mine = np.delete(drawn, slice(begin, end)) if without else drawn[begin:end]
+    return (np.sort(mine) if spec.split_order == "sorted" else mine).astype(np.int64)
+
+
+def _listed(path: str, n: int) -> Indices:
+    read = read_weights(path, "subset_file")
+    bad = np.flatnonzero(~((read >= 0) & (read < n) & (read == np.floor(read))))
+    if len(bad):
+        message = f"the subset file {path!r}: number {bad[0]} (from 0) is {read[bad[0]]:g}"
+        raise JobError(message, f"dataset indices are 0 to {n - 1}", "subset_file")
+    return read.astype(np.int64)
 
 
 def shuffled(n: int, seed: int, by: str) -> Indices | Permutation:
@@ -76,13 +101,45 @@ def shuffled(n: int, seed: int, by: str) -> Indices | Permutation:
     Raises:
         JobError: the generator takes no such seed.
     """
-    if by == "numpy":
-        if not 0 <= seed < _LEGACY_SEEDS:
-            message = f'job field "split_seed" is {seed}, must be 0 to {_LEGACY_SEEDS - 1} for numpy'
-            raise JobError(message, "numpy takes no other", "split_seed")
-        return np.random.RandomState(seed).permutation(n)
-    if by == "python":
-        indices = np.arange(n, dtype=np.int32)
-        PythonGenerator(seed).shuffle(indices)
-        return indices
-    return randperm(n, seed)
+    library = LIBRARIES[_GENERATOR_OF[by]]
+    low, high = library.least, library.most
+    if (low is not None and seed < low) or (high is not None and seed > high):
+        allowed = f"{low} or more" if high is None else f"{low} to {high}"
+        raise JobError(
+            f'job field "split_seed" is {seed}, must be {allowed} for {by}', "numpy takes no other", "split_seed"
+        )
+    return library.make(seed).permutation(n)
+
+
+def _of_each_label(labels: npt.NDArray[np.int64], lengths: Sequence[int], seed: int) -> list[Indices]:
+    """The two parts of sklearn's StratifiedShuffleSplit, the test part first: train_test_split(stratify=labels)."""
+    test, train = lengths
+    counts = np.bincount(np.unique(labels, return_inverse=True)[1])
+    of_label = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
+    rng = np.random.RandomState(seed)
+    trained = _near_shares(counts, train, rng)
+    tested = _near_shares(counts - trained, test, rng)
+    parts: tuple[list[Indices], list[Indices]] = ([], [])
+    for indices, in_train, in_test in zip(of_label, trained.tolist(), tested.tolist(), strict=True):
+        drawn = indices[rng.permutation(len(indices))]
+        parts[1].append(drawn[:in_train])
+        parts[0].append(drawn[in_train : in_train + in_test])
+    second = rng.permutation(np.concatenate(parts[1]))
+    return [rng.permutation(np.concatenate(parts[0])), second]
+
+
+def _near_shares(counts: npt.NDArray[np.int64], drawn: int, rng: np.random.RandomState) -> npt.NDArray[np.int64]:
+    """Whole numbers near to each label's share of what is drawn; ties by chance. sklearn's _approximate_mode."""
+    shares = counts / counts.sum() * drawn
+    whole = np.floor(shares)
+    missing = int(drawn - whole.sum())
+    rest = shares - whole
+    for value in np.unique(rest)[::-1]:
+        if not missing:
+            break
+        (tied,) = np.where(rest == value)
+        more = rng.choice(tied, size=min(len(tied), missing), replace=False)
+        whole[more] += 1
+        missing -= len(more)
+    numbers: npt.NDArray[np.int64] = whole.astype(np.int64)
+    return numbers

@@ -181,6 +181,15 @@ def _sizes(tree: Tree, sample_ids: SampleIds) -> npt.NDArray[np.int64]:
     return sizes if sizes.ndim == 1 else sizes.sum(axis=1)
 
 
+def _directories(tree: Tree, sample_ids: SampleIds) -> npt.NDArray[np.int64]:
+    """A number for the directory of each sample's first file, by dataset index; -1 for samples elsewhere."""
+    first = sample_ids.reshape(len(sample_ids), -1)[:, 0].tolist()
+    numbers: dict[bytes, int] = {}
+    above = (tree.path(entry).rpartition(b"/")[0] if entry >= 0 else None for entry in first)
+    found = (-1 if path is None else numbers.setdefault(path, len(numbers)) for path in above)
+    return np.fromiter(found, dtype=np.int64, count=len(first))
+
+
 class _PathIndex:
     """From a path to a dataset index, for orders that are written as paths."""
 
@@ -203,12 +212,8 @@ class _PathIndex:
         return _sizes(self._tree, self._sample_ids)
 
     def directories(self) -> npt.NDArray[np.int64]:
-        """A number for the directory of each sample's first file, by dataset index; -1 for samples elsewhere."""
-        first = self._sample_ids.reshape(len(self._sample_ids), -1)[:, 0].tolist()
-        numbers: dict[bytes, int] = {}
-        above = (self._tree.path(entry).rpartition(b"/")[0] if entry >= 0 else None for entry in first)
-        found = (-1 if path is None else numbers.setdefault(path, len(numbers)) for path in above)
-        return np.fromiter(found, dtype=np.int64, count=len(first))
+        """A number for the directory of each sample, by dataset index."""
+        return _directories(self._tree, self._sample_ids)
 
     @cached_property
     def _index_of(self) -> npt.NDArray[np.int64]:
@@ -224,10 +229,13 @@ class _PathIndex:
 def samples_of(spec: JobSpec, tree: Tree, source: bytes | None = None, outside: Outside | None = None) -> SampleIds:
     """The data set of a job: the part of the samples that it reads. Args and Raises: as `build_streams`."""
     sample_ids = samples(spec, tree, source, outside)
-    part = part_indices(spec, len(sample_ids))
+    part = part_indices(spec, len(sample_ids), lambda: _directories(tree, sample_ids))
     if part is not None:
         sample_ids = sample_ids[part]
-        sample_ids.flags.writeable = False
+    if spec.cached_samples is not None:
+        sample_ids = sample_ids.copy()
+        sample_ids[: spec.cached_samples] = NOTHING
+    sample_ids.flags.writeable = False
     return sample_ids
 
 
