@@ -14,6 +14,7 @@ was given to the training loop, which takes the batches in order. So, with c bat
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -210,14 +211,15 @@ class DepthWatch:
         """An open came at a time that is not known: this epoch tells nothing."""
         self._whole = False
 
-    def opened(self, rank_index: int, x: int, process: int, at_s: float) -> None:
-        """An open of the epoch, `x` places behind its beginning."""
+    def opened(self, rank_index: int, x: Sequence[int], process: int, times: Sequence[float]) -> None:
+        """Opens of the epoch by a process, so many places behind its beginning, and when."""
         if self.rank_index < 0:
             self.rank_index = rank_index
-        if rank_index == self.rank_index and self._whole and len(self._x) < MOST_OPENS:
-            self._process.append(process)
-            self._x.append(x)
-            self._seconds.append(at_s)
+        room = MOST_OPENS - len(self._x)
+        if rank_index == self.rank_index and self._whole and room > 0:
+            self._process.extend([process] * len(x[:room]))
+            self._x.extend(x[:room])
+            self._seconds.extend(times[:room])
 
     def depth(self, shape: Shape, length: int) -> Depth:
         """The depth as it is known by now. Args: as of `depth_of`; a shape whose batch is not known tells nothing."""
@@ -225,7 +227,8 @@ class DepthWatch:
             return self._known
         if self._told is not None and self._told[:3] == (len(self._x), shape, length):
             return self._told[3]
-        x, process, seconds = np.array(self._x), np.array(self._process), np.array(self._seconds)
+        order = np.argsort(self._seconds, kind="stable")  # opens of several processes come in batches of each
+        x, process, seconds = (np.array(seen)[order] for seen in (self._x, self._process, self._seconds))
         kept = np.sort(np.unique(x, return_index=True)[1])  # opened again: no second time
         depth = self._known.narrowed(depth_of(process[kept], x[kept], seconds[kept], shape, length))
         self._told = len(self._x), shape, length, depth

@@ -85,6 +85,14 @@ class Evaluation:
         chain = self._chains.get(process)
         return self._is_sure and chain is not None and not chain.waiting
 
+    def trains_until(self, rank_index: int, batch: int) -> int:
+        """The position before which a rank's reads say nothing of an evaluation, as long as none may come.
+
+        Args:
+            batch: as `rank_came_to` has it.
+        """
+        return self._ends.get(rank_index, self._first_end) - batch - 1
+
     def rank_came_to(self, rank_index: int, frontier: int, batch: int) -> None:
         """A rank has read, and reads next at `frontier`. Args: batch: the last one may be left out."""
         end = self._ends.get(rank_index, self._first_end)

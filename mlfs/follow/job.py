@@ -42,6 +42,7 @@ from mlfs.follow.score import REMEMBERED_OPENS, Cell, Score
 from mlfs.follow.sentences import register_flags
 from mlfs.follow.shape import LearnedLoader, Shape
 from mlfs.follow.timeline import Timeline
+from mlfs.follow.tracker import Followed
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
 
@@ -186,6 +187,31 @@ class JobRun:
         )
 
     # -- reads
+
+    def follow(self, reads: Sequence[Read]) -> Followed:
+        """Record the first of these reads of the job's samples, as far as `observe` would find nothing else to do.
+
+        A job reads so nearly all of the time: processes that have proved to read for it go on as predicted, in the
+        middle of an epoch, while nothing else may explain their reads.
+        """
+        if self.evaluation.may_come or self.held.reads or self._rivals or self.leading or not self.readers.own:
+            return [], []
+        batch = max(self.matcher.shape.batch, self.batch_files)
+        until = partial(self.evaluation.trains_until, batch=batch)
+        stretches, given = self.matcher.follow(reads, self.readers.own, until)
+        for stretch in stretches:
+            self.loader.follow(stretch)
+            self.late.read(stretch.times, stretch.positions[0], self.epochs)
+            self._rank_came_to(stretch.rank_index)
+        return stretches, given
+
+    def _rank_came_to(self, rank_index: int) -> None:
+        """A rank has read."""
+        frontier = self.matcher.ranks[rank_index].frontier
+        self.ranks.read(rank_index, frontier)
+        self.held.rank_came_to(frontier)
+        batch = max(self.matcher.shape.batch, self.batch_files)
+        self.evaluation.rank_came_to(rank_index, frontier, batch)
 
     def observe(
         self, sample: int, process: int, parent: int, at_s: float = UNTIMED, others: Sequence[JobRun] = ()
@@ -457,11 +483,8 @@ class JobRun:
             return ANOTHER_LEADS
         if match is None:
             return Seen(None, given)
-        self.late.read(at_s, match.position, self.epochs)
-        frontier = matcher.ranks[match.rank_index].frontier
-        self.ranks.read(match.rank_index, frontier)
-        self.evaluation.rank_came_to(match.rank_index, frontier, max(matcher.shape.batch, self.batch_files))
-        self.held.rank_came_to(frontier)
+        self.late.read((at_s,), match.position, self.epochs)
+        self._rank_came_to(match.rank_index)
         return Seen(match, given)
 
     def release_held(self, others: Sequence[JobRun] = ()) -> list[Seen]:
@@ -725,10 +748,12 @@ class LateReads:
             if cell.observed:
                 self.by_epoch[epoch] += cell.observed
 
-    def read(self, at_s: float, position: int, epochs: EpochsAtHand) -> None:
-        """A read was matched to a position. Reads that are only matched anew have no time: they were counted."""
-        if at_s < self._in_force_s and at_s != UNTIMED:
-            self.by_epoch[epochs.epoch_of(position)] += 1
+    def read(self, times: Sequence[float], position: int, epochs: EpochsAtHand) -> None:
+        """Reads were matched to positions of an epoch, in the order of time, the first of them to that one. Reads that
+        are only matched anew have no time: they were counted.
+        """
+        if times[0] < self._in_force_s and (late := sum(UNTIMED != at_s < self._in_force_s for at_s in times)):
+            self.by_epoch[epochs.epoch_of(position)] += late
 
     def go_on_from(self, before: LateReads) -> None:
         """Add what another job had, in whose place this one came."""

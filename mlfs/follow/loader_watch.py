@@ -7,6 +7,8 @@ depth follows from the first reads of each epoch (`mlfs.follow.depth`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mlfs.follow.depth import DepthWatch
 from mlfs.follow.epoch_index import Match
 from mlfs.follow.epochs_at_hand import EpochsAtHand
@@ -14,6 +16,7 @@ from mlfs.follow.loader import LoaderStatistics, loader_of
 from mlfs.follow.matching import StreamMatcher
 from mlfs.follow.nameless import NAMELESS
 from mlfs.follow.shape import Shape
+from mlfs.follow.worker_stream import Stretch
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
 
@@ -59,17 +62,30 @@ class LoaderWatch:
         if at_s == UNTIMED or process == NAMELESS:
             watch.missed()
             return
-        base, begin, end = self._watched
-        if match is not None and match.position >= end:
-            watch.next_epoch(watch.epoch + 1, *self._shape_and_length())
-            base, begin, end = self._watched = self._positions()
-        if match is not None and base <= match.position < end:
-            watch.opened(match.rank_index, match.position - begin, process, at_s)
-        elif match is None and watch.epoch == self._spec.start_epoch:  # the loader's shape is not known yet
+        if match is not None:
+            self._matched(match.rank_index, (match.position,), process, (at_s,))
+        elif watch.epoch == self._spec.start_epoch:  # the loader's shape is not known yet
             index = self._epochs.first
             code = index.code.item(entry) if index is not None else -1
             if index is not None and code >= 0:
-                watch.opened(code // index.length, code % index.length - index.begin, process, at_s)
+                watch.opened(code // index.length, (code % index.length - index.begin,), process, (at_s,))
+
+    def follow(self, stretch: Stretch) -> None:
+        """A process went on as predicted."""
+        if self._depth.epoch < 0:
+            return
+        if UNTIMED in stretch.times:
+            self._depth.missed()
+        self._matched(stretch.rank_index, stretch.positions, stretch.process, stretch.times)
+
+    def _matched(self, rank_index: int, positions: Sequence[int], process: int, times: Sequence[float]) -> None:
+        """Reads of one epoch, in the order of their positions."""
+        base, begin, end = self._watched
+        if positions[0] >= end:
+            self._depth.next_epoch(self._depth.epoch + 1, *self._shape_and_length())
+            base, begin, end = self._watched = self._positions()
+        if base <= positions[0] < end:
+            self._depth.opened(rank_index, [position - begin for position in positions], process, times)
 
     def _positions(self) -> tuple[int, int, int]:
         """The positions of the watched epoch: where it begins, where its reading begins, where it ends; nothing lies in

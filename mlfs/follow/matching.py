@@ -12,17 +12,17 @@ again, and takes the place of the old one if more of them are predicted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from mlfs.follow.epoch_index import EpochIndex, Ids, Match
-from mlfs.follow.evidence import SURE_STREAK
+from mlfs.follow.evidence import SURE_STREAK, Read
 from mlfs.follow.learning import SURE, learn, seen_by_count, seen_where_matched, with_more_slack
 from mlfs.follow.nameless import NAMELESS
 from mlfs.follow.progress import Given, RankProgress
 from mlfs.follow.reach import lag_of
 from mlfs.follow.score import RECENT_OPENS, Open, Score
 from mlfs.follow.shape import LearnedLoader, Shape
-from mlfs.follow.tracker import Observed, Tracker
+from mlfs.follow.tracker import Followed, Observed, Tracker
 
 __all__ = ["RECENT_OPENS", "EpochIndex", "Ids", "Match", "Open", "StreamMatcher"]
 
@@ -96,6 +96,10 @@ class StreamMatcher:
             return observed
         match, given = observed
         return match, [*given, *self.relearn()]
+
+    def follow(self, reads: Sequence[Read], own: Container[int], until: Callable[[int], int]) -> Followed:
+        """Record the first of these opens, as far as each is simply the next one of its process (`Tracker.follow`)."""
+        return self._tracker.follow(reads, own, until)
 
     def relearn(self) -> list[tuple[int, Given]]:
         """Learn the loader's shape from the last opens, and count them anew. Returns positions that are over by that.

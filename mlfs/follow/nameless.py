@@ -187,5 +187,5 @@ class Nameless:
         progress, agreed = RankProgress(best), 0
         for _, at in seen:
             agreed += not progress.is_done(at.position) and self._fit(at, progress) is not _Fit.NONE
-            progress.take(at.position, self.lag)
+            progress.take((at.position,), self.lag)
         return sorted(seen, key=lambda one: one[1].position) if agreed >= max(FOUND_BY, FOUND_SHARE * len(mine)) else []

@@ -7,6 +7,8 @@ prefetching looks ahead from `frontier`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 Given = tuple[int, int]
 """Positions that are given up: the first one, and the one after the last."""
 
@@ -32,24 +34,24 @@ class RankProgress:
         self.frontier = start
         self.done: set[int] = set()
 
-    def take(self, position: int, lag: int, advance: bool = True) -> Given | None:
-        """Mark `position` as read; return the positions given up because they lie more than `lag` behind.
+    def take(self, positions: Sequence[int], lag: int, advance: bool = True) -> Given | None:
+        """Mark positions as read; return those given up because they lie more than `lag` behind.
 
         Without `advance` the frontier stays: a match by chance must not carry it away. Some of the positions given up
         may have been read.
         """
-        floor, frontier = self.floor, self.frontier
-        if position == floor:
-            floor += 1
-            done = self.done
-            while floor in done:
-                done.remove(floor)
+        floor, frontier, done = self.floor, self.frontier, self.done
+        for position in positions:
+            if position == floor:
                 floor += 1
-            self.floor = floor
-        elif position > floor:
-            self.done.add(position)
-        if advance and position >= frontier:
-            self.frontier = frontier = position + 1
+                while floor in done:
+                    done.remove(floor)
+                    floor += 1
+            elif position > floor:
+                done.add(position)
+        self.floor = floor
+        if advance:
+            self.frontier = frontier = max(frontier, max(positions) + 1)
         if frontier < floor:
             self.frontier = frontier = floor
         return self._expire(frontier - lag) if frontier - lag > floor else None

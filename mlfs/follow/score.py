@@ -8,7 +8,7 @@ job's, or when the matching has learned better what the job's processes read.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -96,6 +96,17 @@ class Score:
         else:
             self._in_a_row = 0
         self.history.append(opened)
+
+    def count_predicted(self, opens: Sequence[Open]) -> None:
+        """Count opens all of which were predicted."""
+        self.observed += len(opens)
+        self.agreed += len(opens)
+        self._in_a_row += len(opens)
+        for opened in opens:
+            cell = opened.cell
+            cell.observed += 1
+            cell.agreed += 1
+        self.history.extend(opens)
 
     def add(self, epoch: int, rank_index: int, observed: int, agreed: int) -> None:
         """Add opens that were counted elsewhere."""

@@ -12,18 +12,21 @@ epoch, and for several ranks where an order is padded), so a process keeps all c
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import NamedTuple
 
 from mlfs.follow.epoch_index import EpochIndex, Match
-from mlfs.follow.evidence import SURE_STREAK
+from mlfs.follow.evidence import SURE_STREAK, Read
 from mlfs.follow.nameless import NAMELESS, Nameless
 from mlfs.follow.occurrence import Occurrence, occurrences
 from mlfs.follow.progress import Given, RankProgress
 from mlfs.follow.reach import Reach
 from mlfs.follow.score import Cell, Open, Score
 from mlfs.follow.shape import Shape, worker_and_turn
-from mlfs.follow.worker_stream import WorkerStream
+from mlfs.follow.worker_stream import Stretch, WorkerStream
+
+Followed = tuple[list[Stretch], list[tuple[int, Given]]]
+"""Opens that came as predicted, by process; and what is given up by them: rank, positions."""
 
 Observed = tuple[Match | None, list[tuple[int, Given]]]
 """The position that an open was matched to (None: none), and what is given up by it: rank, positions."""
@@ -62,18 +65,17 @@ class _Process:
         self._opened_again = 0  # how often it has opened its last entry once more
 
     def reads_next(self, entry: int) -> WorkerStream | None:
-        """The likeliest stream, if an open of the entry is simply the next one of it, and beyond doubt. Else None.
-
-        The open is then counted for the process; the caller moves the stream on.
-        """
+        """The likeliest stream, if an open of the entry is simply the next one of it, and beyond doubt. Else None."""
         if not self.streams or self._opened_again:
             return None
         stream = self.streams[0]
-        if stream.next_entry != entry or stream.entered_at >= 0:
-            return None
-        self.last_entry = entry
-        self.streak += 1
-        return stream
+        return None if stream.next_entry != entry or stream.entered_at >= 0 else stream
+
+    def goes_on(self, stretch: Stretch) -> None:
+        """It opened what comes next in its likeliest stream."""
+        self.streams[0].advance(stretch.positions[-1])
+        self.last_entry = stretch.samples[-1]
+        self.streak += len(stretch.samples)
 
     @property
     def opened_again(self) -> int:
@@ -192,19 +194,46 @@ class Tracker:
         self._ranks_of_children: OrderedDict[int, frozenset[int]] = OrderedDict()  # by parent
         self._known: OrderedDict[tuple[int, int, int], None] = OrderedDict()  # epoch, rank, worker: somebody reads it
 
+    def follow(self, reads: Sequence[Read], own: Container[int], until: Callable[[int], int]) -> Followed:
+        """Follow the first of these reads, and count them: as far as each is simply the next one of its process.
+
+        It is what 20,000 reads a second come to, and changes what `observe` would change by each of them.
+
+        Args:
+            own: the processes whose reads may be followed so.
+            until: by rank, the position before which they may.
+        """
+        begun: dict[int, Stretch] = {}
+        opens: list[Open] = []
+        for sample, process, parent, at_s in reads:
+            stretch = begun.get(process)
+            if stretch is None:
+                reader = self._readers.get(process)
+                stream = reader.reads_next(sample) if reader is not None and process in own else None
+                if stream is None:
+                    break
+                stretch = begun[process] = stream.stretch(process, len(reads), until(stream.rank_index))
+            at = len(stretch.times)
+            if at == len(stretch.samples) or stretch.samples[at] != sample:
+                break
+            stretch.times.append(at_s)
+            # tuple.__new__ makes a named tuple in half of the time.
+            opened = (sample, process, parent, stretch.cell, True, stretch.rank_index, stretch.positions[at], 0)
+            opens.append(tuple.__new__(Open, opened))
+        stretches = [stretch for stretch in begun.values() if stretch.times]
+        positions: dict[int, list[int]] = {}  # by rank
+        for stretch in stretches:
+            count = len(stretch.times)
+            del stretch.samples[count:], stretch.positions[count:]
+            self._readers[stretch.process].goes_on(stretch)
+            positions.setdefault(stretch.rank_index, []).extend(stretch.positions)
+        self._score.count_predicted(opens)
+        taken = ((rank_index, self.ranks[rank_index].take(read, self.lag)) for rank_index, read in positions.items())
+        return stretches, [(rank_index, given) for rank_index, given in taken if given is not None]
+
     def observe(self, entry: int, process: int, parent: int) -> Observed:
         """Follow an open, and count it. An entry that its process opens again at once counts for nothing."""
-        reader = self._readers.get(process)
-        stream = reader.reads_next(entry) if reader is not None else None
-        if stream is None:
-            return self._observe_other(reader, entry, process, parent)
-        # What comes 10,000 times a second: simply the next one. tuple.__new__ makes a named tuple in half of the time.
-        rank_index, position = stream.rank_index, stream.next_position
-        stream.advance()
-        opened = (entry, process, parent, stream.cell, True, rank_index, position, 0)
-        self._score.count(tuple.__new__(Open, opened))
-        given = self.ranks[rank_index].take(position, self.lag)
-        return tuple.__new__(Match, (rank_index, position)), [(rank_index, given)] if given else []
+        return self._observe_other(self._readers.get(process), entry, process, parent)
 
     def fits(self, entry: int, process: int) -> bool:
         """Whether an open would be predicted; nothing is recorded."""
@@ -433,5 +462,5 @@ class Tracker:
         self, rank_index: int, position: int, moves_frontier: bool = True, lag: int | None = None
     ) -> list[tuple[int, Given]]:
         """Mark a position as read. Returns what is given up by it."""
-        given = self.ranks[rank_index].take(position, self.lag if lag is None else lag, moves_frontier)
+        given = self.ranks[rank_index].take((position,), self.lag if lag is None else lag, moves_frontier)
         return [(rank_index, given)] if given else []

@@ -8,9 +8,29 @@ Pure. In: the shape of the loader, an epoch's streams, opens. Out: which entry t
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.occurrence import Occurrence
 from mlfs.follow.score import Cell
 from mlfs.follow.shape import Shape, worker_and_turn
+
+
+class Stretch(NamedTuple):
+    """Reads of one process that are the next ones of its worker stream, one after the other, all of one epoch.
+
+    Attributes:
+        epoch: the one that they are of. cell: where they are counted.
+        samples, positions, times: of each read; the positions are linear, and ascend.
+    """
+
+    process: int
+    rank_index: int
+    epoch: EpochIndex
+    cell: Cell
+    samples: list[int]
+    positions: list[int]
+    times: list[float]
 
 
 class WorkerStream:
@@ -31,7 +51,7 @@ class WorkerStream:
     """
 
     __slots__ = (
-        "_batch_left", "_length", "_offset", "_opened_early", "cell", "continued", "entered_at", "far", "ids", "index",
+        "_opened_early", "cell", "continued", "entered_at", "far", "ids", "index",
         "next_entry", "next_position", "rank_index", "shape", "streak", "turn", "worker",
     )  # fmt: skip
 
@@ -42,14 +62,12 @@ class WorkerStream:
         self.shape = shape
         self.rank_index, self.index, _ = begun_at
         self.ids = self.index.ids[self.rank_index]
-        self._length = self.index.length
         self.cell = cell
         self.entered_at = -1 if confirmed else begun_at.position
         self.far = far
         self.streak = 1 if confirmed else 0
         self.continued = False
-        self.turn = self.next_entry = self.next_position = 0  # these five: as `_expect` says
-        self._offset = self._batch_left = 0
+        self.turn = self.next_entry = self.next_position = 0  # these three: as `_expect` says
         self._opened_early: set[int] = set()  # turns behind `turn` that were opened before it
         self.worker, turn = worker_and_turn(shape, begun_at.x)
         if shape.slack > 1 and shape.workers:
@@ -64,20 +82,35 @@ class WorkerStream:
         """Whether the process has read its part of the epoch."""
         return self.next_entry < 0
 
-    def advance(self) -> None:
-        """The next entry was opened."""
-        batch_left = self._batch_left - 1
-        if batch_left and not self._opened_early:
-            # Nearly always: the next place of the same batch, which is one of the mount.
-            offset = self._offset + 1
-            if offset < self._length:
-                entry = self.ids.item(offset)
-                if entry >= 0:
-                    self.turn += 1
-                    self._offset, self._batch_left, self.next_entry = offset, batch_left, entry
-                    self.next_position += 1
-                    return
-        self._expect(self.turn + 1, in_new_batch=False)
+    def stretch(self, process: int, most: int, until: int) -> Stretch:
+        """The entries that come next, so many at most, at positions below `until`. None was opened yet: there are no
+        times."""
+        index, workers, turn = self.index, self.shape.workers, self.turn
+        entries: list[int] = []
+        positions: list[int] = []
+        most = 1 if self._opened_early else most  # else the next but one may have been opened
+        while len(entries) < most:
+            offset = self._offset_of(turn)
+            left = most - len(entries)
+            if workers != 1:  # the only worker reads one batch behind the other, as if all were one
+                left = min(left, self.shape.batch - turn % self.shape.batch)
+            stop = min(offset + left, index.length, until - index.base)
+            if stop <= offset:
+                break
+            entries += self.ids[offset:stop].tolist()
+            positions += range(index.base + offset, index.base + stop)
+            turn += stop - offset
+            if not workers:
+                break  # whoever is free takes the next batch
+        if -1 in entries:  # not of this mount
+            positions = [at for at, entry in zip(positions, entries, strict=True) if entry >= 0]
+            entries = [entry for entry in entries if entry >= 0]
+        return Stretch(process, self.rank_index, index, self.cell, entries, positions, [])
+
+    def advance(self, position: int) -> None:
+        """All was opened that comes next, up to a position."""
+        _, turn = worker_and_turn(self.shape, position - self.index.base - self.index.begin)
+        self._expect(turn + 1, in_new_batch=False)
 
     def turns_ahead(self, occurrence: Occurrence, skip: int) -> int:
         """How many turns an occurrence lies ahead of the next one; -1 when it cannot be what the process opens now.
@@ -96,7 +129,7 @@ class WorkerStream:
         """An occurrence for which `turns_ahead` is 0 or more was opened."""
         _, turn = worker_and_turn(self.shape, occurrence.x)
         if turn == self.turn:
-            self.advance()
+            self._expect(turn + 1, in_new_batch=False)
             return
         self._opened_early.add(turn)
         if turn - self.turn >= self.slack:  # turns further behind than the slack were left out
@@ -134,16 +167,19 @@ class WorkerStream:
             while turn in self._opened_early:
                 self._opened_early.remove(turn)
                 turn += 1
-            round_, within = divmod(turn, batch)
-            offset = self.index.begin + turn
-            if workers > 1:
-                offset = self.index.begin + (round_ * workers + self.worker) * batch + within
-            ends = offset >= self._length or (workers == 0 and within == 0 and not in_new_batch)
+            offset = self._offset_of(turn)
+            ends = offset >= self.index.length or (workers == 0 and turn % batch == 0 and not in_new_batch)
             entry = -1 if ends else int(self.ids.item(offset))
             if ends or entry >= 0:
                 break
             turn += 1
-        self.turn, self._offset = turn, offset
-        # The only worker reads one batch behind the other, as if all were one.
-        self._batch_left = self._length if workers == 1 else batch - within
+        self.turn = turn
         self.next_entry, self.next_position = entry, self.index.base + offset
+
+    def _offset_of(self, turn: int) -> int:
+        """The index in the rank's stream of one of the worker's turns."""
+        workers, batch = self.shape.workers, self.shape.batch
+        if workers <= 1:
+            return self.index.begin + turn
+        round_, within = divmod(turn, batch)
+        return self.index.begin + (round_ * workers + self.worker) * batch + within

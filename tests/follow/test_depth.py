@@ -84,8 +84,8 @@ def test_what_several_epochs_tell_is_taken_together() -> None:
     watch, shape = DepthWatch(0), Shape(4, 2)
     for epoch, step_s in enumerate((0.0, 0.2)):
         for at_s, process, x in TimedLoader(4, 2, 3, step_s=step_s).opens(120, random.Random(epoch)):
-            watch.opened(1, x, process, 1000.0 * epoch + at_s)
-            watch.opened(0, x, process + 50, 1000.0 * epoch + at_s)  # another rank's: one is enough
+            watch.opened(1, [x], process, [1000.0 * epoch + at_s])
+            watch.opened(0, [x], process + 50, [1000.0 * epoch + at_s])  # another rank's: one is enough
         assert watch.depth(shape, 120).exact == (3 if epoch else None)
         watch.next_epoch(epoch + 1, shape, 120)
     assert watch.epoch == -1  # it is known: nothing more is kept
@@ -103,11 +103,11 @@ def test_what_the_same_opens_tell_is_worked_out_once(monkeypatch: pytest.MonkeyP
     watch, shape = DepthWatch(0), Shape(4, 2)
     opens = TimedLoader(4, 2, 3, step_s=0.2).opens(120, random.Random(1))
     for at_s, process, x in opens[:-1]:
-        watch.opened(0, x, process, at_s)
+        watch.opened(0, [x], process, [at_s])
     assert watch.depth(shape, 120) == watch.depth(shape, 120)
     assert len(times) == 1
     at_s, process, x = opens[-1]
-    watch.opened(0, x, process, at_s)
+    watch.opened(0, [x], process, [at_s])
     assert watch.depth(shape, 120).exact == 3
     watch.depth(Shape(8, 2), 120)
     assert len(times) == 3
@@ -117,7 +117,7 @@ def test_an_epoch_that_was_not_seen_whole_tells_nothing() -> None:
     watch, shape = DepthWatch(0), Shape(4, 2)
     watch.missed()
     for at_s, process, x in TimedLoader(4, 2, 3, step_s=0.2).opens(120, random.Random(0)):
-        watch.opened(0, x, process, at_s)
+        watch.opened(0, [x], process, [at_s])
     assert watch.depth(shape, 120) == Depth()
 
 

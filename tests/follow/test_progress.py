@@ -19,7 +19,7 @@ def test_a_position_is_done_once_it_was_read_or_given_up(start: int, lag: int, t
     for step, advance in takes:
         position = max(0, progress.frontier + step * (lag if step > 8 else 1))
         before = progress.frontier
-        given_now = progress.take(position, lag, advance)
+        given_now = progress.take([position], lag, advance)
         read.add(position)
         if given_now is not None:
             assert given_now[0] < given_now[1]

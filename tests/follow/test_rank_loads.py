@@ -36,6 +36,13 @@ def begun(known: Known | None = None, before: RankLoads | None = None) -> RankLo
     return RankLoads(cast(JobRun, SimpleNamespace(loader=known or Known())), before)
 
 
+def read(
+    loads: RankLoads, rank: int, process: int, position: int, base: int, at_s: float, waited_s: float, size_bytes: int
+) -> None:  # fmt: skip
+    """One read, as it comes where it is no part of a batch."""
+    loads.read(rank, process, base, [position], [at_s], [waited_s], [size_bytes])
+
+
 def load_of(loads: RankLoads, now_s: float = -math.inf, coming: Callable[[int], int] = lambda rank: 0) -> JobLoad:
     """What is told of the job. Args: coming: given a rank, the bytes of its next batch."""
     return loads.load({rank: coming(rank) for rank in loads.ranks}, now_s)
@@ -63,7 +70,7 @@ def seen(
         )
         for at_s, rank, process, place in opens:
             reader, base = process + 100 * rank + 10_000 * epoch, epoch * samples
-            loads.read(rank, reader, base + place, base, at_s, 0.0, size_bytes(rank, place))
+            read(loads, rank, reader, base + place, base, at_s, 0.0, size_bytes(rank, place))
         now_s = opens[-1][0] + 1.0
     return loads
 
@@ -82,7 +89,7 @@ def training(loads_s: list[float], step_s: float, steps: int = 40, jitter: float
             reads += [(began_s + n * file_s, rank, step * BATCH + n) for n in range(BATCH)]
             ends_s[rank] = began_s + BATCH * file_s + step_s
         for read_s, rank, place in sorted(reads):
-            loads.read(rank, rank, place, 0, read_s, 0.0, 100)
+            read(loads, rank, rank, place, 0, read_s, 0.0, 100)
     return load_of(loads)
 
 
@@ -114,7 +121,7 @@ def test_waiting_is_told_apart_from_preprocessing() -> None:
     """Reads take 1 s from the one before, of which they wait 0.7 s; READs of an open file 0.1 s more."""
     loads = begun(Known(4))
     for place in range(4 * 12):
-        loads.read(0, 7, place, 0, float(place), 0.7, 10)
+        read(loads, 0, 7, place, 0, float(place), 0.7, 10)
         loads.waited(7, 0.1)
     (rank,) = load_of(loads).ranks
     assert rank.waiting_s == pytest.approx(4 * 0.8)
@@ -126,7 +133,7 @@ def test_what_reads_of_the_last_file_of_a_batch_wait_is_neither_preprocessing_no
     """Four files of 100 ms of work each; READs of the last one wait 300 ms; 50 ms later the next batch begins."""
     loads, now_s = begun(Known(4)), 0.0
     for place in range(4 * 20):
-        loads.read(0, 7, place, 0, now_s, 0.0, 10)
+        read(loads, 0, 7, place, 0, now_s, 0.0, 10)
         now_s += 0.1
         if place % 4 == 3:
             loads.waited(7, 0.3)
@@ -141,7 +148,7 @@ def test_what_reads_of_the_last_file_of_a_batch_wait_is_neither_preprocessing_no
 def test_without_the_beginning_of_an_epoch_nobody_knows_what_is_idling() -> None:
     loads = begun(Known(2))
     for place in range(2, 60):
-        loads.read(0, 7, place, 0, place * 0.01 + place // 2, 0.0, 10)
+        read(loads, 0, 7, place, 0, place * 0.01 + place // 2, 0.0, 10)
     (rank,) = load_of(loads).ranks
     assert (rank.limit, rank.idle_s) == (Limit.UNKNOWN, 0.0)
 
@@ -320,7 +327,7 @@ def test_the_next_step_is_predicted_by_its_bytes() -> None:
     loads, now_s = begun(Known(4)), 0.0
     for place in range(4 * 40):
         size_bytes = 10 + place // 4 % 20
-        loads.read(0, 7, place, 0, now_s, 0.0, size_bytes)
+        read(loads, 0, 7, place, 0, now_s, 0.0, size_bytes)
         now_s += size_bytes / 1000
     for coming, taken_as in ((40, 40), (100, 100), (200, 116), (4, 40)):
         (rank,) = load_of(loads, coming=lambda rank, coming=coming: coming).ranks
@@ -332,7 +339,7 @@ def test_two_lines_are_told_where_large_files_take_longer_for_each_byte() -> Non
     loads, now_s = begun(Known(4)), 0.0
     for place in range(4 * 65):
         size_bytes = 10 + place // 4 % 20
-        loads.read(0, 7, place, 0, now_s, 0.0, size_bytes)
+        read(loads, 0, 7, place, 0, now_s, 0.0, size_bytes)
         now_s += (size_bytes + 4 * max(0, size_bytes - 20)) / 1000
     for size_bytes, taken_s in ((12, 0.012), (20, 0.02), (28, 0.06)):
         (rank,) = load_of(loads, coming=lambda rank, coming=4 * size_bytes: coming).ranks
@@ -343,7 +350,7 @@ def test_a_process_whose_threads_jump_between_batches_tells_nothing() -> None:
     loads, rng = begun(), random.Random(5)
     for start in range(0, 400, 40):
         for place in rng.sample(range(start, start + 40), 40):
-            loads.read(0, 7, place, 0, place * 0.01, 0.0, 10)
+            read(loads, 0, 7, place, 0, place * 0.01, 0.0, 10)
     assert not loads.ranks
 
 
@@ -352,13 +359,13 @@ def test_memory_is_bounded() -> None:
     loads, held = begun(Known(2)), []
     for process in range(3 * rank_loads.MOST_PROCESSES):
         for place in range(4):
-            loads.read(0, process, place, 0, place * 0.01, 0.0, 10)
+            read(loads, 0, process, place, 0, place * 0.01, 0.0, 10)
         if process in (rank_loads.MOST_PROCESSES + MOST_KEPT_BATCHES, 3 * rank_loads.MOST_PROCESSES - 1):
             held.append(held_bytes(loads))
     assert held[1] <= 1.2 * held[0]
     loads = begun(Known(2))
     for place in range(40 * KEPT_BATCHES):
-        loads.read(0, 7, place, 0, place * 0.01, 0.0, 10)
+        read(loads, 0, 7, place, 0, place * 0.01, 0.0, 10)
         if place in (4 * KEPT_BATCHES, 40 * KEPT_BATCHES - 1):
             held.append(held_bytes(loads))
     assert held[3] <= 1.05 * held[2]
@@ -367,7 +374,7 @@ def test_memory_is_bounded() -> None:
 def loaded(loads: RankLoads, loader: TimedLoader, samples: int = 400) -> JobLoad:
     """What is told when a job that has begun has read an epoch."""
     for at_s, process, place in loader.opens(samples, random.Random(1)):
-        loads.read(0, process, place, 0, at_s, 0.0, 100)
+        read(loads, 0, process, place, 0, at_s, 0.0, 100)
     return load_of(loads)
 
 
@@ -399,11 +406,11 @@ def test_batches_that_prove_to_be_others_than_was_thought_are_noted_anew() -> No
     known = Known(batch_files=1)
     loads = begun(known)
     for place in range(8):
-        loads.read(0, 7, place, 0, place * 0.01, 0.0, 10)
+        read(loads, 0, 7, place, 0, place * 0.01, 0.0, 10)
     assert not loads.ranks, "a batch of one file has no gaps"
     known.batch_files = 4
     for place in range(8, 50):
-        loads.read(0, 7, place, 0, place * 0.01, 0.0, 10)
+        read(loads, 0, 7, place, 0, place * 0.01, 0.0, 10)
     (rank,) = load_of(loads).ranks
     assert (rank.batches, rank.batch_bytes) == (10, 40)
     assert rank.preprocess_s == pytest.approx(0.04)

@@ -36,11 +36,19 @@ def test_a_stream_goes_through_its_workers_batches(length: int, batch: int, work
         entered = data.draw(st.integers(0, len(part) - 1))
         stream = WorkerStream(shape, Occurrence(0, index, part[entered]), Cell(3, 0))
         assert (stream.worker, stream.entered_at) == (worker, 1000 + part[entered])
-        for offset in part[entered + 1 :]:
-            if offset not in outside:
-                assert (stream.next_entry, stream.next_position) == (100 + offset, 1000 + offset)
-                assert not stream.ended
-                stream.advance()
+        coming = [offset for offset in part[entered + 1 :] if offset not in outside]
+        until = data.draw(st.integers(0, length))
+        stretch = stream.stretch(7, length, 1000 + until)
+        assert stretch.positions == [1000 + offset for offset in coming if offset < until]
+        assert stretch.samples == [100 + offset for offset in coming if offset < until]
+        if stretch.samples and data.draw(st.booleans()):  # some of it is read at once
+            read = data.draw(st.integers(1, len(stretch.samples)))
+            stream.advance(stretch.positions[read - 1])
+            del coming[:read]
+        for offset in coming:
+            assert (stream.next_entry, stream.next_position) == (100 + offset, 1000 + offset)
+            assert not stream.ended
+            stream.advance(stream.next_position)
         assert stream.ended
 
 
@@ -73,7 +81,7 @@ def test_where_whoever_is_free_takes_the_next_batch_a_stream_ends_with_its_batch
     read = []
     while not stream.ended:
         read.append(stream.next_entry)
-        stream.advance()
+        stream.advance(stream.next_position)
     assert read == [5, 6, 7]
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.follow.epoch_index import EpochIndex
+from mlfs.follow.evidence import Read
 from mlfs.follow.job import JobRun
 from mlfs.plan.scheduler.config import PlaceInfo
 from mlfs.plan.scheduler.keeping import Plan
@@ -36,6 +37,18 @@ class Waiter:
         self.sample = sample
         self.since_s = since_s
         self.is_peer = is_peer
+
+
+class ReadsSeen(NamedTuple):
+    """Readers open samples that are in place, and close some, all in a moment.
+
+    Attributes:
+        reads: of readers who open a sample each, in their order, and hold it open from now on.
+        released: samples that readers have closed; some of them may be among those that were opened.
+    """
+
+    reads: Sequence[Read]
+    released: Sequence[int]
 
 
 class ReadSeen(NamedTuple):
@@ -320,8 +333,8 @@ class TimePassed(NamedTuple):
 
 
 Event = (
-    ReadSeen | Opened | Refused | Released | Waits | ReadersWaited | SourceGave | Touched | Landed | FetchEnded
-    | Recalled | Kept | CopiesFound | CopyLost | Dropped | Evicted | PagesLost | ReadAside | Outdated | Resized
-    | JobInstalled | JobEnded | EpochKnown | EpochUnknown | Planned | HeldBy | JobBroken | SourceHung
+    ReadsSeen | ReadSeen | Opened | Refused | Released | Waits | ReadersWaited | SourceGave | Touched | Landed
+    | FetchEnded | Recalled | Kept | CopiesFound | CopyLost | Dropped | Evicted | PagesLost | ReadAside | Outdated
+    | Resized | JobInstalled | JobEnded | EpochKnown | EpochUnknown | Planned | HeldBy | JobBroken | SourceHung
     | PlacesMeasured | PeersJoined | PeerLost | PeerBack | WarmUp | Stopped | TimePassed
 )  # fmt: skip

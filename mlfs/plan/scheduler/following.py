@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
+from mlfs.follow.evidence import Read
 from mlfs.follow.job import NOTHING_YET, JobRun, Seen
 from mlfs.follow.nameless import NAMELESS
 from mlfs.plan.loader_load import JobLoad
@@ -25,7 +27,7 @@ from mlfs.plan.scheduler.commands import (
     LoadEpoch,
     Warn,
 )
-from mlfs.plan.scheduler.events import EpochKnown, Opened, ReadSeen
+from mlfs.plan.scheduler.events import EpochKnown, Opened
 from mlfs.plan.scheduler.job_record import JobRecord
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.rank_waits import RankReader, RankWaits
@@ -161,11 +163,52 @@ class Following:
 
     # -- reads
 
-    def read(self, read: ReadSeen) -> None:
-        """Have the jobs that read the sample match a read of it; learn from it where none of them follows it."""
+    def read(self, reads: Sequence[Read]) -> None:
+        """Have the jobs match reads of samples that are in place, in their order."""
+        at, end = 0, len(reads)
+        while at < end:
+            count = self._follow(reads[at:]) if self._records else 0
+            if not count:
+                self.read_one(reads[at])
+            at += count or 1
+
+    def _follow(self, reads: Sequence[Read]) -> int:
+        """Have a job match the first of these reads, as many as are its alone and simply go on as it predicts. Returns
+        how many.
+        """
+        jobs = [job for job in self._records.values() if job.run.member[reads[0].sample]]
+        if len(jobs) != 1 or not jobs[0].run.predicting:
+            return 0
+        job = jobs[0]
+        others = [other.member for other in self._records.values() if other is not job]
+        if others:
+            reads = list(takewhile(lambda read: not any(other[read.sample] for other in others), reads))
+        sizes, count = self._table.sizes, 0
+        try:
+            stretches, given = job.run.follow(reads)
+            self._over(job.uses.given_up(given))
+            for stretch in stretches:
+                _, rank, epoch, _, samples, positions, times = stretch
+                self._over(job.uses.passed(rank, positions))
+                reader = RankReader(job.number, rank, stretch.process)
+                waits_s = self.rank_waits.read(samples, reader)
+                job.times.read(stretch.process)
+                of_samples = [sizes[sample] for sample in samples]
+                job.loads.read(rank, stretch.process, epoch.base, positions, times, waits_s, of_samples)
+                count += len(samples)
+        except Exception as error:
+            self._give_up(job, error)
+        return count
+
+    def read_one(self, read: Read, waits: bool = False) -> None:
+        """Have the jobs that read the sample match a read of it; learn from it where none of them follows it.
+
+        Args:
+            waits: whether the sample is not in place, so that the reader waits for it.
+        """
         followed, coming, matched = False, NOTHING_YET, NOT_MATCHED
         counted: list[tuple[int, int]] = []
-        for job in list(self._records.values()):
+        for job in list(self._records.values()) if self._records else ():
             run = job.run
             if not run.member[read.sample]:
                 continue
@@ -174,7 +217,7 @@ class Following:
                 seen = run.observe(read.sample, read.process, read.parent, read.at_s, others)
                 self._came(job, seen)
                 match = seen.match
-                if read.waits and not seen.apart:  # what the source gives for it counts then
+                if waits and not seen.apart:  # what the source gives for it counts then
                     counted.append((job.number, run.epochs.epoch_of(match.position) if match else job.epoch))
                 if match is not None:
                     job.times.read(read.process)
@@ -185,7 +228,7 @@ class Following:
                 coming = seen if seen.coming else coming
             except Exception as error:
                 self._give_up(job, error)
-        if read.waits:
+        if waits:
             self._opening.waits(read.sample, read.process, matched._replace(counted=tuple(counted)))
         else:
             self._goes_on(read.sample, read.at_s, matched)
@@ -209,16 +252,15 @@ class Following:
     def _goes_on(self, sample: int, at_s: float, matched: Matched) -> None:
         """A reader has the sample open."""
         reader = matched.reader
-        waited_s = self.rank_waits.read(sample, reader)
+        waits_s = self.rank_waits.read((sample,), reader)
         if reader is None or reader.process == NAMELESS or matched.base < 0:
             return
         job = self._records.get(reader.job)
         if job is not None:
-            job.loads.read(
-                reader.rank, reader.process, matched.position, matched.base, at_s, waited_s, self._table.sizes[sample]
-            )
+            positions, size_bytes = (matched.position,), self._table.sizes[sample]
+            job.loads.read(reader.rank, reader.process, matched.base, positions, (at_s,), waits_s, (size_bytes,))
 
-    def _read_beside(self, read: ReadSeen, coming: Sequence[int]) -> None:
+    def _read_beside(self, read: Read, coming: Sequence[int]) -> None:
         """A stranger has read, or somebody whose order nobody knows. `coming`: what he reads next, if a job says it."""
         if self._beside.read(read.sample):
             self._window.retire(read.sample)
@@ -234,8 +276,8 @@ class Following:
             return
         if seen.given:
             self._over(job.uses.given_up(seen.given))
-        if seen.match is not None and (sample := job.uses.passed(seen.match)) >= 0 and self._table.fulfil(sample):
-            self._window.retire(sample)
+        if seen.match is not None:
+            self._over(job.uses.passed(seen.match.rank_index, (seen.match.position,)))
 
     def who_needs(self, sample: int) -> tuple[int, int] | None:
         """The number of a job that will read the sample by its prediction, and the epoch that it reads; or None."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlfs.follow.epoch_index import EpochIndex, Match
+from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.job import JobRun
 from mlfs.follow.progress import Given
 from mlfs.plan.scheduler.states import SampleTable, State
@@ -166,16 +166,18 @@ class Uses:
             counted = self._counted[index.epoch] = [bytearray(index.length) for _ in index.ids]
         counted[rank][position - index.base] = 1
 
-    def passed(self, match: Match) -> int:
-        """A position was read. Returns its sample if the use had been counted ahead, else -1."""
-        rank, position = match
+    def passed(self, rank: int, positions: Sequence[int]) -> list[int]:
+        """Positions of an epoch were read. Returns the samples of those whose use had been counted ahead."""
         self.cursors[rank] = max(self.cursors[rank], self.run.ranks.progress[rank].frontier)
-        index = self.run.epochs.index_at(position)
+        index = self.run.epochs.index_at(positions[0])
         counted = self._counted.get(index.epoch) if index is not None else None
-        if index is None or counted is None or not counted[rank][position - index.base]:
-            return -1
-        counted[rank][position - index.base] = 0
-        return int(index.ids[rank][position - index.base])
+        if index is None or counted is None:
+            return []
+        base, marks, ids = index.base, counted[rank], index.ids[rank]
+        over = [position - base for position in positions if marks[position - base]]
+        for offset in over:
+            marks[offset] = 0
+        return [ids.item(offset) for offset in over]
 
     def given_up(self, given: Iterable[tuple[int, Given]]) -> list[int]:
         """Positions were given up, by rank. Returns the samples whose uses had been counted ahead."""

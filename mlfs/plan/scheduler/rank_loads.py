@@ -26,8 +26,9 @@ batches at a time has no such gaps: of its rank nothing is told.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mlfs.follow.job import JobRun
@@ -67,6 +68,24 @@ class _Open:
     waited_open_s: float = 0.0
     reads: int = 1
     in_turn: bool = True
+
+    def goes_on(
+        self, positions: Sequence[int], times: Sequence[float], waits_s: Sequence[float], sizes: Sequence[int]
+    ) -> None:
+        """So much more of it was read."""
+        self.in_turn = self.in_turn and positions[0] > self.at
+        before_s, idle_s = self.last_s, self.waited_open_s
+        if any(waits_s):
+            for at_s, waited_s in zip(times, waits_s, strict=True):
+                self.gaps_s += max(0.0, at_s - before_s - waited_s - idle_s)
+                before_s, idle_s = at_s, 0.0
+        else:
+            self.gaps_s += max(0.0, times[0] - before_s - idle_s) + times[-1] - times[0]
+        self.waited_s += sum(waits_s)
+        self.waited_open_s = 0.0
+        self.at, self.last_s = positions[-1], times[-1]
+        self.size_bytes += sum(sizes)
+        self.reads += len(positions)
 
 
 class RankLoads:
@@ -120,28 +139,44 @@ class RankLoads:
         return job_load(self._batches, handing_s, coming_bytes, self._pace, loader.reader_trains, quiet_s)
 
     def read(
-        self, rank: int, process: int, position: int, base: int, at_s: float, waited_s: float, size_bytes: int
-    ) -> None:  # fmt: skip
-        """A process has read for a rank.
+        self,
+        rank: int,
+        process: int,
+        base: int,
+        positions: Sequence[int],
+        times: Sequence[float],
+        waits_s: Sequence[float],
+        sizes: Sequence[int],
+    ) -> None:
+        """A process has read for a rank, in the order of the positions where these are several.
 
         Args:
-            position: linear, as of `Match`. base: the linear position at which its epoch begins.
-            at_s: when the sample was open. waited_s: how much of the time before that was waiting.
+            base: the linear position at which the epoch begins in which the positions lie.
+            times: when each sample was open. waits_s: how much of the time before that was waiting.
+            sizes: bytes of each sample.
         """
-        self._last_s = at_s
+        self._last_s, at = times[-1], 0
+        if self._batch_files == 1 == self._run.loader.batch_files:
+            return  # no time passes within a batch: nothing can be told of it
+        while at < len(positions):
+            batch = self._open.get(process)
+            if batch is None or batch.rank != rank or not batch.low <= positions[at] < batch.high:
+                self._begin_batch(rank, process, positions[at], base, times[at], waits_s[at], sizes[at])
+                at += 1
+                continue
+            stop = bisect_left(positions, batch.high, at)
+            batch.goes_on(positions[at:stop], times[at:stop], waits_s[at:stop], sizes[at:stop])
+            at = stop
+
+    def _begin_batch(
+        self, rank: int, process: int, position: int, base: int, at_s: float, waited_s: float, size_bytes: int
+    ) -> None:  # fmt: skip
+        """A process has read the first sample of what is another batch than the one before."""
         batch = self._open.get(process)
-        if batch is not None and batch.low <= position < batch.high and batch.rank == rank:
-            batch.in_turn = batch.in_turn and position > batch.at
-            batch.gaps_s += max(0.0, at_s - batch.last_s - waited_s - batch.waited_open_s)
-            batch.waited_s += waited_s
-            batch.waited_open_s = 0.0
-            batch.at, batch.last_s = position, at_s
-            batch.size_bytes += size_bytes
-            batch.reads += 1
-            return
         if self._run.loader.batch_files != self._batch_files:  # reads have told that batches are others
+            last_s = self._last_s
             self._begin()
-            self._last_s, batch = at_s, None
+            self._last_s, batch = last_s, None
         went_on = batch is not None and batch.base == base and batch.rank == rank
         leads = not went_on
         if batch is not None and went_on:

@@ -8,7 +8,7 @@ until then. A wait while the file is open counts for the rank that has opened it
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mlfs.plan.scheduler.job_record import JobRecord
@@ -46,10 +46,14 @@ class RankWaits:
             job.waited(reader.rank, seconds)
             job.loads.waited(reader.process, seconds)
 
-    def read(self, sample: int, reader: RankReader | None) -> float:
-        """The sample was read by a rank; by no rank of any job, with None. Returns how long that read has waited."""
+    def read(self, samples: Sequence[int], reader: RankReader | None) -> Sequence[float]:
+        """Samples were read by a rank; by no rank of any job, with None. Returns how long each read has waited."""
         if reader is not None:
-            self._open[sample] = reader
+            self._open.update(dict.fromkeys(samples, reader))
+        return [self._waited_by(reader, sample) for sample in samples] if self._pending else (0.0,) * len(samples)
+
+    def _waited_by(self, reader: RankReader | None, sample: int) -> float:
+        """How long the read of the sample has waited that is pending for longest."""
         waits = self._pending.get(sample)
         if waits is None:
             return 0.0

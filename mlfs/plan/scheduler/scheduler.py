@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from mlfs.follow.evidence import Read
 from mlfs.follow.job import JobRun
 from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.scheduler import events as e
@@ -86,6 +87,7 @@ class Scheduler:
         self._read_waited_s = 0.0  # beside what `Waiting` counts: after the open, which no choice of a place changes
         self._wake_s, self._goes_on = math.inf, goes_on
         self.handlers: dict[type, Callable[[Any, float], None]] = {
+            e.ReadsSeen: self._reads_seen,
             e.ReadSeen: self._read_seen,
             e.Opened: lambda opened, now_s: self._following.opened(opened),
             e.Refused: self._released,
@@ -252,17 +254,32 @@ class Scheduler:
 
     # -- reads
 
-    def _read_seen(self, read: e.ReadSeen, now_s: float) -> None:
-        self.table.opened(read.sample)
-        self._following.read(read)
+    def _reads_seen(self, seen: e.ReadsSeen, now_s: float) -> None:
+        for read in seen.reads:
+            self.table.opened(read.sample)
+        self._following.read(seen.reads)
+        for sample in seen.released:
+            self._closed(sample)
+        self._seen = self._seen or bool(seen.reads)
+
+    def _read_seen(self, seen: e.ReadSeen, now_s: float) -> None:
+        read = Read(*seen[:-1])
+        if not seen.waits:
+            self._reads_seen(e.ReadsSeen((read,), ()), now_s)
+            return
+        self.table.opened(seen.sample)
+        self._following.read_one(read, waits=True)
         self._seen = True
 
     def _released(self, released: e.Released | e.Refused, now_s: float) -> None:
         if isinstance(released, e.Refused):
             self._following.refused(released.sample, released.process)
-        if self.table.closed(released.sample):
-            self._rank_waits.closed(released.sample)
-            self.window.retire(released.sample)
+        self._closed(released.sample)
+
+    def _closed(self, sample: int) -> None:
+        if self.table.closed(sample):
+            self._rank_waits.closed(sample)
+            self.window.retire(sample)
 
     def _waits(self, waits: e.Waits, now_s: float) -> None:
         self._waiting.wait(waits.waiter, now_s)

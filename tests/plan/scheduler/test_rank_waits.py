@@ -53,7 +53,7 @@ def test_each_wait_counts_for_the_rank_whose_read_follows(seed: int) -> None:
         reader = rng.choice(
             [RankReader(1, 0, 7), RankReader(1, 1, 8), RankReader(2, 0, 9), RankReader(ended, 0, 9), None]
         )
-        assert jobs.waits.read(sample, reader) == seconds
+        assert list(jobs.waits.read([sample], reader)) == [seconds]
         if reader is not None and reader.job != ended:
             of_job = expected.setdefault(reader.job, {})
             of_job[reader.rank] = of_job.get(reader.rank, 0.0) + seconds
@@ -63,11 +63,11 @@ def test_each_wait_counts_for_the_rank_whose_read_follows(seed: int) -> None:
 def test_a_wait_while_the_file_is_open_counts_for_who_has_opened_it() -> None:
     jobs = Jobs()
     jobs.waits.waited(7, 2.0, opened=True)  # its read is told of later
-    jobs.waits.read(7, RankReader(1, 1, 8))
+    jobs.waits.read([7], RankReader(1, 1, 8))
     jobs.waits.waited(7, 3.0, opened=True)
     jobs.waits.closed(7)
     jobs.waits.waited(7, 4.0, opened=True)
-    jobs.waits.read(7, None)  # a stranger
+    jobs.waits.read([7], None)  # a stranger
     assert jobs.waited == {1: {1: 5.0}}
 
 
@@ -76,10 +76,10 @@ def test_waits_whose_reads_never_come_are_forgotten() -> None:
     for sample in range(rank_waits.MOST_PENDING + 1):
         jobs.waits.waited(sample, 1.0)
     for sample in range(rank_waits.MOST_PENDING + 1):
-        jobs.waits.read(sample, RankReader(1, 0, 7))
+        jobs.waits.read([sample], RankReader(1, 0, 7))
     assert jobs.waited == {1: {0: float(rank_waits.MOST_PENDING)}}
     for _ in range(2 * rank_waits.MOST_OF_A_SAMPLE):  # a file that cannot be read is asked for again and again
         jobs.waits.waited(7, 1.0)
     for _ in range(2 * rank_waits.MOST_OF_A_SAMPLE):
-        jobs.waits.read(7, RankReader(2, 0, 7))
+        jobs.waits.read([7], RankReader(2, 0, 7))
     assert jobs.waited[2] == {0: float(rank_waits.MOST_OF_A_SAMPLE)}
