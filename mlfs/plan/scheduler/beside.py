@@ -13,13 +13,16 @@ from collections.abc import Callable, Sequence
 
 from mlfs.plan.scheduler.config import SAME_TIME_S
 from mlfs.plan.scheduler.neighbours import Neighbours, NeighboursStatistics
-from mlfs.plan.scheduler.states import SampleTable, State
+from mlfs.plan.scheduler.states import SampleTable, State, Verb
 
 PATIENCE_S = 1.0
 """How long pages wait for a stranger: he reads files one after the other, and stops without a word."""
 SHARE_OF_WINDOW = 8
 """The most that strangers get is this part of the staging window: a few files ahead hide the source's latency, and what
 a job needs next is never far away."""
+DOUBTED = 64
+"""Once pages that nobody needed were found gone, so many samples are not believed to be in the page cache any more: the
+kernel takes pages back by the thousand, and what is there all the same is fetched once in vain."""
 MOST_PROCESSES = 64
 """Strangers whose next reads are looked at, between two times that some are fetched: the last ones to read."""
 
@@ -34,6 +37,7 @@ class Beside:
         self._table = table
         self._until_s: OrderedDict[int, float] = OrderedDict()  # by sample, the soonest first
         self._bytes = 0
+        self._doubted = 0
         # By process that has read since samples were last fetched: what it reads next as a job says, () if none does.
         self._go_on: OrderedDict[int, Sequence[int]] = OrderedDict()
         self._neighbours = Neighbours(table.sizes, PATIENCE_S)
@@ -50,6 +54,11 @@ class Beside:
         if len(self._go_on) > MOST_PROCESSES:
             self._go_on.popitem(last=False)
 
+    def pages_gone(self, sample: int) -> None:
+        """Somebody read a sample whose pages the kernel had taken back."""
+        if self._table.state[sample] == State.RECENT:
+            self._doubted = DOUBTED
+
     def statistics(self) -> NeighboursStatistics:
         """Frozen figures of the reads that no job follows."""
         return self._neighbours.statistics()
@@ -65,8 +74,13 @@ class Beside:
         for sample in (
             sample for process, said in go_on.items() for sample in said or self._neighbours.coming(process)
         ):
-            if sample in self._until_s or table.state[sample] != State.ABSENT or sample in table.readers:
+            if sample in self._until_s or sample in table.readers:
                 continue  # what somebody has open and is ABSENT is a large file, which he reads in parts
+            if self._doubted and table.state[sample] == State.RECENT:
+                self._doubted -= 1
+                table.move(sample, Verb.LOSE)
+            if table.state[sample] != State.ABSENT:
+                continue
             footprint = table.footprint(sample)
             if self._bytes + footprint > most_bytes or not table.fits_window(sample) or not reserve(sample):
                 return

@@ -450,6 +450,7 @@ class Scheduler:
         self._look = True
 
     def _read_aside(self, read: e.ReadAside, now_s: float) -> None:
+        self._beside.pages_gone(read.sample)
         self.fetching.keep_aside(read.sample)
 
     def _stage_again(self, sample: int, now_s: float) -> None:

@@ -79,3 +79,31 @@ def test_what_a_reader_has_open_is_not_fetched_for_him_once_more() -> None:
     beside.goes_on_from(0, 7, 0.0, range(1, 4))
     beside.fetch(0.0, lambda sample: table.move(sample, Verb.RESERVE) == State.QUEUED)
     assert list(table.pending[:5]) == [0, 0, 1, 1, 0]
+
+
+def test_pages_that_were_found_gone_are_fetched_for_the_next_reader_of_the_same_order() -> None:
+    """The same random order, epoch after epoch: the kernel has taken back all that nobody was to read."""
+    table = table_of(8 * N)
+    order = random.Random(3).sample(range(N), N)
+    fetched: list[int] = []
+
+    def reserve(sample: int) -> bool:
+        fetched.append(sample)
+        table.move(sample, Verb.RESERVE)
+        table.move(sample, Verb.BEGIN)
+        table.move(sample, Verb.LAND)
+        return True
+
+    beside = Beside(table)
+    for sample in range(N):
+        table.move(sample, Verb.DEMAND)
+        table.move(sample, Verb.LAND)
+    for epoch in range(3):
+        for at, sample in enumerate(order):
+            beside.read(sample)
+            if epoch == 2 and at == 1:
+                beside.pages_gone(sample)
+            beside.goes_on_from(sample, 7, N * epoch + at / N, ())
+            beside.fetch(N * epoch + at / N, reserve)
+        assert bool(fetched) == (epoch == 2)  # nobody has reason to doubt what was read once
+    assert fetched == [*order[2:], *order[:2]]  # the next epoch begins as this one did
