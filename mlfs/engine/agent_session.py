@@ -94,7 +94,7 @@ class AgentSession:
 
     @property
     def shares(self) -> str:
-        """In words, what another agent that comes alone would take this node out of; "" where there is nothing."""
+        """The cluster, in words, that an agent that comes alone takes this node out of; "" where there is none."""
         others = self.nodes - 1 - len(self.unreachable)
         return f"its agent (process {self.pid}) shares it with {others} other node{'s' * (others > 1)}" * (others > 0)
 

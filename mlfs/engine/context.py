@@ -77,5 +77,5 @@ class MountLimits:
     buffer_bytes: int = 128 << 20
 
     def of_scheduler(self) -> Limits:
-        """The part of them that the scheduler goes by."""
+        """The limits that the scheduler goes by."""
         return Limits(self.staging_bytes, self.pfs_lanes_at_first, self.hedge_s, self.timeout_s)

@@ -59,7 +59,7 @@ class CountedOpens:
             self._counters.taken_back(kind, 1, self._sizes[entry])
 
     def range_answered_elsewhere(self, entry: int, offset: int, size_bytes: int) -> None:
-        """The same of a part of a file, which was read from the source. Its first part stands for the open."""
+        """Count a part of a file that was read from the source. The first part of a file stands for its open."""
         self._counters.gave(PlaceKind.SOURCE, size_bytes)
         if entry not in self._brought:
             self._counters.taken_back(PlaceKind.SOURCE, int(offset == 0), size_bytes)

@@ -87,7 +87,7 @@ class SharedOrders:
             self._withdraw(key)
 
     def hear(self, node: int, value: Mapping[str, Any]) -> None:
-        """The server of another node says something."""
+        """Take in what the server of another node says."""
         if "order" in value:
             fields = value["order"]
             key = _key(fields)

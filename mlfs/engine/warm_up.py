@@ -1,4 +1,4 @@
-"""Which samples a warm-up brings to this node's places, and in which order.
+"""Chooses the samples that a warm-up brings to this node's places, and their order.
 
 In: what `mlfs warmup` names: paths, a job with epochs, or nothing. Out: sample numbers in the order of need, each once.
 Called by mountd.control, in a worker thread: an epoch's order may take a while.

@@ -96,7 +96,7 @@ def search(trie: Trie, seeds: Words) -> list[tuple[int, int]]:
 
 
 def _passed(trie: Trie, seeds: Words) -> dict[int, npt.NDArray[np.int64]]:
-    """Which seeds pass a first test, by first test: few, so that only for few the words of the other tests are made."""
+    """The seeds that pass a first test, by first test. As these are few, few words are made for the other tests."""
     passed: dict[int, list[npt.NDArray[np.int64]]] = {}
     for start in range(0, len(seeds) if trie.roots else 0, CHUNK):
         outputs = Outputs(seeds[start : start + CHUNK], int(trie.word[: trie.roots].max()))

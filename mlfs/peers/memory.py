@@ -39,7 +39,7 @@ class _Port:
         return happened
 
     def report(self, source: int, number: int) -> None:
-        """Say that bytes came which landed and are looked for."""
+        """Report the bytes that have landed and are looked for."""
         if (source, number) in self.looked_for and (source, number) in self.landed:
             self.looked_for.discard((source, number))
             self.happened.append(Received(source, number, self.landed.pop((source, number))))

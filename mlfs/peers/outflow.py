@@ -1,4 +1,4 @@
-"""How many bytes an agent gives to the transport for one peer at a time.
+"""Limits how many bytes an agent gives to the transport for one peer at a time.
 
 Pure. In: when bytes were given to the transport, and how many of them it has not sent yet. Out: a limit in bytes.
 

@@ -75,7 +75,7 @@ class WholeFile(NamedTuple):
 
 
 class FileVersion(NamedTuple):
-    """Which content an open file has; `size` is in bytes."""
+    """The content of an open file, told from others of that file; `size` is in bytes."""
 
     size: int
     mtime_ns: int

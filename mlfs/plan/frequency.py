@@ -1,4 +1,4 @@
-"""How often a node reads a sample over a whole run, and how many of its reads its own caches answer.
+"""Computes how often a node reads a sample over a whole run, and how many of its reads its own caches answer.
 
 Pure. In: how many epochs and nodes there are, what share of the samples a node keeps. Out: probabilities, and a share
 of reads. Called by `mlfs.plan.epochs` for nodes that do not share their caches. The policies place by the true

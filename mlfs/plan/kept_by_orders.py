@@ -1,4 +1,4 @@
-"""Which node keeps each sample where several jobs have served orders, and whether the nodes have room for all of it.
+"""Says which node keeps each sample where several jobs have served orders, and how many samples have no room.
 
 Pure. In: for each job, which node its order expects to keep each sample (`mlfs.served.partition`); the nodes' rooms.
 Out: the same for all jobs together; how many samples have no room. Called by `mlfs.engine.shared_plan` for a cluster,

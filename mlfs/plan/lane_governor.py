@@ -1,4 +1,4 @@
-"""How many lanes a place uses: as few as give the best rate.
+"""Decides how many lanes a place uses: as few as give the best rate.
 
 Pure but for its own state. In: finished batches with their times, and whether work was waiting. Out: the number of
 lanes allowed. Called by `mlfs.plan.scheduler.pool_queue`. A slow source needs many lanes to hide its latency. One that

@@ -1,4 +1,4 @@
-"""How many loader workers each rank of a node should have, from what its loaders were seen to do.
+"""Advises how many loader workers each rank of a node should have, from what its loaders were seen to do.
 
 Pure. In: each rank's work for a batch, as a mount has measured it; processors; the time of a training step where it is
 known. Out: workers by rank, and how long a step then takes. Called by `mlfs.lab.commands.advise_workers` and, for the

@@ -1,4 +1,4 @@
-"""How the memory that a mount may use is divided: RAM class, staging window, buffers, and the daemon itself.
+"""Divides the memory that a mount may use: RAM class, staging window, buffers, and the daemon itself.
 
 Pure. In: the limit, what others use of it, what the user asked for. Out: bytes for each part. Called by `mlfs.config`.
 By default all parts together stay below the limit. The kernel takes pages back from a cgroup that is over its high

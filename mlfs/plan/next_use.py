@@ -1,4 +1,4 @@
-"""Whether a node without peers does better to evict by next use than to keep what it reads most.
+"""Tells whether a node without peers does better to evict by next use than to keep what it reads most.
 
 Pure. In: what its jobs read in some epochs, of a sample of the data set; the room; the copies that a plan keeps. Out:
 how many of these reads the source answers under either rule. `mlfs.engine.planner` takes the better one;

@@ -1,4 +1,4 @@
-"""Which node reads which sample how often: the arrays with which owners are chosen.
+"""Counts how often each node reads each sample: the arrays with which owners are chosen.
 
 Pure. In: the reader of each sample in each epoch. Out: each node's samples with their counts. Called by
 `mlfs.plan.owners` and the policies.

@@ -1,4 +1,4 @@
-"""Which node owns each sample, in which class, and what else a node copies: the placement of the policy `mlfs`.
+"""Chooses the node and class that own each sample, and what else a node copies: the placement of policy `mlfs`.
 
 Pure: numpy in, numpy out. In: sizes, who reads what in which epoch, the capacities of each node's classes. Out: a
 `Placement`. Called by the policy `mlfs`, and for a running cluster by `mlfs.plan.members`.
@@ -232,7 +232,7 @@ def _deal(sizes: Floats, owner: Nodes, rest: Samples, free: Floats) -> None:
 
 
 def _stops(sizes: Floats, rooms: Floats) -> list[int]:
-    """Fill rooms one after the other, each with those that come next as far as they fit: where each room's end."""
+    """Fill rooms one after the other with the samples that come next. Returns where the samples of each room end."""
     filled, stops, start = np.cumsum(sizes), [], 0
     for room in rooms.tolist():
         before = filled[start - 1] if start else 0.0

@@ -1,4 +1,4 @@
-"""Which storage class of this node keeps a sample: RAM first, then LMDB for small samples or SSD for the rest.
+"""Chooses the storage class of this node that keeps a sample: RAM first, then LMDB for small samples or SSD.
 
 Pure. In: a sample's size and how much each class has left; how often the node reads each sample. Out: the index of the
 class, or NOWHERE. Called by `mlfs.plan.scheduler.keeping` when a sample is fetched from the PFS, and before, to plan.

@@ -1,4 +1,4 @@
-"""How many threads load for each GPU of a node, and how many preprocess (Lobster 2022, Sections 4.1 to 4.4).
+"""Divides a node's threads: how many load for each GPU, how many preprocess (Lobster 2022, Sections 4.1 to 4.4).
 
 Pure. In: what each GPU's next batch has to load by route, what a route gives to some number of threads, the batch's
 preprocessing and training time. Out: threads for each GPU, for any number of nodes and steps at once. Called by

@@ -121,7 +121,7 @@ class ServedSampler(Sampler[int]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """How many indices come, those left out that a resumed epoch has behind it."""
+        """The number of indices to come, without those that a resumed epoch has behind it."""
         return max(0, len(self._indices()) - (0 if self._is_over else self._start))
 
     def __iter__(self) -> Iterator[int]:

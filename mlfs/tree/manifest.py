@@ -264,7 +264,7 @@ class Manifest:
         return ABSENT
 
     def behind(self, directory: int, child: int) -> int:
-        """The place in the list of a directory's children behind one that was, or is, among them."""
+        """The place in the list of a directory's children that is behind one which is, or was, among them."""
         children = self.children(directory)
         if isinstance(children, range):
             return min(max(0, child + 1 - children.start), len(children))

@@ -1,4 +1,4 @@
-"""How long a job has been reading, and how long its readers waited in that time: in all, and in its last epochs.
+"""Counts how long a job has been reading, and how long its readers waited in that time: in all, and by epoch.
 
 Pure; times are passed in. In: who reads, how many samples the job has read by now, how long readers have waited in all.
 Out: the time between its first read and its last one, and the waiting in it. Each job's record has its own; `mlfs
