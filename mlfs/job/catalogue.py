@@ -100,7 +100,7 @@ _TORCH: Final = (
 # -- samplers of what is built around torch, and of numpy: accelerate, HF Trainer, timm, HF datasets, Paddle
 
 _ACCELERATE: Final = fields(
-    "seed data_seed generator shuffle drop_last use_seedable_sampler split_batches even_batches"
+    "seed data_seed generator shuffle drop_last use_seedable_sampler split_batches even_batches dispatch_batches"
     " words_before words_between words_once trailing_permutation"
 )
 

@@ -408,6 +408,9 @@ class JobSpec(BaseModel):
         description=f"{_FLAG}: each batch of the loader is split among the ranks (batch_size is a rank's part)",
         json_schema_extra=_HF,
     )
+    dispatch_batches: bool | None = Field(
+        None, description=f"{_FLAG}: rank 0 reads the batches of all ranks", json_schema_extra=_HF
+    )
     even_batches: bool | None = Field(
         None, description=f"{_FLAG}: the last batches are filled from the epoch's first", json_schema_extra=_HF
     )

@@ -98,8 +98,8 @@ def _batches(n: int, rank: int, world_size: int, drop_last: bool, batch_size: in
 
 
 def _even_batches(n: int, rank: int, world_size: int, drop_last: bool, batch_size: int) -> Indices:
-    """The same, with the last round filled up from the start."""
-    return batch_positions(n, rank, world_size, batch_size, even=True, drop_last=drop_last)
+    """The same, with the last round of several ranks filled up from the start."""
+    return batch_positions(n, rank, world_size, batch_size, even=world_size > 1, drop_last=drop_last)
 
 
 def _first(n: int, rank: int, world_size: int, drop_last: bool, batch_size: int) -> Indices:

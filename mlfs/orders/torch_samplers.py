@@ -110,9 +110,10 @@ def accelerate_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = No
       RandomSampler draws one permutation an epoch from it, and another one that nobody reads when it comes to its end.
     - The same where the script gave its RandomSampler a generator (generator "own", seeded with the job's seed):
       prepare() leaves that in its place.
-    - Without, one rank: nothing is changed, as DataLoader(shuffle=True) has it.
+    - Without, one rank or dispatch_batches: nothing is changed, as DataLoader(shuffle=True) has it.
 
-    Batches are dealt to the ranks as cards are. loader_drop_last is the same as drop_last here.
+    Batches are dealt to the ranks as cards are; with dispatch_batches rank 0 reads all of them, and sends them on.
+    loader_drop_last is the same as drop_last here.
 
     Raises:
         JobError: more samples than torch's 32-bit rule shuffles, or a generator that the loader draws from too.
@@ -130,14 +131,13 @@ def accelerate_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = No
         spec = spec if spec.data_seed is None else spec.model_copy(update={"seed": spec.data_seed})
     elif spec.generator == "own":
         parts = Parts("own", _GOES_ON, words_before=before, words_between=between)
-    elif spec.world_size == 1:
+    elif spec.world_size == 1 or spec.dispatch_batches:
         once = spec.words_once or 0
         parts = Parts("default", _GOES_ON, words_before=before, words_between=between, words_once=once)
     else:
         parts = Parts("own", _GOES_ON, words_before=before, seed_drawn_by="torch")
-    even = spec.even_batches is not False and spec.world_size > 1
-    drop_last = spec.drop_last or spec.loader_drop_last
-    parts = parts._replace(dealing="even-batches" if even else "batches", drop_last=drop_last)
+    dealing = "first" if spec.dispatch_batches else "batches" if spec.even_batches is False else "even-batches"
+    parts = parts._replace(dealing=dealing, drop_last=spec.drop_last or spec.loader_drop_last)
     return Composition(parts, spec, n_samples)
 
 

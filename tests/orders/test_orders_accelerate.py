@@ -145,3 +145,20 @@ def test_too_many_samples_are_refused_with_a_remedy() -> None:
     assert (
         build_order(job(sampler="accelerate", shuffle=False), TORCH_32BIT_LIMIT).stream_length(0) == TORCH_32BIT_LIMIT
     )
+
+
+@pytest.mark.parametrize("seedable", [False, True])
+def test_rank_0_reads_what_is_dispatched(seedable: bool) -> None:
+    """Accelerator(dispatch_batches=True): prepare() seeds no generator, and the other ranks read nothing."""
+    torch.manual_seed(7)
+    loader = DataLoader(torch.arange(41), batch_size=4, shuffle=True)
+
+    def read(epoch: int, rank: int) -> list[int]:
+        if rank:
+            return []
+        if seedable:
+            return torch.randperm(41, generator=torch.Generator().manual_seed(7 + epoch)).tolist()
+        return torch.cat(list(loader)).tolist()
+
+    fields = {"sampler": "accelerate", "seed": 7, "dispatch_batches": True, "use_seedable_sampler": seedable}
+    assert_same_order(41, read, epochs=3, world_size=3, batch_size=4, **fields)

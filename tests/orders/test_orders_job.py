@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlfs.errors import ExitCode, JobError
+from mlfs.follow.sentences import flags_of
 from mlfs.job import COMMON, MAX_EPOCHS, MAX_LOCAL_RANKS, MAX_WORLD_SIZE, JobSpec, job_schema, parse_job
 from mlfs.job.catalogue import BUILT_IN, Sampler
 from mlfs.job.presets import PRESETS
@@ -306,6 +308,18 @@ def test_a_preset_fills_in_what_is_not_given(preset: str) -> None:
     assert spec.batch_size == 3
     assert all(getattr(spec, field) == value for field, value in PRESETS[preset].items() if field != "batch_size")
     assert parse_job({"epochs": 1, "preset": preset, "sampler": "sequential"}).sampler == "sequential"
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_table_of_presets_says_what_each_sets(preset: str) -> None:
+    page = (Path(__file__).parents[2] / "docs/orders.md").read_text()
+    table = page.partition("## Presets")[2].partition("\n## ")[0]
+    fields = {name: value for name, value in PRESETS[preset].items() if (name, value) != ("sampler", "composed")}
+    (row,) = [line for line in table.splitlines() if line.startswith(f"| `{preset}` | ")]
+    assert f"| `{flags_of(fields)}` |" in row
+    proofs = re.findall(r"test_\w+\.py", row)
+    assert proofs
+    assert all((Path(__file__).parent / proof).exists() for proof in proofs)
 
 
 def test_a_last_batch_can_be_dropped_only_of_batches_of_known_size() -> None:
