@@ -401,6 +401,9 @@ class RegisteredJob:
                         words = "job %s: not confirmed by %d further opens: %s"
                         log.info(words, job.name, further.opens, found.sentence)
                     return False
+                case Ruling.WAITS if self.is_set_aside and job.shared.are_read_for_another:
+                    log.info("job %s: another job explains the reads by now: %s", job.name, found.sentence)
+                    return False
                 case Ruling.WAITS:
                     await self._more_opens.wait()
         return False

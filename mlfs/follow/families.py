@@ -32,6 +32,7 @@ from mlfs.follow.evidence import (
     ONLY_READER_READS,
     PROVED_READS,
     STRANGER_READS,
+    SURE_SHARE,
     TRIAL_READS,
     Read,
 )
@@ -164,7 +165,7 @@ class Trial:
         self.reads = 0
         self._rivals = rivals
         self._began_s = at_s
-        self._observed = -1 if others_read else own.score.observed
+        self._observed = -1 if others_read else own.score.ever_observed
         self._frontiers = [rank.frontier for rank in own.ranks]
 
     def read(self, read: Read) -> None:
@@ -175,7 +176,7 @@ class Trial:
 
     def is_silent(self, own: StreamMatcher) -> bool:
         """Whether nobody has read the job since the trial began."""
-        return own.score.observed == self._observed
+        return own.score.ever_observed == self._observed
 
     def leading(
         self, read: Read, own: StreamMatcher, is_vacant: Callable[[int], bool], may_be_walk: bool
@@ -187,7 +188,23 @@ class Trial:
             return rank < 0 or is_vacant(rank) or stood_still or not read.parent
 
         in_force = InForce(self.is_silent(own), may_be_walk, has_room)
-        return next((one for one in self._rivals if one.leads(read.process, in_force)), None)
+        found = next((one for one in self._rivals if one.leads(read.process, in_force)), None)
+        again = next((one for one in self._rivals if one.origin is Origin.FROM_START), None)
+        if found is None or found.origin is not Origin.JOINS or again is None or not self._is_likelier(again, found):
+            return found
+        if again.leads(read.process, in_force):
+            return again
+        return None if again.ruling() is Ruling.WAITS else found
+
+    def _is_likelier(self, again: Rival, joins: Rival) -> bool:
+        """Whether the script was rather started again, as to join its readers would have left out much of an epoch.
+
+        The orders of all epochs are the same in a job that does not call set_epoch.
+        """
+        shape = joins.matcher.shape
+        a_round = max(shape.batch, joins.matcher.batch_size) * max(1, shape.workers)  # is left out of each epoch, maybe
+        left_out = joins.left_out(self._frontiers) if again.share >= SURE_SHARE else 0
+        return left_out > a_round and again.bits() > joins.bits(left_out)
 
     def inherits(self, read: Read, own: StreamMatcher) -> bool:
         """Whether nobody else has read the job for so long that the family's reads show what the script does now."""

@@ -364,9 +364,29 @@ class JobRun:
         for origin, job in ((Origin.FROM_START, self), (Origin.AS_REGISTERED, self.registered)):
             matcher = None if job is None or origin in self._rivals else job._from_start(self.matcher)
             if matcher is not None:
-                agreed = (seen for seen in self.score.history if seen.agrees)
-                known = any(seen.process == process or (parent and seen.parent == parent) for seen in agreed)
+                known = self._is_known(process, parent)
                 self._rivals[origin] = self._rival(origin, matcher, of_family=False, by_known_reader=known)
+
+    def _is_known(self, process: int, parent: int) -> bool:
+        """Whether a process is one of those that have read the job, or a worker beside or after them.
+
+        Another child of the parent of a process that reads a whole rank may be the next worker, or the script that a
+        shell has started again. A worker begins where an epoch has ended.
+        """
+        history = self.score.history
+        reads, agreed = (
+            Counter(seen.process for seen in history),
+            Counter(seen.process for seen in history if seen.agrees),
+        )
+        known = {one for one in agreed if 2 * agreed[one] > reads[one]}  # some reads of others agree by chance
+        siblings = [seen for seen in history if seen.agrees and seen.process in known and seen.parent == parent]
+        if process in known or not (parent and siblings):
+            return process in known
+        shape, base = self.matcher.shape, self.epochs.timeline.base
+        furthest = max(seen.position for seen in siblings) + 1
+        epoch, a_round = self.epochs.epoch_of(furthest), max(shape.batch, self.batch_files) * max(1, shape.workers)
+        is_in_its_middle = base(epoch) + a_round < furthest < base(epoch + 1) - a_round
+        return shape.workers > 1 or bool(self.spec.num_workers) or not is_in_its_middle
 
     def _another_leads(self, read: Read, match: Match | None) -> bool:
         """Show a read, which was matched by the order in force, to the others. Whether one of them leads by now."""
@@ -610,6 +630,11 @@ class SharedSamples:
 
     def __init__(self) -> None:
         self._others_processes: set[int] = set()
+
+    @property
+    def are_read_for_another(self) -> bool:
+        """Whether processes are known that read samples of this job for another one."""
+        return bool(self._others_processes)
 
     def read(self, process: int, own: StreamMatcher, others: Iterable[StreamMatcher]) -> bool:
         """A process reads: whether another job predicts what it reads, and this one does not.

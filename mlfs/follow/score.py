@@ -70,6 +70,7 @@ class Score:
         self.cells: OrderedDict[tuple[int, int], Cell] = OrderedDict()
         self.history: deque[Open] = deque(maxlen=REMEMBERED_OPENS)
         self._most_cells = REMEMBERED_EPOCHS * (1 + n_ranks)
+        self._disowned = 0
         self._incomplete = False
         self._in_a_row = 0  # the last opens, so many at least, were predicted: agreement is asked for all the time
 
@@ -125,6 +126,7 @@ class Score:
             if not seen.agrees:
                 del self.history[at]
                 self.observed -= 1
+                self._disowned += 1
                 seen.cell.add(-1, 0)
 
     def forget(self, opens: Iterable[Open]) -> None:
@@ -176,7 +178,13 @@ class Score:
             self.cell(seen.cell.epoch, seen.cell.rank_index).add(-1, -agreed)
             self.observed -= 1
             self.agreed -= agreed
+        self._disowned = before.ever_observed - self.observed
         self._incomplete = not before.complete
+
+    @property
+    def ever_observed(self) -> int:
+        """Opens that were counted once, whether they still are: it grows with each, and never falls."""
+        return self.observed + self._disowned
 
     @property
     def complete(self) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
-from support.explaining import FILES, explaining, order_of, simulate
+from support.explaining import FILES, SearchInline, explaining, order_of, simulate
 
 from mlfs.explain.statistics import InferenceState, InferenceStatistics
 
@@ -94,6 +95,29 @@ def test_a_wrong_registration_is_corrected_once_further_opens_confirm_it(tmp_pat
             assert (case.searching, case.searches) == (False, 1)
             await jobs.register(name="train", seed=5)
             assert explainer.statistics().cases["train"].searches == 0
+
+    simulate(body)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_waits_to_be_confirmed_is_given_up_once_another_job_has_the_reads(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script that reads slowly: its registration is set aside before a correction is confirmed."""
+    monkeypatch.setattr("mlfs.explain.attempt.SeedSearch", SearchInline)
+    rng = random.Random(seed)
+    true, wrong, slow = *rng.sample([0, 1, 5, 42, 77], 2), rng.randrange(18, 26)
+
+    async def body() -> None:
+        async with explaining(tmp_path, infer=True) as (jobs, explainer):
+            await jobs.register(name="train", seed=wrong)
+            for at, entry in enumerate(order_of(jobs.manifest, 0, seed=true)):
+                await jobs.read(entry, 7)
+                await trio.sleep(2 if slow <= at < slow + 4 else 0)
+            inferred, case = jobs.running.get("inferred"), explainer.statistics().cases["train"]
+            assert inferred is None or case.instead is not None
+            assert (inferred or jobs.running["train"]).score.agreement_of_last(400) == 1.0
+            assert not case.searching
 
     simulate(body)
 
