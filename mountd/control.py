@@ -242,13 +242,13 @@ class Control:
         found = streams.epoch_ids(epoch, rank)[part]
         ids = found.tolist()
         inside = self.engine.manifest.paths([entry for entry in ids if entry >= 0])
-        told = [next(inside) if entry >= 0 else b"(outside of the mount)" for entry in ids if entry != NOTHING]
+        paths = [next(inside) if entry >= 0 else b"(outside of the mount)" for entry in ids if entry != NOTHING]
         if onlooker is not None:
             onlookers, reader = onlooker
             shown = found[found != NOTHING]
             may_see = (shown < 0) | onlookers.may_see(reader, np.maximum(shown, 0).astype(np.int64))
-            told = [path if seen else os.fsencode(HIDDEN) for path, seen in zip(told, may_see.tolist(), strict=True)]
-        return told
+            paths = [path if seen else os.fsencode(HIDDEN) for path, seen in zip(paths, may_see.tolist(), strict=True)]
+        return paths
 
     # -- commands
 
@@ -372,8 +372,8 @@ class Control:
     async def _warm_up(self, fields: dict[str, object]) -> Json:
         """Begin to fill the tiers, or with "end" stop the warm-up of that number."""
         if "end" in fields:
-            told = self.engine.statistics().scheduler.warming
-            return {"run": self.engine.warm_up(None) if fields["end"] == told.run else told.run}
+            warming = self.engine.statistics().scheduler.warming
+            return {"run": self.engine.warm_up(None) if fields["end"] == warming.run else warming.run}
         samples = await self.engine.runner.run("orders", self._to_warm_up(fields))
         return {"run": self.engine.warm_up(samples), "samples": len(samples)}
 

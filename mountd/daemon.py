@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from mlfs.config import MountConfig
 from mlfs.engine.context import Cluster, MountLimits
-from mlfs.engine.engine import DataSet, Engine, Machine
+from mlfs.engine.engine import Engine, MountedData, MountMachine
 from mlfs.engine.looks import seen_before
 from mlfs.engine.mount_jobs import Listener, Observers
 from mlfs.engine.peering import PEER_LANES
@@ -78,7 +78,7 @@ from mountd.prime_inodes import InodePrimer
 from mountd.read_failures import ReadFailures
 from mountd.refreshing import Refreshing
 from mountd.statistics import MountParts
-from mountd.view import Report, View, index_path, make_view
+from mountd.view import Report, TreeView, index_path, make_view
 from mountd.virtual import VirtualFiles
 
 log = logging.getLogger("mlfs.daemon")
@@ -178,7 +178,7 @@ class _Service:
     def __init__(
         self,
         config: MountConfig,
-        view: View,
+        view: TreeView,
         samples: Samples,
         source: PosixSource,
         places: Places,
@@ -256,9 +256,9 @@ class _Service:
             settings = self.config.model_dump()
             runtime.write(self.config.mountpoint, self.config.source, self.config.log_file, settings=settings)
         except OSError as error:
-            told = f"no record of this mount could be written to {runtime.runtime_dir()}: {error.strerror}"
-            log.warning("%s", told)
-            self.notes.append(f"{told}; mlfs ls does not show it, and mlfs unmount --force does not find its process")
+            remark = f"no record of this mount could be written to {runtime.runtime_dir()}: {error.strerror}"
+            log.warning("%s", remark)
+            self.notes.append(f"{remark}; mlfs ls does not show it, and mlfs unmount --force does not find its process")
 
     async def _serve(self, engine: Engine, control: Control, primer: InodePrimer, refreshing: Refreshing) -> None:
         try:
@@ -335,8 +335,8 @@ class _Service:
             **calibrated_limits(config, self.places),
         )  # fmt: skip
         return Engine(
-            DataSet(self.samples, self.source, self.places, self.pages, self.seen),
-            Machine(runner, time.monotonic, shortages),
+            MountedData(self.samples, self.source, self.places, self.pages, self.seen),
+            MountMachine(runner, time.monotonic, shortages),
             limits,
             Observers(explainer, listeners),
             Cluster(self.showcase, runtime.agent_socket(config.mountpoint), self._build_streams),
@@ -417,12 +417,12 @@ class _Service:
                 reopen_log()
 
     async def _let_readers_finish(self, engine: Engine, patience: trio.CancelScope) -> None:
-        told: list[holders.User] = []
+        known: list[holders.User] = []
         while not await engine.runner.run("stop", self._unmounted):
             users = await engine.runner.run("stop", holders.users_of, self.config.mountpoint, {os.getpid()})
-            for pid, name, what in users if users != told else ():
+            for pid, name, what in users if users != known else ():
                 log.info("in use by %d (%s): %s", pid, name, what)
-            told = users
+            known = users
             await trio.sleep(STOP_RETRY_S)
         # The channel notices that the mount is gone; but not while files are open on one that somebody has detached.
         await trio.sleep(DETACHED_PATIENCE_S)
@@ -483,18 +483,18 @@ LOOK_EVERY_S = 1.0
 
 async def watch_source(source: PosixSource, runner: Runner) -> None:
     """For as long as the mount lives. A look that hangs holds up further ones, and nothing else."""
-    told = source.statistics().root
+    before = source.statistics().root
     while True:
         await trio.sleep(LOOK_EVERY_S)
         now = source.statistics()
         if now.root.error or now.hanging:
             await runner.run("source", source.look)
             now = source.statistics()
-        if now.root.opened_again != told.opened_again:
+        if now.root.opened_again != before.opened_again:
             source_log.warning("the source's file system was opened again, after it had died or hung")
-        elif (now.root.state, now.root.error) != (told.state, told.error) and now.root.error:
+        elif (now.root.state, now.root.error) != (before.state, before.error) and now.root.error:
             source_log.warning("the source is gone: %s", now.root.error)
-        told = now.root
+        before = now.root
 
 
 # -- what a daemon needs to serve, taken at its start: threads for readers, descriptors, memory
@@ -608,10 +608,10 @@ def calibrated_limits(config: MountConfig, places: Places) -> Calibrated:
     return result
 
 
-def keep_refined(config: MountConfig, places: Places, told: EngineStatistics) -> None:
+def keep_refined(config: MountConfig, places: Places, figures: EngineStatistics) -> None:
     """The mount has ended: keep what it measured for the next one. A failure of this is only logged."""
-    mean_bytes = told.tree.bytes / max(1, told.tree.files)
-    measured = {name: speeds.refined for name, speeds in told.speeds.places.items() if speeds.measured}
+    mean_bytes = figures.tree.bytes / max(1, figures.tree.files)
+    measured = {name: speeds.refined for name, speeds in figures.speeds.places.items() if speeds.measured}
     earlier.save_measured(config.source, mean_bytes, _measured(places), measured)
 
 

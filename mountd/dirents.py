@@ -97,10 +97,10 @@ class Direntries:
         words = np.zeros(int(ends[-1]), dtype=np.uint64)
         begins = np.concatenate(([0], ends[:-1]))
         mode = manifest.mode[entries].astype(np.uint64)
-        told = np.ones(len(entries), dtype=np.bool_) if attributes else (mode & 0o170000) == stat.S_IFDIR
+        filled = np.ones(len(entries), dtype=np.bool_) if attributes else (mode & 0o170000) == stat.S_IFDIR
         if self._looks.needed:
-            told &= self._looks.seen_of(entries)
-        known = np.flatnonzero(told)
+            filled &= self._looks.seen_of(entries)
+        known = np.flatnonzero(filled)
         if len(known):
             self._fill_attributes(words, begins[known], entries[known], self._numbers(entries)[known])
         words[begins + 16] = self._numbers(entries)

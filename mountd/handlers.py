@@ -62,7 +62,7 @@ Listed = tuple[bytes, int, int, Attributes]
 """An entry of a directory: its name, the position behind it, its inode and attributes."""
 
 
-class Opened(NamedTuple):
+class OpenedHandle(NamedTuple):
     """A handle, and whether the kernel must pass every read on."""
 
     handle: int
@@ -424,9 +424,9 @@ class Handlers:
         WaitingOpen(self, replies, unique, inode, pid).begin()
         return True
 
-    async def open(self, inode: int, flags: int, pid: int, uid: int, gid: int) -> Opened:
+    async def open(self, inode: int, flags: int, pid: int, uid: int, gid: int) -> OpenedHandle:
         """Open a virtual file."""
-        return Opened(await self._virtual.open(inode, bool(flags & WRITING), Reader(uid, gid, pid)), True)
+        return OpenedHandle(await self._virtual.open(inode, bool(flags & WRITING), Reader(uid, gid, pid)), True)
 
     async def read(self, handle: int, offset: int, size: int) -> Buffer:
         """Bytes that the kernel does not have."""

@@ -145,16 +145,16 @@ def one_start_at_a_time(mountpoint: str, note: Callable[[str], None]) -> Iterato
 
 def _take(path: str, has_to_wait: Callable[[], None]) -> int:
     """A descriptor that holds the lock on the file that lies at the path now."""
-    told = False
+    announced = False
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if not told:
+                if not announced:
                     has_to_wait()
-                told = True
+                announced = True
                 fcntl.flock(fd, fcntl.LOCK_EX)
             if _is_at(path, fd):
                 return fd

@@ -66,9 +66,9 @@ def _first_line(log_format: str) -> bytes:
     if log_format != JSON:
         return _TEXT_BEGINNING
     record = logging.makeLogRecord({"name": "mlfs.log", "levelname": "INFO", "msg": "Log of an mlfs mount."})
-    told = json.loads(formatter(JSON).format(record))
+    fields = json.loads(formatter(JSON).format(record))
     # The names in another order than in all other lines: what the file begins with is then the same every time.
-    return json.dumps({name: told[name] for name in ("logger", "message", "level", "time")}).encode() + b"\n"
+    return json.dumps({name: fields[name] for name in ("logger", "message", "level", "time")}).encode() + b"\n"
 
 
 class _LogFile(logging.handlers.RotatingFileHandler):

@@ -42,9 +42,9 @@ class Reader(NamedTuple):
         """His groups: of /proc as well, if that is about the same user. The process waits for us meanwhile."""
         try:
             with open(f"/proc/{self.pid}/status", encoding="ascii", errors="replace") as file:
-                told = {key: values.split() for key, _, values in (line.partition(":") for line in file)}
-            if int(told["Uid"][3]) == self.uid:
-                return frozenset({self.gid, *map(int, told["Groups"])})
+                fields = {key: values.split() for key, _, values in (line.partition(":") for line in file)}
+            if int(fields["Uid"][3]) == self.uid:
+                return frozenset({self.gid, *map(int, fields["Groups"])})
         except (OSError, KeyError, ValueError, IndexError):
             pass
         return frozenset({self.gid})

@@ -140,7 +140,7 @@ class Refreshing:
         """Frozen figures."""
         directories, entries = self._counts
         jobs: Mapping[str, JobRun] = self._engine.jobs
-        outdated = tuple(told for name, (job, told) in self._outdated.items() if jobs.get(name) is job)
+        outdated = tuple(change for name, (job, change) in self._outdated.items() if jobs.get(name) is job)
         return replace(self._told, directories=directories, entries=entries, outdated=outdated)
 
     def begin(self, path: bytes) -> int:
@@ -283,11 +283,11 @@ class Refreshing:
 
     async def _look_at_jobs(self) -> None:
         for name, job in list(self._engine.jobs.items()):
-            told = await self._engine.runner.run(POOL, self._compared, job)
+            change = await self._engine.runner.run(POOL, self._compared, job)
             self._outdated.pop(name, None)
-            if told is not None:
-                self._outdated[name] = job, told
-                log.warning("job %s: registered over %d samples, its data set has changed", name, told.samples)
+            if change is not None:
+                self._outdated[name] = job, change
+                log.warning("job %s: registered over %d samples, its data set has changed", name, change.samples)
 
     def _compared(self, job: JobRun) -> OutdatedJob | None:
         """In a worker: whether a job's data set is another one now."""

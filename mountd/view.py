@@ -25,7 +25,7 @@ log = logging.getLogger("mlfs.daemon")
 Report = Callable[[dict[str, object]], None]
 
 
-class View(NamedTuple):
+class TreeView(NamedTuple):
     """The tree with which a mount begins.
 
     Attributes:
@@ -39,7 +39,7 @@ class View(NamedTuple):
     links: str
 
 
-def make_view(config: MountConfig, source_fd: int, report: Report) -> View:
+def make_view(config: MountConfig, source_fd: int, report: Report) -> TreeView:
     """The tree of the source. Raises: SourceError."""
 
     def progress(directories: int, files: int) -> None:
@@ -60,7 +60,7 @@ def make_view(config: MountConfig, source_fd: int, report: Report) -> View:
     how = f"scanned by {scanned.by}" if scanned.by else "saved index" if scanned.reused else "scanned"
     alone = f", for this mount alone: {path.parent} cannot be written" if scanned.warning else ""
     said = f"{links}, past this mount ({way_out})" if links else ""
-    return View(GrowingManifest(manifest), scanned, f"{how} in {scanned.seconds:.1f} s{alone}", said)
+    return TreeView(GrowingManifest(manifest), scanned, f"{how} in {scanned.seconds:.1f} s{alone}", said)
 
 
 def index_path(config: MountConfig) -> Path:

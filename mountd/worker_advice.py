@@ -12,7 +12,7 @@ from typing import NamedTuple
 from mlfs.follow.job_statistics import JobStatistics
 from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.loader_workers import Advice, Loader, advise, surely_loads
-from mlfs.plan.rank_load import Limit, RankLoad
+from mlfs.plan.rank_load import RankLoad, StepLimit
 from mlfs.units import format_duration
 
 # Loaders that take less for a batch are those of a script that only reads: there is nothing to win for training.
@@ -46,12 +46,12 @@ def advised(job: JobStatistics, load: JobLoad | None, processors: int) -> Advise
     """
     workers = job.loader.num_workers.value
     ranks = load.ranks if load is not None else ()
-    busy = [of for of in ranks if of.limit is Limit.PREPROCESSING and surely_loads(of.workers, workers)]
+    busy = [of for of in ranks if of.limit is StepLimit.PREPROCESSING and surely_loads(of.workers, workers)]
     slowest = max(busy, key=lambda of: of.next_s, default=None)
     if load is None or slowest is None or slowest.work_s < LEAST_WORK_S:
         return None
     loaders = tuple(
-        replace(Loader.of(of), rank=job.ranks[of.rank].rank) for of in ranks if of.limit is not Limit.UNKNOWN
+        replace(Loader.of(of), rank=job.ranks[of.rank].rank) for of in ranks if of.limit is not StepLimit.UNKNOWN
     )
     return Advised(loaders, advise(loaders, processors, load.pace), slowest)
 

@@ -28,6 +28,14 @@ TESTS = sorted(ROOT.glob("tests/**/*.py"))
 ONLY_TESTS_IMPORT = {
     "mlfs.peers.memory": "the twin of mlfs.peers.mpi, on which tests and scripts/soak run agents in simulated time",
 }
+# Names of public classes that stand in several modules -> why.
+SEVERAL_CLASSES = {
+    "Cause": "each of the two tables of states, of families and of the search, has its own",
+    "State": "each table of states has its own: samples, families, the search",
+    "Read": "a read as evidence; one of the first reads of a job, with all that the search asks of it",
+    "Score": "what a running job has agreed; how far a candidate fits",
+    "Seen": "what was seen for a job while it learns; what an observer is given of a read",
+}
 # Fields of other libraries' objects that have the name of one of ours.
 FIELDS_OF_LIBRARIES = {"state"}  # of numpy's bit generators
 # How docstrings name a part of the house.
@@ -120,6 +128,18 @@ def test_modules_that_texts_name_are_there() -> None:
                 module, _, inner = module.rpartition(".")
             there = re.search(rf"\b{inner}\b", MODULES[module].read_text())
             assert there, f"{path.relative_to(ROOT)} names {name}"
+
+
+def test_a_public_class_has_its_name_for_itself() -> None:
+    """A word has one meaning: whoever looks for a class by its name finds one."""
+    modules = Counter(
+        node.name
+        for path in set(MODULES.values())
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    several = {name for name, count in modules.items() if count > 1}
+    assert several == SEVERAL_CLASSES.keys()
 
 
 def functions_of(path: Path) -> set[str]:

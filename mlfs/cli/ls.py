@@ -51,11 +51,11 @@ def run(args: argparse.Namespace) -> int:
 
 def show(as_json: bool) -> None:
     """Print all mounts of this machine."""
-    told = mounts()
+    rows = mounts()
     if as_json:
-        print(json.dumps(told, indent=2))
-    elif told:
-        _print_table(told)
+        print(json.dumps(rows, indent=2))
+    elif rows:
+        _print_table(rows)
     else:
         print("nothing is mounted here: mlfs mount SOURCE")
 
@@ -76,7 +76,7 @@ def mounts() -> list[dict[str, Any]]:
 def _ask(entry: MountEntry) -> dict[str, Any]:
     from mlfs.cli import client
 
-    told: dict[str, Any] = {
+    row: dict[str, Any] = {
         "mountpoint": entry.mountpoint,
         "source": entry.source.removeprefix(_PREFIX),
         "state": "serving",
@@ -89,13 +89,13 @@ def _ask(entry: MountEntry) -> dict[str, Any]:
         status = client.read_status(entry.mountpoint, _TIMEOUT_S)
     except MlfsError as error:
         state = {ExitCode.NOT_MOUNTED: "dead", ExitCode.NOT_PERMITTED: "closed"}.get(error.exit_code, "hangs")
-        return told | {"state": state, "headline": error.hint}
+        return row | {"state": state, "headline": error.hint}
     jobs = [{key: job.get(key) for key in ("name", "state", "agreement", "inferred")} for job in status.get("jobs", ())]
-    known = {key: status.get(key, told[key]) for key in ("state", "pid", "uptime_s", "headline")}
-    return told | known | {"jobs": jobs}
+    known = {key: status.get(key, row[key]) for key in ("state", "pid", "uptime_s", "headline")}
+    return row | known | {"jobs": jobs}
 
 
-def _print_table(told: list[dict[str, Any]]) -> None:
+def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -106,7 +106,7 @@ def _print_table(told: list[dict[str, Any]]) -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in ("mount", "state", "up", "jobs", "what to know"):
         table.add_column(column, overflow="fold")
-    for one in told:
+    for one in rows:
         jobs = ", ".join(_job(job) for job in one["jobs"]) or "-"
         up = format_duration(one["uptime_s"]) if one["uptime_s"] is not None else "-"
         table.add_row(*(Text(str(cell)) for cell in (one["mountpoint"], one["state"], up, jobs, one["headline"])))

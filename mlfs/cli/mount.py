@@ -133,11 +133,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _let_it_end(mountpoint: str) -> None:
     """Wait while the mount that is there is being unmounted (an epilog before this prolog), or its daemon ends."""
-    told, deadline = False, 0.0
+    announced, deadline = False, 0.0
     while _is_ending(mountpoint):
-        if not told:
+        if not announced:
             _say(printable(f"{mountpoint} is being unmounted: waiting for that, to mount it anew"))
-            told = True
+            announced = True
         mounted = interface.mount_at(mountpoint) is not None
         deadline = time.monotonic() + _END_TIMEOUT_S if mounted or not deadline else deadline
         if time.monotonic() > deadline:

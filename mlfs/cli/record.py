@@ -106,7 +106,7 @@ def _record(mountpoint: str, fifo: str, out: BinaryIO, stop: _Stop) -> int:
     """Copy whole lines until the end; returns how many."""
     os.mkfifo(fifo, 0o600)
     fd = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    opens, pending, told = 0, b"", time.monotonic()
+    opens, pending, printed_s = 0, b"", time.monotonic()
     try:
         client.send(mountpoint, {"op": "record", "fifo": fifo})
         print(printable(f"mlfs: recording {mountpoint}; end it with Ctrl-C"), file=sys.stderr, flush=True)
@@ -125,8 +125,8 @@ def _record(mountpoint: str, fifo: str, out: BinaryIO, stop: _Stop) -> int:
             *lines, pending = (pending + chunk).split(b"\n")
             out.writelines(line + b"\n" for line in lines)
             opens += len(lines)
-            if sys.stderr.isatty() and time.monotonic() - told >= _PROGRESS_EVERY_S:
-                told = time.monotonic()
+            if sys.stderr.isatty() and time.monotonic() - printed_s >= _PROGRESS_EVERY_S:
+                printed_s = time.monotonic()
                 os.write(sys.stderr.fileno(), b"\r%d opens" % opens)
     finally:
         os.close(fd)

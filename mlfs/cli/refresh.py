@@ -63,20 +63,22 @@ def run(args: argparse.Namespace) -> int:
     path = inside(mountpoint, args.path) if args.path is not None else ""
     number = int(client.send(mountpoint, {"op": "refresh", "path": path}).get("run", 0))
     try:
-        told = _watch(mountpoint, number)
+        result = _watch(mountpoint, number)
     except (KeyboardInterrupt, EndedBySignal) as error:
         client.send(mountpoint, {"op": "refresh", "end": number})
-        told = _watch(mountpoint, number, _LAST_LOOKS)
-        if told.get("state") != "done":
-            waits = "; it still waits for its source" if told.get("state") == "running" else ""
+        result = _watch(mountpoint, number, _LAST_LOOKS)
+        if result.get("state") != "done":
+            waits = "; it still waits for its source" if result.get("state") == "running" else ""
             print(f"mlfs: interrupted; the mount shows what it did before{waits}", file=sys.stderr)
             if isinstance(error, EndedBySignal):
                 raise
             return ExitCode.INTERRUPTED
-    if told.get("state") == "failed":
-        raise MlfsError(f"{mountpoint} could not be refreshed: {told.get('remark')}", "the mount's log says more")
-    print("\n".join(map(printable, summary(os.path.join(mountpoint, str(told.get("path") or "")).rstrip("/"), told))))
-    return ExitCode.FAILURE if told.get("unreadable") else ExitCode.OK
+    if result.get("state") == "failed":
+        raise MlfsError(f"{mountpoint} could not be refreshed: {result.get('remark')}", "the mount's log says more")
+    print(
+        "\n".join(map(printable, summary(os.path.join(mountpoint, str(result.get("path") or "")).rstrip("/"), result)))
+    )
+    return ExitCode.FAILURE if result.get("unreadable") else ExitCode.OK
 
 
 def _watch(mountpoint: str, number: int, looks: int = sys.maxsize) -> dict[str, Any]:
@@ -85,27 +87,27 @@ def _watch(mountpoint: str, number: int, looks: int = sys.maxsize) -> dict[str, 
 
     with Progress() as progress:
         while True:
-            told = part(client.read_status(mountpoint), "refresh")
-            at = told.get("run", 0)
+            result = part(client.read_status(mountpoint), "refresh")
+            at = result.get("run", 0)
             if at > number:
                 raise MlfsError("another refresh has taken the place of this one", "mlfs status shows it")
             looks -= 1
-            if at == number and (told.get("state") != "running" or looks <= 0):
-                return told
-            progress.update({"phase": "scan", "dirs": told.get("directories"), "files": told.get("entries")})
+            if at == number and (result.get("state") != "running" or looks <= 0):
+                return result
+            progress.update({"phase": "scan", "dirs": result.get("directories"), "files": result.get("entries")})
             time.sleep(_LOOK_EVERY_S)
 
 
-def summary(where: str, told: dict[str, Any]) -> list[str]:
+def summary(where: str, result: dict[str, Any]) -> list[str]:
     """The changes, and the next thing to do."""
-    numbers = [count_of(told.get(key), one, many) for key, one, many in _CHANGES if told.get(key)]
+    numbers = [count_of(result.get(key), one, many) for key, one, many in _CHANGES if result.get(key)]
     lines = [f"{where}: {', '.join(numbers) if numbers else 'nothing has changed'}"]
-    if told.get("unreadable"):
-        which = count_of(told["unreadable"], "directory", "directories")
+    if result.get("unreadable"):
+        which = count_of(result["unreadable"], "directory", "directories")
         lines.append(f"  {which} could not be read, and what is in there is shown as before")
-    if told.get("remark"):
-        lines.append(f"  {told['remark']}")
-    for job in told.get("outdated") or ():
+    if result.get("remark"):
+        lines.append(f"  {result['remark']}")
+    for job in result.get("outdated") or ():
         now = job.get("now", -1)
         has = f"the data set has {count(now)} now, or others" if now >= 0 else f"not found any more: {job.get('why')}"
         told_of = f"job {job.get('name')}: registered over {count(job.get('samples'))} samples"

@@ -96,7 +96,7 @@ _LOOK_AHEAD = 32
 _WHOLE_SHARE = 0.9
 
 
-class Opened(NamedTuple):
+class RecordedOpen(NamedTuple):
     """One recorded open: when, by whom, what."""
 
     time_s: float
@@ -104,7 +104,7 @@ class Opened(NamedTuple):
     path: bytes
 
 
-def epochs_of(opens: Iterable[Opened]) -> list[Streams]:
+def epochs_of(opens: Iterable[RecordedOpen]) -> list[Streams]:
     """The streams of each epoch. A last epoch that was cut short is left out, unless it is the only one."""
     passes = _passes(_without_repeats(opens))
     if len(passes) > 1 and len(passes[-1]) < _WHOLE_SHARE * len(passes[-2]):
@@ -116,7 +116,7 @@ def epochs_of(opens: Iterable[Opened]) -> list[Streams]:
     return epochs
 
 
-def _without_repeats(opens: Iterable[Opened]) -> list[Opened]:
+def _without_repeats(opens: Iterable[RecordedOpen]) -> list[RecordedOpen]:
     """Without files that a process opened twice in a row."""
     last: dict[int, bytes] = {}
     kept = []
@@ -127,9 +127,9 @@ def _without_repeats(opens: Iterable[Opened]) -> list[Opened]:
     return kept
 
 
-def _passes(opens: list[Opened]) -> list[list[Opened]]:
+def _passes(opens: list[RecordedOpen]) -> list[list[RecordedOpen]]:
     """Cut where files that were read in this pass come again, and go on doing so: padding repeats a few only."""
-    passes: list[list[Opened]] = [[]]
+    passes: list[list[RecordedOpen]] = [[]]
     seen: set[bytes] = set()
     for at, opened in enumerate(opens):
         if opened.path in seen:
@@ -142,13 +142,13 @@ def _passes(opens: list[Opened]) -> list[list[Opened]]:
     return passes
 
 
-def _streams(opens: list[Opened]) -> Streams:
+def _streams(opens: list[RecordedOpen]) -> Streams:
     """One pass by stream, in the order in which streams begin."""
     # By place, not by time: the clock of a record may stand still between two opens.
-    by_process: dict[int, list[tuple[int, Opened]]] = {}
+    by_process: dict[int, list[tuple[int, RecordedOpen]]] = {}
     for at, opened in enumerate(opens):
         by_process.setdefault(opened.pid, []).append((at, opened))
-    streams: list[list[tuple[int, Opened]]] = []
+    streams: list[list[tuple[int, RecordedOpen]]] = []
     for reads in by_process.values():
         free = next((stream for stream in streams if stream[-1][0] < reads[0][0]), None)
         if free is None:
@@ -158,7 +158,7 @@ def _streams(opens: list[Opened]) -> Streams:
     return [[opened.path for _, opened in stream] for stream in streams]
 
 
-def read_record(path: str) -> list[Opened]:
+def read_record(path: str) -> list[RecordedOpen]:
     """The opens of a record in the order of time."""
     opens = []
     names: dict[bytes, bytes] = {}  # a file that is opened in each epoch has its name in memory once
@@ -170,7 +170,7 @@ def read_record(path: str) -> list[Opened]:
                     if isinstance(said, list):
                         time_s, pid, _, name = said
                         path_ = os.fsencode(name)
-                        opens.append(Opened(float(time_s), int(pid), names.setdefault(path_, path_)))
+                        opens.append(RecordedOpen(float(time_s), int(pid), names.setdefault(path_, path_)))
                 except (ValueError, TypeError, OverflowError):
                     hint = "it must be a file written by mlfs record"
                     raise ConfigError(f"{path}, line {number} is no recorded open", hint) from None

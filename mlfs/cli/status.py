@@ -158,23 +158,23 @@ def _inference(status: dict[str, Any]) -> list[RenderableType]:
     """How far the search for an unregistered job's order is; nothing while there is no search and no result."""
     from rich.text import Text
 
-    told = part(status, "inference")
+    search = part(status, "inference")
     lines = []
-    if told.get("explanation"):
-        lines.append(f"inferred, not registered: {told['explanation']}")
-    if told.get("other_explanations"):
-        lines.append(f"{count(told['other_explanations'])} less likely ones fit as well; the next epoch tells which")
-    if told.get("why"):
-        lines.append(f"{told['state']}: {told['why']}")
-    if told.get("state") == "searching" and "seeds_tried" not in told:
+    if search.get("explanation"):
+        lines.append(f"inferred, not registered: {search['explanation']}")
+    if search.get("other_explanations"):
+        lines.append(f"{count(search['other_explanations'])} less likely ones fit as well; the next epoch tells which")
+    if search.get("why"):
+        lines.append(f"{search['state']}: {search['why']}")
+    if search.get("state") == "searching" and "seeds_tried" not in search:
         lines.append("searching for an order that explains the reads")
-    if told.get("seeds_tried") == 0:
-        line = f"getting ready to try {count(told.get('seeds'))} seeds ({told.get('stage', NONE)}): "
+    if search.get("seeds_tried") == 0:
+        line = f"getting ready to try {count(search.get('seeds'))} seeds ({search.get('stage', NONE)}): "
         lines.append(f"{line}the first search of a mount takes up to half a minute before it begins")
-    elif "seeds_tried" in told:
-        line = f"searching for the seed ({told.get('stage', NONE)}): {count(told['seeds_tried'])} of "
-        line += f"{count(told.get('seeds'))} tried ({percent(told.get('share'))}), "
-        line += f"at most {duration(told.get('remaining_s'))} left, with {told.get('with', NONE)}"
+    elif "seeds_tried" in search:
+        line = f"searching for the seed ({search.get('stage', NONE)}): {count(search['seeds_tried'])} of "
+        line += f"{count(search.get('seeds'))} tried ({percent(search.get('share'))}), "
+        line += f"at most {duration(search.get('remaining_s'))} left, with {search.get('with', NONE)}"
         lines.append(line)
     return [Text(line) for line in lines]
 
@@ -183,8 +183,8 @@ def _strangers(status: dict[str, Any]) -> list[RenderableType]:
     """The readers beside the jobs: those that read last; and what was learned of reads that no job follows."""
     from rich.text import Text
 
-    told = parts_of(status, "strangers")[-_SHOWN_STRANGERS:]
-    lines = [f"beside the jobs: {stranger.get('words', NONE)}" for stranger in told]
+    latest = parts_of(status, "strangers")[-_SHOWN_STRANGERS:]
+    lines = [f"beside the jobs: {stranger.get('words', NONE)}" for stranger in latest]
     learned = part(status, "neighbours").get("words")
     return [Text(line) for line in [*lines, *([learned] if learned else [])]]
 

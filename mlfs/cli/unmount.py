@@ -267,15 +267,15 @@ def _control(mountpoint: str, op: str) -> bool:
 def _wait_for_users(entry: MountEntry, timeout_s: float, daemon: Record | None, drained: bool) -> bool:
     """Try to unmount until it succeeds, and say who uses the mount whenever that changes. False when time is up."""
     mountpoint = entry.mountpoint
-    deadline, told = time.monotonic() + timeout_s, ""
+    deadline, printed = time.monotonic() + timeout_s, ""
     looked = 0.0
     while time.monotonic() < deadline:
         if time.monotonic() - looked > 1.0 or not looked:
             looked = time.monotonic()
             now = _in_words(_holders(entry, daemon))
-            if now != told:
+            if now != printed:
                 _say(f"{mountpoint} is in use by {now}; waiting")
-                told = now
+                printed = now
             if drained:
                 _control(mountpoint, "drain")  # still at it
         time.sleep(min(_RETRY_S, max(0.0, deadline - time.monotonic())))

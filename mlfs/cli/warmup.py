@@ -77,17 +77,17 @@ def run(args: argparse.Namespace) -> int:
         command["epochs"] = epochs_of(args.epochs)
     run_number = client.send(mountpoint, command).get("run")
     try:
-        told = _watch(mountpoint, run_number)
+        warming = _watch(mountpoint, run_number)
     except (KeyboardInterrupt, EndedBySignal) as error:
         client.send(mountpoint, {"op": "warmup", "end": run_number})
-        told = part(client.read_status(mountpoint), "warming")
-        print("\n".join(map(printable, summary(mountpoint, told))))
+        warming = part(client.read_status(mountpoint), "warming")
+        print("\n".join(map(printable, summary(mountpoint, warming))))
         print("mlfs: interrupted; run it again to go on", file=sys.stderr)
         if isinstance(error, EndedBySignal):
             raise
         return ExitCode.INTERRUPTED
-    print("\n".join(map(printable, summary(mountpoint, told))))
-    return ExitCode.FAILURE if part(told, "failed").get("samples") else ExitCode.OK
+    print("\n".join(map(printable, summary(mountpoint, warming))))
+    return ExitCode.FAILURE if part(warming, "failed").get("samples") else ExitCode.OK
 
 
 def inside(mountpoint: str, path: str) -> str:
@@ -123,37 +123,37 @@ def _watch(mountpoint: str, run_number: object) -> dict[str, Any]:
     seen: list[tuple[float, int]] = []
     with Progress() as progress:
         while True:
-            told = part(client.read_status(mountpoint), "warming")
-            if told.get("run") != run_number:
+            warming = part(client.read_status(mountpoint), "warming")
+            if warming.get("run") != run_number:
                 raise MlfsError("another warm-up has taken the place of this one", "wait for it, or run this one again")
-            if told.get("state") != "running":
-                return told
-            seen.append((time.monotonic(), part(told, "fetched").get("bytes", 0)))
+            if warming.get("state") != "running":
+                return warming
+            seen.append((time.monotonic(), part(warming, "fetched").get("bytes", 0)))
             while len(seen) > 2 and seen[-1][0] - seen[0][0] > _RATE_OVER_S:
                 del seen[0]
-            progress.update({"phase": so_far(told, seen)})
+            progress.update({"phase": so_far(warming, seen)})
             time.sleep(_LOOK_EVERY_S)
 
 
-def so_far(told: dict[str, Any], seen: Sequence[tuple[float, int]]) -> str:
+def so_far(warming: dict[str, Any], seen: Sequence[tuple[float, int]]) -> str:
     """How far a warm-up is: its share, its rate and the time that is left.
 
     Args:
         seen: at which times how many bytes had been fetched, ascending.
     """
-    whole = part(told, "whole").get("bytes", 0)
-    done = sum(part(told, name).get("bytes", 0) for name in _COUNTED)
+    whole = part(warming, "whole").get("bytes", 0)
+    done = sum(part(warming, name).get("bytes", 0) for name in _COUNTED)
     (first_s, first), (last_s, last) = seen[0], seen[-1]
     rate = (last - first) / (last_s - first_s) if last_s > first_s else 0.0
     left = f"{duration((whole - done) / rate)} left" if rate > 0 else "time left not known yet"
     return f"{percent(done / whole if whole else 1.0)} of {size(whole)}, {rate / 1e6:,.1f} MB/s, {left}"
 
 
-def summary(mountpoint: str, told: dict[str, Any]) -> list[str]:
+def summary(mountpoint: str, warming: dict[str, Any]) -> list[str]:
     """How much is in the caches, and how much is not and why."""
 
     def amount(*names: str) -> str:
-        samples, sizes = (sum(part(told, name).get(key, 0) for name in names) for key in ("samples", "bytes"))
+        samples, sizes = (sum(part(warming, name).get(key, 0) for name in names) for key in ("samples", "bytes"))
         return f"{count(samples)} samples ({size(sizes)})"
 
     brought = f"{amount('there')} were there, {amount('fetched')} were read from the source"
@@ -163,5 +163,5 @@ def summary(mountpoint: str, told: dict[str, Any]) -> list[str]:
         "not_kept": "are not for the caches of this node: too large, or the jobs' plan keeps the room for others",
         "failed": "could not be read or written: the mount's log says why",
     }
-    lines += [f"  {amount(name)} {why}" for name, why in reasons.items() if part(told, name).get("samples")]
+    lines += [f"  {amount(name)} {why}" for name, why in reasons.items() if part(warming, name).get("samples")]
     return lines

@@ -69,10 +69,10 @@ class Machine:
     def free_bytes(self, directory: str) -> int | None:
         """Bytes that this user can still write to a directory's file system."""
         try:
-            told = os.statvfs(directory)
+            room = os.statvfs(directory)
         except OSError:
             return None
-        return told.f_bavail * told.f_frsize
+        return room.f_bavail * room.f_frsize
 
     def is_writable(self, directory: str) -> bool:
         """Whether this user can make files in a directory."""

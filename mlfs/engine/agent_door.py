@@ -56,7 +56,7 @@ def _whole(said: dict[str, Any], name: str, lowest: int, highest: int) -> int:
 
 def refusal(why: str, hint: str = "") -> bytes:
     """The answer to an agent that is not let in."""
-    return link.pack_json(link.Kind.HELLO, {"refused": why} | ({"hint": hint} if hint else {}))
+    return link.pack_json(link.PacketKind.HELLO, {"refused": why} | ({"hint": hint} if hint else {}))
 
 
 def listen(path: str) -> socket.socket:

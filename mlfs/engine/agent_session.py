@@ -57,7 +57,7 @@ class AgentSession:
     def tell(self, value: Mapping[str, Any], to: int | None = None) -> None:
         """Say something to the server of a node, None: of all others. It comes after what was said before, and
         surely."""
-        self._words.append(link.pack_json(link.Kind.TELL, {"to": to, "value": value}))
+        self._words.append(link.pack_json(link.PacketKind.TELL, {"to": to, "value": value}))
         self._waiting.set()
 
     # -- what becomes of the nodes
@@ -139,9 +139,9 @@ class AgentSession:
                 packet = link.unpack(data)
                 if self.desk.hears():
                     speaks()
-                if packet.kind is link.Kind.ENDED:
+                if packet.kind is link.PacketKind.ENDED:
                     self.desk.ended(packet.records.tolist())
-                elif packet.kind is link.Kind.FREE:
+                elif packet.kind is link.PacketKind.FREE:
                     for offset, size_bytes in packet.records.tolist():
                         self.landing.release(offset, size_bytes)
                 else:

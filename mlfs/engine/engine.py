@@ -72,7 +72,7 @@ log = logging.getLogger("mlfs.engine")
 FIND_CHUNK = 4096
 
 
-class DataSet(NamedTuple):
+class MountedData(NamedTuple):
     """The data set that is served.
 
     Attributes:
@@ -88,7 +88,7 @@ class DataSet(NamedTuple):
     seen: npt.NDArray[np.uint8] | None = None
 
 
-class Machine(NamedTuple):
+class MountMachine(NamedTuple):
     """The machine's threads, its time, and who its processes are.
 
     Attributes:
@@ -120,7 +120,7 @@ class Engine:
     """
 
     def __init__(
-        self, data: DataSet, machine: Machine, limits: MountLimits, observers: Observers, cluster: Cluster
+        self, data: MountedData, machine: MountMachine, limits: MountLimits, observers: Observers, cluster: Cluster
     ) -> None:
         samples, places = data.samples, data.places
         runner, clock = machine.runner, machine.clock

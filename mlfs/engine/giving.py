@@ -78,7 +78,7 @@ class Giving:
         """A peer wants a sample."""
         self.wanted += 1
         if not 0 <= sample < len(self._samples) or self._samples.version_of(sample) != version:
-            session.send(link.pack(link.Kind.READY, [(token, Ready.MISSING, 0, 0)])[0])
+            session.send(link.pack(link.PacketKind.READY, [(token, Ready.MISSING, 0, 0)])[0])
             return
         self._step(Waits(WaitingPeer(self, session, token, sample, version)))
 
@@ -109,5 +109,5 @@ class Giving:
     def over(self, peer: WaitingPeer, how: Ready, offset: int = 0) -> None:
         """On the loop: tell the agent, and be done with the sample."""
         row = peer.token, how, offset, peer.version.size_bytes
-        peer.session.send(link.pack(link.Kind.READY, [row])[0])
+        peer.session.send(link.pack(link.PacketKind.READY, [row])[0])
         self._step(Released(peer.sample))

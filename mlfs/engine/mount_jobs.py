@@ -200,20 +200,20 @@ class MountJobs:
         self._planner.plan_again()
 
     def _epoch_left(self, command: c.EpochLeft) -> None:
-        told = command.job.statistics()
-        self._log_counted_anew(told)
-        shares, pfs_bytes = told.shares.get(command.epoch, {}), told.pfs_bytes_by_epoch.get(command.epoch, 0)
-        self._logged.setdefault(told.name, {})[command.epoch] = shares
-        log.info("job %s: %s", told.name, epoch_line(command.epoch, shares, pfs_bytes))
+        figures = command.job.statistics()
+        self._log_counted_anew(figures)
+        shares, pfs_bytes = figures.shares.get(command.epoch, {}), figures.pfs_bytes_by_epoch.get(command.epoch, 0)
+        self._logged.setdefault(figures.name, {})[command.epoch] = shares
+        log.info("job %s: %s", figures.name, epoch_line(command.epoch, shares, pfs_bytes))
 
-    def _log_counted_anew(self, told: JobStatistics) -> None:
+    def _log_counted_anew(self, figures: JobStatistics) -> None:
         """Opens of epochs that ended before may have come late or been counted anew: the log says so, too."""
-        logged = self._logged.get(told.name, {})
+        logged = self._logged.get(figures.name, {})
         for epoch, before in logged.items():
-            now = told.shares.get(epoch, before)  # an epoch long ago is not counted any more
+            now = figures.shares.get(epoch, before)  # an epoch long ago is not counted any more
             if now != before:
                 logged[epoch] = now
-                log.info("job %s: epoch %d counted anew: %s", told.name, epoch, agreement_in_words(now))
+                log.info("job %s: epoch %d counted anew: %s", figures.name, epoch, agreement_in_words(now))
 
     def _another_leads(self, command: c.AnotherLeads) -> None:
         """Put the explanation in force that fits the job's reads better than the one by which it is followed."""

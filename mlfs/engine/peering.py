@@ -219,7 +219,7 @@ class Peering:
 
     def _check(self, session: AgentSession, nodes: Sequence[int]) -> None:
         wanted = [(node,) for node in nodes if node not in session.lost and 0 <= node < session.nodes]
-        for packet in link.pack(link.Kind.CHECK, [row for row in wanted if row[0] != session.node]):
+        for packet in link.pack(link.PacketKind.CHECK, [row for row in wanted if row[0] != session.node]):
             session.send(packet)
 
     async def _begin(self, connection: trio.socket.SocketType, hello: Hello) -> AgentSession:
@@ -238,7 +238,7 @@ class Peering:
         try:
             link.send_with_fds(
                 plain,
-                link.pack_json(link.Kind.HELLO, answer),
+                link.pack_json(link.PacketKind.HELLO, answer),
                 [session.landing.fd, catalogue_fd, *memory, *ssds, *lmdbs],
             )
         finally:
@@ -309,21 +309,21 @@ class Peering:
             gone.set()
 
     def _heed(self, session: AgentSession, packet: link.Packet, nursery: trio.Nursery) -> None:
-        if packet.kind is link.Kind.WANTED:
+        if packet.kind is link.PacketKind.WANTED:
             self._plan.adopt()  # whoever asks by a new plan knows that all have it
             for token, sample, size_bytes, mtime_ns, ctime_ns in packet.records.tolist():
                 self._giving.ask(session, token, sample, Version(size_bytes, mtime_ns, ctime_ns))
-        elif packet.kind is link.Kind.LOST:
+        elif packet.kind is link.PacketKind.LOST:
             self._lose(session, packet.records["node"].tolist())
-        elif packet.kind is link.Kind.BACK:
+        elif packet.kind is link.PacketKind.BACK:
             for node in packet.records["node"].tolist():
                 session.back(node)
                 self._plan.back(node)
                 log.warning("node %d answers again", node)
                 self._usable([node])
-        elif packet.kind is link.Kind.COUNTS:
+        elif packet.kind is link.PacketKind.COUNTS:
             session.take_counts(packet.value)
-        elif packet.kind is link.Kind.TOLD:
+        elif packet.kind is link.PacketKind.TOLD:
             self._told(session, packet.value["node"], packet.value["value"])
         if not session.joining and len(session.about) == session.nodes:
             session.begin_to_join()
@@ -389,7 +389,7 @@ class Peering:
             await self._shared.begin(members, session.tell, session.patience_s)
         if peers or session.nodes == 1:
             session.have_joined()
-        session.send(link.pack(link.Kind.JOINED, [(len(peers),)])[0])
+        session.send(link.pack(link.PacketKind.JOINED, [(len(peers),)])[0])
         log.info("joined %d other nodes", len(peers))
 
     def _enter(self, session: AgentSession, peers: Sequence[int]) -> None:

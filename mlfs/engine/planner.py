@@ -96,7 +96,7 @@ def gather(spec: JobSpec, streams: JobStreams) -> Reads:
     return gathering.gathered()
 
 
-class Trial:
+class RuleTrial:
     """Both rules, as they were tried last: each epoch begins with a new plan, and mostly of the same jobs as before."""
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ def plan_for_all(
     capacities: Sequence[int],
     to_come: Sequence[Reads] = (),
     rests: bool = False,
-    trial: Trial | None = None,
+    trial: RuleTrial | None = None,
 ) -> Plan | None:
     """The samples that a node without peers keeps for all its jobs; None where no sample is read more often than
     another.
@@ -149,7 +149,7 @@ def plan_for_all(
     plan = plan_alone(sizes, reads, capacities)
     if not to_come or len(sizes) > MOST_EVICTING or any(capacities[1:]) or plan.about["samples"] == len(read):
         return plan
-    trial = trial if trial is not None else Trial()
+    trial = trial if trial is not None else RuleTrial()
     shares = trial.missed(to_come, sizes, capacities[0], plan.classes != NOWHERE, reads > 0)
     if not shares.evicting_wins:
         return plan
@@ -220,7 +220,7 @@ class Planner:
         self._waiting: dict[str, _ToCount] = {}  # jobs whose reads are not all counted
         self._counted: dict[str, Counted] = {}
         self._even: dict[str, JobRun] = {}  # jobs that need no counting: each sample of theirs once an epoch
-        self._trial = Trial()
+        self._trial = RuleTrial()
         self._gathered: dict[str, tuple[JobRun, Reads]] = {}  # of those: kept, as each epoch begins with a new plan
         self._kept_at: dict[str, NodeNumbers] = {}  # of jobs whose order mlfs serves: on whose keeping it rests
         self._share: OwnShare | None = None  # of the samples of a cluster

@@ -334,13 +334,13 @@ class Runner:
     def start(self, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts, then: Then[T]) -> Call:
         """On the loop: have a thread of `pool` run `call`. `then` hears of its end there, behind the next request."""
 
-        def told(job: Call) -> None:
+        def at_its_end(job: Call) -> None:
             try:
                 then(job.result, job.error)
             except Exception:  # a bug: it costs what was started, never the mount
                 log.exception("the end of a call could not be dealt with")
 
-        return self._submit(pool, call, args, told)
+        return self._submit(pool, call, args, at_its_end)
 
     def unhurried(self) -> None:
         """From a worker, in a call that was started: its result may wait until the loop wakes up anyway."""

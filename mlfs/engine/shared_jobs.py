@@ -109,11 +109,11 @@ class SharedJobs:
         await self._plan.begin(members, tell, patience_s)
         if self._plan.members is None:
             return  # the agent is gone already
-        told = self._registrations.names()
-        for name in told:  # before this node had joined
+        known = self._registrations.names()
+        for name in known:  # before this node had joined
             self._follow(name)
         for job in list(self._jobs.jobs.values()):
-            if not job.inferred and job.name not in told:
+            if not job.inferred and job.name not in known:
                 self._share(job.spec)
                 nodes = job.spec.nodes
                 if nodes is not None and {node.node for node in nodes} != {*members.nodes}:

@@ -135,8 +135,8 @@ class SharedOrders:
 def _fields(spec: JobSpec) -> Fields:
     """An order as it is told: from its first epoch on, for all ranks."""
     fields: dict[str, Any] = json.loads(spec.to_json())
-    told = {name: value for name, value in fields.items() if name not in ("ranks", "start_epoch", "start_step")}
-    return {"name": spec.name, "world_size": spec.world_size, **told}
+    shared = {name: value for name, value in fields.items() if name not in ("ranks", "start_epoch", "start_step")}
+    return {"name": spec.name, "world_size": spec.world_size, **shared}
 
 
 def _key(fields: Fields) -> str:

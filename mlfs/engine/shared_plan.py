@@ -62,7 +62,7 @@ class SharedPlan:
         jobs: MountJobs,
     ) -> None:
         self._planner = planner
-        self._sharing = Sharing(sizes, runner)
+        self._sharing = ReadCounts(sizes, runner)
         self._runner = runner
         self._clock = clock
         self._step = step
@@ -229,9 +229,9 @@ class SharedPlan:
                 self._gather(cluster, of)
             case p.Unpack():
                 self._unpack(cluster, command)
-            case p.Count(of):
+            case p.CountReaders(of):
                 self._make(cluster, of, partial(self._count, cluster, command))
-            case p.Share(of):
+            case p.FindOwners(of):
                 self._make(cluster, of, partial(self._share, cluster, command))
             case p.GiveUp():
                 self._making.cancel()
@@ -241,7 +241,7 @@ class SharedPlan:
                 cluster.hold(of, self._got_since(of, share.plan))
             case p.Owns():
                 self._owns(command)
-            case p.Warn(text):
+            case p.Notice(text):
                 log.warning(text)
 
     def _got_since(self, of: p.PlanId, plan: Plan) -> npt.NDArray[np.int64]:
@@ -260,13 +260,13 @@ class SharedPlan:
         held = self._holds()
         self._held = of, held
 
-        def then(told: list[str] | None, error: BaseException | None) -> None:
+        def then(text: list[str] | None, error: BaseException | None) -> None:
             if cluster is self._cluster:
-                if error is not None or told is None:
+                if error is not None or text is None:
                     log.error("what lies here is not told", exc_info=error)
                     cluster.failed(of)
                 else:
-                    cluster.gathered(of, told)
+                    cluster.gathered(of, text)
                 self._go_on()
 
         self._runner.start("plan", pieces, np.packbits(held).tobytes(), then=then)
@@ -304,11 +304,11 @@ class SharedPlan:
 
         trio.lowlevel.spawn_system_task(make)
 
-    async def _count(self, cluster: p.ClusterPlan, command: p.Count) -> None:
+    async def _count(self, cluster: p.ClusterPlan, command: p.CountReaders) -> None:
         await self._sharing.count(command.members, command.jobs)
         cluster.counted(command.of)
 
-    async def _share(self, cluster: p.ClusterPlan, command: p.Share) -> None:
+    async def _share(self, cluster: p.ClusterPlan, command: p.FindOwners) -> None:
         of, members, holdings = command
         holder = await self._runner.run("plan", holdings.holders, members.away)
         shares, by_what = await self._sharing.share(members, holder)
@@ -343,7 +343,7 @@ def node_of_rank(spec: JobSpec, members: Members) -> dict[int, int]:
     return node_of | {rank: node for rank, node in named.items() if node in members.nodes}
 
 
-class Sharing:
+class ReadCounts:
     """The counts of all jobs that are planned with, and the shares that are made of them."""
 
     def __init__(self, sizes: memoryview, runner: Runner) -> None:

@@ -77,8 +77,8 @@ class TfDataOrder:
     def __init__(self, spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> None:
         self._spec = spec
         self._n_samples = n_samples
-        told = spec.global_seed is None or "seed" in spec.model_fields_set
-        own = spec.op_seed if spec.op_seed is not None else spec.seed if told else None
+        is_given = spec.global_seed is None or "seed" in spec.model_fields_set
+        own = spec.op_seed if spec.op_seed is not None else spec.seed if is_given else None
         self._seeds = op_seeds(own, spec.global_seed)
         self._reshuffles = spec.reshuffle_each_iteration is not False
         self._listed = lru_cache(maxsize=EPOCHS_KEPT)(self._list)

@@ -163,21 +163,21 @@ class Agent:
 
     def packet(self, packet: link.Packet, now_s: float) -> None:
         """The server says something."""
-        if packet.kind is link.Kind.FETCH:
+        if packet.kind is link.PacketKind.FETCH:
             self._fetch(packet.records, now_s)
-        elif packet.kind is link.Kind.READY:
+        elif packet.kind is link.PacketKind.READY:
             for token, how, offset, size_bytes in packet.records.tolist():
                 self._ready(token, Ready(how), offset, size_bytes, now_s)
-        elif packet.kind is link.Kind.TELL:
+        elif packet.kind is link.PacketKind.TELL:
             to, value = packet.value["to"], packet.value["value"]
             for node in {*(range(self._transport.nodes) if to is None else (int(to),))} - {self._transport.node}:
                 if node in self._liveness.lost and node not in self._liveness.left:
                     self._keep_for(node, value)
                 elif node not in self._liveness.left:
                     self._tell(node, value)
-        elif packet.kind is link.Kind.CHECK:
+        elif packet.kind is link.PacketKind.CHECK:
             for node in packet.records["node"].tolist():
-                self._say(node, messages.Kind.PING, now_s)
+                self._say(node, messages.MessageKind.PING, now_s)
                 self._liveness.asked(node, now_s)
         self._flush(now_s)
 
@@ -212,7 +212,7 @@ class Agent:
                 ask.landed = 0
             asked[node].append((of, sample, size_bytes, mtime_ns, ctime_ns))
         for node, rows in asked.items():
-            self._send(node, messages.Kind.ASK, rows, now_s)
+            self._send(node, messages.MessageKind.ASK, rows, now_s)
             self._liveness.asked(node, now_s)
 
     def _free_number(self) -> int:
@@ -220,9 +220,9 @@ class Agent:
             pass
         return number
 
-    def _send(self, node: int, kind: messages.Kind, rows: list[Any], now_s: float) -> None:
+    def _send(self, node: int, kind: messages.MessageKind, rows: list[Any], now_s: float) -> None:
         step = messages.most_records(kind)
-        dtype = messages.ASK if kind is messages.Kind.ASK else messages.GIVE
+        dtype = messages.ASK if kind is messages.MessageKind.ASK else messages.GIVE
         for start in range(0, len(rows), step):
             self._transport.send(node, messages.pack(kind, np.array(rows[start : start + step], dtype)))
         self._liveness.said(node, now_s)
@@ -233,7 +233,7 @@ class Agent:
         if how is Ready.LIES:
             # Copied, so that the landing memory does not fill with what dead peers never take.
             data = bytes(self._landing[offset : offset + size_bytes])
-            for packet in link.pack(link.Kind.FREE, [(offset, size_bytes)]):
+            for packet in link.pack(link.PacketKind.FREE, [(offset, size_bytes)]):
                 self._to_server(packet)
         if owed is None:
             return
@@ -301,22 +301,22 @@ class Agent:
             message = self._unpackers[event.node].unpack(event.data)
         except BadMessage as error:
             value = {"bad": str(error)}
-            self._to_server(link.pack_json(link.Kind.TOLD, {"node": event.node, "value": value}))
+            self._to_server(link.pack_json(link.PacketKind.TOLD, {"node": event.node, "value": value}))
             return
         if message is None:
             return
-        if message.kind is messages.Kind.ASK:
+        if message.kind is messages.MessageKind.ASK:
             self._asked(event.node, message.records)
-        elif message.kind is messages.Kind.GIVE:
+        elif message.kind is messages.MessageKind.GIVE:
             self._gave(event.node, message.records)
-        elif message.kind is messages.Kind.NEWS:
-            self._to_server(link.pack_json(link.Kind.TOLD, {"node": event.node, "value": message.news}))
-        elif message.kind is messages.Kind.PING:
-            self._say(event.node, messages.Kind.ALIVE, now_s)
-        elif message.kind is messages.Kind.DONE:
+        elif message.kind is messages.MessageKind.NEWS:
+            self._to_server(link.pack_json(link.PacketKind.TOLD, {"node": event.node, "value": message.news}))
+        elif message.kind is messages.MessageKind.PING:
+            self._say(event.node, messages.MessageKind.ALIVE, now_s)
+        elif message.kind is messages.MessageKind.DONE:
             self._liveness.is_done(event.node)
-            self._say(event.node, messages.Kind.ALIVE, now_s)
-        elif message.kind is messages.Kind.LEAVE and self._liveness.leaves(event.node, now_s):
+            self._say(event.node, messages.MessageKind.ALIVE, now_s)
+        elif message.kind is messages.MessageKind.LEAVE and self._liveness.leaves(event.node, now_s):
             self._lose([event.node], now_s)
 
     def _asked(self, node: int, records: messages.Records | None) -> None:
@@ -419,8 +419,8 @@ class Agent:
                 for message in news.messages:
                     self._transport.send(node, message)
             if self._done:
-                self._say(node, messages.Kind.DONE, now_s)
-            for packet in link.pack(link.Kind.BACK, [(node,)]):
+                self._say(node, messages.MessageKind.DONE, now_s)
+            for packet in link.pack(link.PacketKind.BACK, [(node,)]):
                 self._to_server(packet)
 
     def beat(self, now_s: float) -> None:
@@ -431,17 +431,17 @@ class Agent:
         for node in self._liveness.to_be_told(
             {*self._asking, *self._found, *(owed.node for owed in self._owed.values())}, now_s
         ):
-            kind = messages.Kind.PING if node in self._liveness.lost else messages.Kind.ALIVE
+            kind = messages.MessageKind.PING if node in self._liveness.lost else messages.MessageKind.ALIVE
             self._say(node, kind, now_s)
         self._flush(now_s)
 
-    def _say(self, node: int, kind: messages.Kind, now_s: float) -> None:
+    def _say(self, node: int, kind: messages.MessageKind, now_s: float) -> None:
         self._transport.send(node, messages.pack(kind))
         self._liveness.said(node, now_s)
 
     def _lose(self, nodes: list[int], now_s: float) -> None:
         """Whoever waits for these peers goes on without them. Memory where something may still land stays reserved."""
-        for packet in link.pack(link.Kind.LOST, [(node,) for node in nodes]):
+        for packet in link.pack(link.PacketKind.LOST, [(node,) for node in nodes]):
             self._to_server(packet)
         for of, ask in list(self._asks.items()):
             if ask.node not in nodes or ask.ended:
@@ -463,7 +463,7 @@ class Agent:
         self._done = True
         for node in range(self._transport.nodes):
             if node != self._transport.node and node not in self._liveness.lost:
-                self._say(node, messages.Kind.DONE, now_s)
+                self._say(node, messages.MessageKind.DONE, now_s)
                 self._liveness.asked(node, now_s)  # one that has died is not waited for
 
     @property
@@ -474,7 +474,7 @@ class Agent:
     def leave(self, now_s: float) -> None:
         """Tell the peers that this node leaves."""
         for node in self._liveness.to_be_left(now_s):
-            self._transport.send(node, messages.pack(messages.Kind.LEAVE))
+            self._transport.send(node, messages.pack(messages.MessageKind.LEAVE))
 
     # -- what has collected
 
@@ -482,14 +482,14 @@ class Agent:
         if self._gives:
             gives, self._gives = self._gives, defaultdict(list)
             for node, rows in gives.items():
-                self._send(node, messages.Kind.GIVE, rows, now_s)
+                self._send(node, messages.MessageKind.GIVE, rows, now_s)
         if self._ends:
             ends, self._ends = self._ends, []
-            self._tell_server(link.Kind.ENDED, ends)
+            self._tell_server(link.PacketKind.ENDED, ends)
         if self._wanted:
             wanted, self._wanted = self._wanted, []
-            self._tell_server(link.Kind.WANTED, wanted)
+            self._tell_server(link.PacketKind.WANTED, wanted)
 
-    def _tell_server(self, kind: link.Kind, records: Sequence[tuple[int, ...]]) -> None:
+    def _tell_server(self, kind: link.PacketKind, records: Sequence[tuple[int, ...]]) -> None:
         for packet in link.pack(kind, records):
             self._to_server(packet)

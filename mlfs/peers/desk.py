@@ -89,7 +89,7 @@ class Desk:
                     self._by_want[want] = number
             records.append((number, want.node, want.sample, 0, *want.version, offset))
             asked.append((number, request))
-        for packet in link.pack(link.Kind.FETCH, records):
+        for packet in link.pack(link.PacketKind.FETCH, records):
             if not self._send(packet):
                 self.ended([(record[0], Ended.MISSING) for record in records])
         return asked

@@ -44,7 +44,7 @@ AGENT_NAME = b"mlfs-agent"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Line:
+class KeeperLine:
     """The agent's end of the pipes to its keeper.
 
     Attributes:
@@ -90,7 +90,7 @@ class Keeper:
         self._joined = self._leaving = self._stays = self._leaves = self._broke = False
         self._in_mpi = False
 
-    def run(self, serve: Callable[[Line], None]) -> int:
+    def run(self, serve: Callable[[KeeperLine], None]) -> int:
         """Run the agent, which does this, and COMMAND. Returns COMMAND's exit code. Raises: MlfsError."""
         self._hear_signals()
         self._fork(serve)
@@ -117,7 +117,7 @@ class Keeper:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # `nohup mlfs peers ...`
                 signal.signal(number, lambda *_: None)
 
-    def _fork(self, serve: Callable[[Line], None]) -> None:
+    def _fork(self, serve: Callable[[KeeperLine], None]) -> None:
         """Start the agent. It is a fork of this process, which has one thread and no MPI yet."""
         end, self._leave = os.pipe()
         self._said, said = os.pipe()
@@ -125,7 +125,7 @@ class Keeper:
         if self._agent == 0:
             os.close(self._leave)
             os.close(self._said)
-            _be_agent(serve, Line(end, said))
+            _be_agent(serve, KeeperLine(end, said))
         os.close(end)
         os.close(said)
 
@@ -273,7 +273,7 @@ def _as_command() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _be_agent(serve: Callable[[Line], None], line: Line) -> NoReturn:
+def _be_agent(serve: Callable[[KeeperLine], None], line: KeeperLine) -> NoReturn:
     """In the agent's process: signals are the keeper's, and nothing is left to the code that this was forked from."""
     code = 1
     try:

@@ -27,8 +27,8 @@ LARGEST_BYTES = 1 << 16
 MOST_FDS = 64
 
 
-class Kind(IntEnum):
-    """The kinds of packets."""
+class PacketKind(IntEnum):
+    """The first number of a packet: how the rest is read."""
 
     HELLO = 1
     """JSON, each side's first packet. The server's brings descriptors: landing memory, catalogue, RAM's files, SSDs."""
@@ -101,8 +101,8 @@ FREE = np.dtype([("offset", "<u8"), ("size_bytes", "<i8")])
 NODE = np.dtype([("node", "<u4")])
 PEERS = np.dtype([("peers", "<u4")])
 _RECORDS = {
-    Kind.FETCH: FETCH, Kind.ENDED: ENDED, Kind.WANTED: WANTED, Kind.READY: READY, Kind.FREE: FREE, Kind.LOST: NODE,
-    Kind.BACK: NODE, Kind.CHECK: NODE, Kind.JOINED: PEERS,
+    PacketKind.FETCH: FETCH, PacketKind.ENDED: ENDED, PacketKind.WANTED: WANTED, PacketKind.READY: READY, PacketKind.FREE: FREE, PacketKind.LOST: NODE,
+    PacketKind.BACK: NODE, PacketKind.CHECK: NODE, PacketKind.JOINED: PEERS,
 }  # fmt: skip
 # The same for packing: an array costs more than the few records of most packets.
 _LAYOUTS = {kind: layout_of(dtype) for kind, dtype in _RECORDS.items()}
@@ -111,7 +111,7 @@ _LAYOUTS = {kind: layout_of(dtype) for kind, dtype in _RECORDS.items()}
 class Packet(NamedTuple):
     """A packet: records, or the value of its JSON."""
 
-    kind: Kind
+    kind: PacketKind
     records: Records
     value: Any = None
 
@@ -120,7 +120,7 @@ class BadPacket(Exception):
     """A packet that the other side cannot have sent, were it of this version."""
 
 
-def pack(kind: Kind, records: Sequence[tuple[int, ...]]) -> list[bytes]:
+def pack(kind: PacketKind, records: Sequence[tuple[int, ...]]) -> list[bytes]:
     """Pack records into as many packets as that takes."""
     record = _LAYOUTS[kind]
     step = (LARGEST_BYTES - 1) // record.size
@@ -130,7 +130,7 @@ def pack(kind: Kind, records: Sequence[tuple[int, ...]]) -> list[bytes]:
     ]
 
 
-def pack_json(kind: Kind, value: Any) -> bytes:
+def pack_json(kind: PacketKind, value: Any) -> bytes:
     """A packet of a JSON value. Raises BadPacket for one that is too large."""
     packet = bytes([kind]) + json.dumps(value).encode()
     if len(packet) > LARGEST_BYTES:
@@ -141,8 +141,8 @@ def pack_json(kind: Kind, value: Any) -> bytes:
 def unpack(data: bytes) -> Packet:
     """The content of a packet. Raises BadPacket."""
     try:
-        kind = Kind(data[0])
-        if kind in (Kind.HELLO, Kind.TELL, Kind.TOLD, Kind.COUNTS):
+        kind = PacketKind(data[0])
+        if kind in (PacketKind.HELLO, PacketKind.TELL, PacketKind.TOLD, PacketKind.COUNTS):
             return Packet(kind, np.empty(0, NODE), json.loads(data[1:]))
         return Packet(kind, np.frombuffer(data[1:], _RECORDS[kind]))
     except (IndexError, ValueError) as error:

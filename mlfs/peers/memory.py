@@ -49,7 +49,7 @@ class _Port:
         self.gone = True
 
 
-class Network:
+class MemoryNetwork:
     """All nodes' ports.
 
     Args:
@@ -94,7 +94,7 @@ class Network:
 class MemoryTransport:
     """The transport of one node: see mlfs.peers.transport."""
 
-    def __init__(self, network: Network, node: int, port: _Port) -> None:
+    def __init__(self, network: MemoryNetwork, node: int, port: _Port) -> None:
         self._network = network
         self._node = node
         self._port = port

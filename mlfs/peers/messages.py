@@ -25,8 +25,8 @@ LARGEST_BYTES = 1 << 16
 _NEWS_BYTES = LARGEST_BYTES - _HEAD.size
 
 
-class Kind(IntEnum):
-    """The kinds of messages."""
+class MessageKind(IntEnum):
+    """The first number of a message: how the rest is read."""
 
     ASK = 1
     """Please give these samples."""
@@ -48,7 +48,7 @@ ASK = np.dtype([("number", "<u4"), ("sample", "<u4"), ("size_bytes", "<i8"), ("m
 """A request: its number at the asker, the sample, and the version that is wanted."""
 GIVE = np.dtype([("number", "<u4"), ("missing", "<u4"), ("checksum", "<u8")])
 """An answer: the bytes come, with this checksum (mlfs.places.checksum); or, missing, they do not."""
-_RECORDS = {Kind.ASK: ASK, Kind.GIVE: GIVE}
+_RECORDS = {MessageKind.ASK: ASK, MessageKind.GIVE: GIVE}
 
 
 class BadMessage(Exception):
@@ -58,17 +58,17 @@ class BadMessage(Exception):
 class Message(NamedTuple):
     """A message: records of an ASK or GIVE, or the JSON of a NEWS."""
 
-    kind: Kind
+    kind: MessageKind
     records: Records | None = None
     news: Any = None
 
 
-def most_records(kind: Kind) -> int:
+def most_records(kind: MessageKind) -> int:
     """How many records of a kind fit into one message."""
     return _NEWS_BYTES // _RECORDS[kind].itemsize
 
 
-def pack(kind: Kind, records: Records | None = None) -> bytes:
+def pack(kind: MessageKind, records: Records | None = None) -> bytes:
     """A message of records, or of none."""
     if records is None:
         return _HEAD.pack(PROTOCOL, kind, 0)
@@ -81,7 +81,7 @@ def pack_news(value: Any) -> list[bytes]:
     text = json.dumps(value).encode()
     pieces = [text[start : start + _NEWS_BYTES] for start in range(0, len(text), _NEWS_BYTES)]
     last = len(pieces) - 1
-    return [_HEAD.pack(PROTOCOL, Kind.NEWS, number == last) + piece for number, piece in enumerate(pieces)]
+    return [_HEAD.pack(PROTOCOL, MessageKind.NEWS, number == last) + piece for number, piece in enumerate(pieces)]
 
 
 class Unpacker:
@@ -98,11 +98,11 @@ class Unpacker:
         if protocol != PROTOCOL:
             raise BadMessage(f"it speaks version {protocol}, not {PROTOCOL}: run the same mlfs on all nodes")
         try:
-            kind = Kind(number)
+            kind = MessageKind(number)
         except ValueError:
             raise BadMessage(f"there is no kind {number} of message") from None
         body = memoryview(data)[_HEAD.size :]
-        if kind is Kind.NEWS:
+        if kind is MessageKind.NEWS:
             return self._piece(body, last=bool(count))
         dtype = _RECORDS.get(kind)
         if len(body) != (count * dtype.itemsize if dtype is not None else 0):
@@ -115,6 +115,6 @@ class Unpacker:
             return None
         text, self._news = bytes(self._news), bytearray()
         try:
-            return Message(Kind.NEWS, news=json.loads(text))
+            return Message(MessageKind.NEWS, news=json.loads(text))
         except ValueError as error:
             raise BadMessage(f"news that is no JSON: {error}") from None

@@ -2,7 +2,7 @@
 
 In: the socket of the mount's server, MPI, the keeper's line. Out: an `Agent` that hears of them. MPI has nothing that a
 process could sleep on, so it is looked at again and again: at once while something happens, and less and less often
-when nothing does (`Pace`).
+when nothing does (`LookPace`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from mlfs.errors import ExitCode, MlfsError
 from mlfs.peers import link, mpi
 from mlfs.peers.agent import Agent, AgentStatistics
-from mlfs.peers.keeper import Line, die_with_keeper
+from mlfs.peers.keeper import KeeperLine, die_with_keeper
 from mlfs.peers.liveness import LEAVE_PATIENCE_S, Liveness
 from mlfs.peers.shelf import Shelf
 from mlfs.peers.transport import Transport
@@ -43,7 +43,7 @@ LONGEST_NAP_AWAITED_S = 500e-6
 MOST_KEPT_PACKETS = 1024
 
 
-class Pace:
+class LookPace:
     """How long to sleep before the next look."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class AgentProcess:
         self._serve(end, lambda: self._peers is not None)
         return self._peers
 
-    def run(self, line: Line) -> None:
+    def run(self, line: KeeperLine) -> None:
         """Serve until the keeper says that this agent shall leave, until the server is gone, or until this node and all
         others are done."""
         while not self._server_gone:
@@ -132,7 +132,7 @@ class AgentProcess:
         """Serve until the descriptor can be read, the server is gone, or it is enough."""
         self._connection.setblocking(False)
         ears = [self._connection.fileno(), end]
-        pace, beat_s, ended = Pace(), 0.0, False
+        pace, beat_s, ended = LookPace(), 0.0, False
         while not (ended or self._server_gone or enough()):
             now_s = time.monotonic()
             busy = self._hear_server(now_s)
@@ -153,14 +153,14 @@ class AgentProcess:
         counts = self._agent.statistics()
         if counts != self._told:
             self._told = counts
-            self._to_server(link.pack_json(link.Kind.COUNTS, asdict(counts)))
+            self._to_server(link.pack_json(link.PacketKind.COUNTS, asdict(counts)))
 
     def _hear_server(self, now_s: float) -> bool:
         heard = False
         try:
             while data := self._connection.recv(link.LARGEST_BYTES):
                 packet = link.unpack(data)
-                if packet.kind is link.Kind.JOINED:
+                if packet.kind is link.PacketKind.JOINED:
                     self._peers = int(packet.records["peers"][0])
                 self._agent.packet(packet, now_s)
                 heard = True
@@ -183,7 +183,7 @@ class AgentProcess:
             self._unsent.popleft()
 
 
-def serve(path: str, mountpoint: str, patience_s: float, line: Line) -> None:
+def serve(path: str, mountpoint: str, patience_s: float, line: KeeperLine) -> None:
     """Be the agent of a mount, from the start of MPI to its end. Does not return where that is not orderly.
 
     The server is spoken to when MPI has started: it waits for the other nodes, which may be minutes late.
@@ -209,7 +209,7 @@ def _introduced(connection: socket.socket, hello: dict[str, Any]) -> tuple[dict[
     fds: list[int] = []
     data = b""
     try:
-        connection.send(link.pack_json(link.Kind.HELLO, hello))
+        connection.send(link.pack_json(link.PacketKind.HELLO, hello))
         data, fds = link.receive_with_fds(connection)
         about = link.unpack(data).value if data else {"refused": "it ended, or is of another version"}
     except (OSError, link.BadPacket) as error:

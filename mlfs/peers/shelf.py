@@ -17,7 +17,7 @@ from contextlib import suppress
 import lmdb
 
 from mlfs.places import cache_directory, record
-from mlfs.places.catalogue import Catalogue, Found, Kind
+from mlfs.places.catalogue import Catalogue, CopyKind, Found
 from mlfs.places.checksum import checksum
 from mlfs.places.secret import Secret
 from mlfs.tree.samples import Version
@@ -100,10 +100,10 @@ class Shelf:
         found = self._catalogue.find(sample)
         if found is None or found.version != version:
             return None
-        if found.kind is Kind.RAM:
+        if found.kind is CopyKind.RAM:
             data = self._in_memory(found)
             return None if data is None else (data, found.sum)
-        data = self._in_lmdb(found) if found.kind is Kind.LMDB else self._on_ssd(found)
+        data = self._in_lmdb(found) if found.kind is CopyKind.LMDB else self._on_ssd(found)
         return None if data is None else (data, checksum(data, sample, version))
 
     def _in_memory(self, found: Found) -> memoryview | None:

@@ -16,7 +16,7 @@ import lmdb
 from mlfs.errors import CacheError
 from mlfs.ours import private_directory
 from mlfs.places import cache_directory, lmdb_pages, record
-from mlfs.places.cache_directory import Kind, SourceDir
+from mlfs.places.cache_directory import CacheKind, SourceDir
 from mlfs.places.secret import Secret, of_this_user
 
 _BLOCK_BYTES = 512  # the unit of st_blocks
@@ -28,7 +28,7 @@ class Store:
     """One store of one source, as it lies on disk. `samples` is -1 when an LMDB file cannot be read."""
 
     source: SourceDir
-    kind: Kind
+    kind: CacheKind
     samples: int
     used_bytes: int
     newest_ns: int
@@ -50,7 +50,7 @@ def _count_ssd(source: SourceDir, dir_fd: int) -> Store | None:
         samples += 1
         used_bytes += -(-sample.size_bytes // 4096) * 4096
         newest_ns = max(newest_ns, sample.mtime_ns)
-    return Store(source, Kind.SSD, samples, used_bytes, newest_ns) if samples else None
+    return Store(source, CacheKind.SSD, samples, used_bytes, newest_ns) if samples else None
 
 
 def _count_lmdb(source: SourceDir, dir_fd: int) -> Store | None:
@@ -62,7 +62,7 @@ def _count_lmdb(source: SourceDir, dir_fd: int) -> Store | None:
             samples = lmdb_pages.read_meta(fd).main.entries
         except (lmdb_pages.BadEnvironment, OSError):
             samples = -1
-        return Store(source, Kind.LMDB, samples, stat.st_blocks * _BLOCK_BYTES, stat.st_mtime_ns)
+        return Store(source, CacheKind.LMDB, samples, stat.st_blocks * _BLOCK_BYTES, stat.st_mtime_ns)
 
 
 @contextmanager
@@ -105,7 +105,9 @@ def verify(store: Store, *, keep: bool) -> Iterator[str | None]:
     try:
         lock_fd = (cache_directory.lock_shared if read_only else cache_directory.lock)(dir_fd, source.path, kind)
         secret = of_this_user()
-        yield from _verify_ssd(dir_fd, keep, secret) if kind is Kind.SSD else _verify_lmdb(source, dir_fd, keep, secret)
+        yield from (
+            _verify_ssd(dir_fd, keep, secret) if kind is CacheKind.SSD else _verify_lmdb(source, dir_fd, keep, secret)
+        )
     finally:
         os.close(dir_fd)
         if lock_fd is not None:
@@ -183,7 +185,7 @@ def clear(source: SourceDir) -> None:
     try:
         dir_fd = source.open()
         try:
-            for kind in Kind:
+            for kind in CacheKind:
                 locks.append(cache_directory.lock(dir_fd, source.path, kind))
             cache_directory.remove_samples(dir_fd)
             _remove_lmdb(source)
@@ -191,7 +193,7 @@ def clear(source: SourceDir) -> None:
             for name in (
                 cache_directory.SOURCE_FILE,
                 cache_directory.SOURCE_FILE + ".t",
-                *(f"{kind}.lock" for kind in Kind),
+                *(f"{kind}.lock" for kind in CacheKind),
             ):
                 with suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=dir_fd)

@@ -34,7 +34,7 @@ _TEMP_NAME = re.compile(r"[0-9a-f]{32}\.t")
 _REFUSED = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
-class Kind(StrEnum):
+class CacheKind(StrEnum):
     """The two stores that keep copies on disk; the values are part of file names."""
 
     SSD = "ssd"
@@ -98,7 +98,7 @@ class Claim:
             self._lock_fd = None
 
 
-def claim(directory: str, source_id: bytes | str, kind: Kind) -> Claim:
+def claim(directory: str, source_id: bytes | str, kind: CacheKind) -> Claim:
     """Make the directory of a source usable by this process alone, for one kind of store.
 
     A directory that cannot be written but holds this source's directory is claimed read-only.
@@ -153,7 +153,7 @@ def unusable(directory: str, error: OSError) -> CacheError:
     return CacheError(f"cannot use the cache directory {directory}: {error.strerror}", hint)
 
 
-def lock(dir_fd: int, source_path: str, kind: Kind) -> int:
+def lock(dir_fd: int, source_path: str, kind: CacheKind) -> int:
     """Lock one store of a source against all other processes, and leave this process's id in the lock file.
 
     Returns the descriptor that holds the lock. Raises CacheError when another process holds it, OSError when the lock
@@ -176,7 +176,7 @@ def lock(dir_fd: int, source_path: str, kind: Kind) -> int:
         os.close(fd)
 
 
-def lock_shared(dir_fd: int, source_path: str, kind: Kind) -> int | None:
+def lock_shared(dir_fd: int, source_path: str, kind: CacheKind) -> int | None:
     """Lock a store that this process can only read, against processes that can write it; None without a lock file.
 
     Raises CacheError when another process holds it.

@@ -27,7 +27,7 @@ RECORD = np.dtype(
 _LAYOUT = struct.Struct("@QQQqqqQ")  # the same
 
 
-class Kind(IntEnum):
+class CopyKind(IntEnum):
     """In what the bytes lie."""
 
     NOWHERE = 0
@@ -39,13 +39,13 @@ class Kind(IntEnum):
     """`where`: the two halves of the digest that is the copy's key."""
 
 
-_KINDS = tuple(Kind)
+_KINDS = tuple(CopyKind)
 
 
 class Found(NamedTuple):
     """The content of a record."""
 
-    kind: Kind
+    kind: CopyKind
     where: tuple[int, int]
     version: Version
     sum: int = 0
@@ -67,7 +67,7 @@ class Catalogue:
 
     def put(self, sample: int, found: Found) -> None:
         """A copy can be got there now."""
-        self._kind[sample] = Kind.NOWHERE
+        self._kind[sample] = CopyKind.NOWHERE
         self._where[sample] = found.where
         self._size_bytes[sample], self._mtime_ns[sample], self._ctime_ns[sample] = found.version
         self._sum[sample] = found.sum
@@ -75,7 +75,7 @@ class Catalogue:
 
     def drop(self, sample: int) -> None:
         """No copy is to be had."""
-        self._kind[sample] = Kind.NOWHERE
+        self._kind[sample] = CopyKind.NOWHERE
 
     def find(self, sample: int) -> Found | None:
         """The place at which the sample seems to lie."""

@@ -61,7 +61,7 @@ class LmdbTier(OnDisk):
         max_sample_bytes: larger samples are refused, for a file of its own serves a large sample better.
     """
 
-    kind = cache_directory.Kind.LMDB
+    kind = cache_directory.CacheKind.LMDB
 
     def __init__(
         self,

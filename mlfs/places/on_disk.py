@@ -32,7 +32,7 @@ class OnDisk:
     Raises CacheError when the directory cannot be used, or another mount uses it for this source.
     """
 
-    kind: cache_directory.Kind
+    kind: cache_directory.CacheKind
     _ledger: Ledger
 
     def __init__(

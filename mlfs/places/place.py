@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, overload, runtime_checkable
 
 from mlfs.places import cache_directory
-from mlfs.places.catalogue import Kind
+from mlfs.places.catalogue import CopyKind
 from mlfs.places.on_disk import OnDisk
 from mlfs.places.posix import UNSIZED, PosixSource
 from mlfs.places.ram import RamTier
@@ -279,10 +279,10 @@ class TierPlace:
         key = self._samples.key(copy.sample)
         if self.kind in (PlaceKind.SSD, PlaceKind.LMDB):
             first, second = struct.unpack("<QQ", cache_directory.key_digest(key))
-            kind = Kind.SSD if self.kind is PlaceKind.SSD else Kind.LMDB
+            kind = CopyKind.SSD if self.kind is PlaceKind.SSD else CopyKind.LMDB
             self._showcase.kept(copy.sample, kind, (first, second), copy.version, copy.data)
         elif isinstance(self.tier, RamTier) and (where := self.tier.where(key, copy.version)) is not None:
-            self._showcase.kept(copy.sample, Kind.RAM, where, copy.version, copy.data)
+            self._showcase.kept(copy.sample, CopyKind.RAM, where, copy.version, copy.data)
 
     def contains(self, sample: int) -> bool:
         return self.tier.contains(self._samples.key(sample))

@@ -10,7 +10,7 @@ import threading
 from typing import Final
 
 from mlfs.places import catalogue
-from mlfs.places.catalogue import Catalogue, Found, Kind
+from mlfs.places.catalogue import Catalogue, CopyKind, Found
 from mlfs.places.checksum import checksum
 from mlfs.tree.samples import Version
 
@@ -45,12 +45,12 @@ class Showcase:
         return self._catalogue is not None
 
     def kept(
-        self, sample: int, kind: Kind, where: Where, version: Version, data: bytes | bytearray | memoryview
+        self, sample: int, kind: CopyKind, where: Where, version: Version, data: bytes | bytearray | memoryview
     ) -> None:
         """A place keeps this copy, whose version is that of the source since the mount."""
         shown = self._catalogue
         if shown is not None:
-            sum_ = checksum(data, sample, version) if kind is Kind.RAM else 0
+            sum_ = checksum(data, sample, version) if kind is CopyKind.RAM else 0
             shown.put(sample, Found(kind, where, version, sum_))
 
     def lost(self, sample: int) -> None:
@@ -63,4 +63,4 @@ class Showcase:
         commit."""
         shown = self._catalogue
         found = shown.find(sample) if shown is not None else None
-        return found is not None and found.version == version and found.kind is not Kind.LMDB
+        return found is not None and found.version == version and found.kind is not CopyKind.LMDB

@@ -41,7 +41,7 @@ class SsdTier(OnDisk):
     which take about 1 MiB.
     """
 
-    kind = cache_directory.Kind.SSD
+    kind = cache_directory.CacheKind.SSD
 
     def __init__(
         self,

@@ -65,7 +65,7 @@ class Pace(NamedTuple):
     batches: int
 
 
-class Evidence(NamedTuple):
+class CircuitEvidence(NamedTuple):
     """The figures of one judgement.
 
     Attributes:
@@ -140,7 +140,7 @@ def in_common(tier: Mapping[int, Pace], source: Mapping[int, Pace]) -> tuple[flo
     return total / tier_s, total / source_s
 
 
-def source_wins(found: Evidence, factor: float) -> bool:
+def source_wins(found: CircuitEvidence, factor: float) -> bool:
     """Whether the source would be the fastest of the cases even at 1/factor of its bandwidth.
 
     All lanes of a route work on one queue, so what a sample costs there is its bytes over what they give together.
@@ -155,7 +155,7 @@ def source_wins(found: Evidence, factor: float) -> bool:
     return int(route) == 0
 
 
-def judge(use: Use, found: Evidence | None, now_s: float) -> Use:
+def judge(use: Use, found: CircuitEvidence | None, now_s: float) -> Use:
     """How the tier is used after one more judgement; `found` is None when nothing can be compared."""
     if use.passed_over:
         return _judge_probe(use, found, now_s) if use.probing_since_s is not None else use
@@ -170,7 +170,7 @@ def judge(use: Use, found: Evidence | None, now_s: float) -> Use:
     return Use(passed_over=True, since_s=now_s, probe_after_s=after, next_probe_s=now_s + after)
 
 
-def _judge_probe(use: Use, found: Evidence | None, now_s: float) -> Use:
+def _judge_probe(use: Use, found: CircuitEvidence | None, now_s: float) -> Use:
     assert use.probing_since_s is not None
     if found is not None and found.batches >= FEWEST_BATCHES:
         longer = min(MOST_PROBE_S, 2 * use.probe_after_s)

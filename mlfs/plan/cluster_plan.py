@@ -6,8 +6,8 @@ say, and what the driver has computed. Out: commands, which `ClusterPlan.take` g
 
 The lowest node that answers plans for all; when it is lost the next one does. A plan is made when a job comes or goes,
 or when a node is lost for good or back. It has a number, higher than any that its planner has heard of, and goes
-through the stages of `Stage`. The planner says to all at which stage it is, also again and again: what is said late or
-twice changes nothing. The others do what the stage asks of them:
+through the stages of `PlanStage`. The planner says to all at which stage it is, also again and again: what is said late
+or twice changes nothing. The others do what the stage asks of them:
 
     GATHERING   they tell the planner what they hold: that stays where it is, and is not read again
     MADE        they fetch the plan from the planner in pieces, and say when they have it and all that it is made for
@@ -48,7 +48,7 @@ SAYS_AGAIN_LOOKS = 3
 Samples = npt.NDArray[np.int64]
 
 
-class Stage(IntEnum):
+class PlanStage(IntEnum):
     """How far a plan is."""
 
     COUNTING = 0
@@ -88,7 +88,7 @@ class Round(NamedTuple):
     """
 
     id: PlanId
-    stage: Stage
+    stage: PlanStage
     target: Target
     views: int
     owners: PlanId
@@ -107,7 +107,7 @@ def round_of(value: Any) -> Round:
     """The state of a plan that a planner has said. Raises ValueError or TypeError for what none can have said."""
     id_, stage, away, jobs, views, owners, shared, late = value
     target = Target(_numbers(away), {str(name): str(key) for name, key in dict(jobs).items()})
-    return Round(_id_of(id_), Stage(stage), target, int(views), _id_of(owners), str(shared), _numbers(late))
+    return Round(_id_of(id_), PlanStage(stage), target, int(views), _id_of(owners), str(shared), _numbers(late))
 
 
 def _id_of(value: Any) -> PlanId:
@@ -135,7 +135,7 @@ class Gather(NamedTuple):
     of: PlanId
 
 
-class Count(NamedTuple):
+class CountReaders(NamedTuple):
     """Count which node reads what of these jobs; then say `counted`."""
 
     of: PlanId
@@ -143,7 +143,7 @@ class Count(NamedTuple):
     jobs: Mapping[str, Any]
 
 
-class Share(NamedTuple):
+class FindOwners(NamedTuple):
     """Find owners for what was counted, by what nodes hold; then say `shared`."""
 
     of: PlanId
@@ -178,13 +178,13 @@ class Owns(NamedTuple):
     samples: Samples
 
 
-class Warn(NamedTuple):
+class Notice(NamedTuple):
     """A line for the log."""
 
     text: str
 
 
-Command = Tell | Gather | Count | Share | GiveUp | Unpack | Adopt | Owns | Warn
+Command = Tell | Gather | CountReaders | FindOwners | GiveUp | Unpack | Adopt | Owns | Notice
 
 
 # -- what a node knows
@@ -382,7 +382,7 @@ class ClusterPlan:
         if not self.plans and (waiting or self.begun is None):
             silent = {node for node in self._others if now_s - self._heard_s[node] >= PATIENCE_S}
             if self.planner in silent:
-                self._commands.append(Warn(f"node {self.planner} says nothing: others plan without it"))
+                self._commands.append(Notice(f"node {self.planner} says nothing: others plan without it"))
                 self._mute |= silent
         fetched = self._fetched
         if fetched.looked:
@@ -434,7 +434,7 @@ class ClusterPlan:
     def _begin_to_make(self, target: Target) -> None:
         begun, own = self.begun, self.members.own
         id_ = PlanId(max(self._floor, self._ids[0].number) + 1, own)
-        said = Round(id_, Stage.COUNTING, target, 0, self.adopted)
+        said = Round(id_, PlanStage.COUNTING, target, 0, self.adopted)
         if begun is not None:
             anew = self._outdone or begun.target.away != target.away
             said = said._replace(views=max(begun.views, self._views) + anew, shared=begun.shared)
@@ -445,29 +445,29 @@ class ClusterPlan:
         if self._outdone or not same_owners or self.adopted != self._pieces[0]:
             making.busy = True
             self._enter(making, said)
-            self._commands.append(Count(id_, replace(self.members, away=target.away), jobs))
+            self._commands.append(CountReaders(id_, replace(self.members, away=target.away), jobs))
         else:
             self._enter(making, said)
-            self._enter(making, said._replace(stage=Stage.MADE))
+            self._enter(making, said._replace(stage=PlanStage.MADE))
             self._go_on()
 
     def _there(self, making: _Making) -> Collection[int]:
         """The nodes that have done what the stage asks of them."""
-        return making.holdings.known if making.said.stage is Stage.GATHERING else making.have
+        return making.holdings.known if making.said.stage is PlanStage.GATHERING else making.have
 
     def _next_stage(self, making: _Making) -> None:
         """All are there, or none is waited for any more."""
-        if making.said.stage is Stage.GATHERING:
+        if making.said.stage is PlanStage.GATHERING:
             making.busy = True
             members = replace(self.members, away=making.said.target.away)
-            self._commands.append(Share(making.said.id, members, making.holdings))
-        elif making.said.stage is Stage.MADE:
+            self._commands.append(FindOwners(making.said.id, members, making.holdings))
+        elif making.said.stage is PlanStage.MADE:
             late = self._missing(making.have)
             before = {} if self.begun is None else self.begun.target.jobs
             if any(wanted.job is None and before.get(name) != wanted.key for name, wanted in self._wanted.items()):
                 late.add(self.members.own)
             self._making = None
-            self._enter(making, making.said._replace(stage=Stage.BEGUN, late=tuple(sorted(late))))
+            self._enter(making, making.said._replace(stage=PlanStage.BEGUN, late=tuple(sorted(late))))
 
     def _enter(self, making: _Making, said: Round) -> None:
         """A plan of this node's comes to another stage: all hear of it, and this node, too."""
@@ -478,7 +478,7 @@ class ClusterPlan:
     def counted(self, of: PlanId) -> None:
         """Note that it is counted who reads what: nodes are asked next what they hold."""
         if (making := self._made_here(of)) is not None:
-            self._enter(making, making.said._replace(stage=Stage.GATHERING))
+            self._enter(making, making.said._replace(stage=PlanStage.GATHERING))
 
     def gathered(self, of: PlanId, pieces: Sequence[str]) -> None:
         """The pieces by which the planner is told what is held here."""
@@ -506,7 +506,7 @@ class ClusterPlan:
 
     def _as_made(self, making: _Making, said: Round) -> None:
         making.busy = False
-        self._enter(making, said._replace(stage=Stage.MADE))
+        self._enter(making, said._replace(stage=PlanStage.MADE))
         self._go_on()
 
     def _made_here(self, of: PlanId) -> _Making | None:
@@ -586,21 +586,21 @@ class ClusterPlan:
             self._fetched = _Fetched(said.owners)
         if said != self.newest:
             self.newest, self._moved_s = said, self._now_s
-        if said.stage is Stage.GATHERING and self._gathered != said.id:
+        if said.stage is PlanStage.GATHERING and self._gathered != said.id:
             self._gathered = said.id
             self._commands.append(Gather(said.id))
-        elif said.stage is Stage.MADE:
+        elif said.stage is PlanStage.MADE:
             if not self._fetched.parts:
                 self._ask()
             self._say_have()
-        elif said.stage is Stage.BEGUN:
+        elif said.stage is PlanStage.BEGUN:
             self._ask()
             self._begin_by_newest()
 
     def _ask(self) -> None:
         """Ask the planner for the next piece of its plan, if there is one to be had."""
         newest, fetched = self.newest, self._fetched
-        if self.plans or newest is None or newest.stage < Stage.MADE or fetched.whole:
+        if self.plans or newest is None or newest.stage < PlanStage.MADE or fetched.whole:
             return
         if newest.owners != self.adopted:
             fetched.looked = False
@@ -629,7 +629,7 @@ class ClusterPlan:
     def _say_have(self) -> None:
         """Say that this node has the newest plan, and has prepared the jobs that begin with it."""
         newest = self.newest
-        if self.plans or newest is None or newest.stage < Stage.MADE or self._has == newest.id:
+        if self.plans or newest is None or newest.stage < PlanStage.MADE or self._has == newest.id:
             return
         if newest.owners != self.adopted and self._fetched.share is None:
             return
@@ -642,7 +642,7 @@ class ClusterPlan:
     def _begin_by_newest(self) -> None:
         """Go by the newest plan, if it has begun and is here."""
         newest = self.newest
-        if newest is None or newest.stage is not Stage.BEGUN or newest == self.begun:
+        if newest is None or newest.stage is not PlanStage.BEGUN or newest == self.begun:
             return
         if newest.owners != self.adopted and self._fetched.share is None:
             return  # when it has come
@@ -651,7 +651,7 @@ class ClusterPlan:
         if before is not None and before.target.away != newest.target.away:
             away = newest.target.away
             said = f"without nodes {', '.join(map(str, away))}" if away else "with all nodes"
-            self._commands.append(Warn(f"who owns what is planned anew, {said}"))
+            self._commands.append(Notice(f"who owns what is planned anew, {said}"))
         self.adopt()
         self._go_on()
 

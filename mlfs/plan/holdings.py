@@ -89,8 +89,8 @@ class Holdings:
         return holder
 
     def _flags(self, node: int) -> Flags:
-        told = self._told[node]
+        parts = self._told[node]
         try:
-            return flags_of([told[at] for at in range(len(told))], self._samples)
+            return flags_of([parts[at] for at in range(len(parts))], self._samples)
         except ValueError:
             return np.zeros(self._samples, dtype=np.bool_)

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from mlfs.plan.model import Floats
-from mlfs.plan.rank_load import FEWEST_BATCHES, BatchTimes, Limit, RankLoad
+from mlfs.plan.rank_load import FEWEST_BATCHES, BatchTimes, RankLoad, StepLimit
 
 # A loader that is idle for less than this share of its time is the limit of its rank's steps: the times of batches
 # scatter by about as much.
@@ -65,7 +65,7 @@ def told_apart(ranks: Sequence[RankLoad]) -> list[RankLoad]:
     ]  # fmt: skip
 
 
-def limits_of(ranks: Sequence[RankLoad], load_s: Floats) -> list[Limit]:
+def limits_of(ranks: Sequence[RankLoad], load_s: Floats) -> list[StepLimit]:
     """The limit of each rank's steps.
 
     A loader that is idle waits until the training loop takes a batch. The training loop waits for other ranks if the
@@ -89,7 +89,7 @@ def limits_of(ranks: Sequence[RankLoad], load_s: Floats) -> list[Limit]:
     ]
 
 
-def limit_of(rank: RankLoad, others_load: bool, is_slowest: bool) -> Limit:
+def limit_of(rank: RankLoad, others_load: bool, is_slowest: bool) -> StepLimit:
     """The limit of one rank's steps.
 
     Args:
@@ -97,10 +97,10 @@ def limit_of(rank: RankLoad, others_load: bool, is_slowest: bool) -> Limit:
         is_slowest: whether it is the slowest one in a fair share of the steps.
     """
     if rank.batches < FEWEST_BATCHES or not rank.whole_s or not rank.knows_idling:
-        return Limit.UNKNOWN
+        return StepLimit.UNKNOWN
     idles = rank.surely_idles and rank.idle_s >= IDLE_SHARE * rank.whole_s
     if idles and not (others_load and is_slowest):
-        return Limit.OTHER_RANKS if others_load else Limit.TRAINING
+        return StepLimit.OTHER_RANKS if others_load else StepLimit.TRAINING
     if rank.reader_trains and rank.waiting_s + rank.preprocess_s < IDLE_SHARE * rank.whole_s:
-        return Limit.TRAINING
-    return Limit.READS if rank.waiting_s > rank.work_s else Limit.PREPROCESSING
+        return StepLimit.TRAINING
+    return StepLimit.READS if rank.waiting_s > rank.work_s else StepLimit.PREPROCESSING

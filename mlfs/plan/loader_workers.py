@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlfs.plan.model import Curve, Floats
-from mlfs.plan.rank_load import Limit, RankLoad
+from mlfs.plan.rank_load import RankLoad, StepLimit
 from mlfs.plan.threads import TOLERANCE, PiecewiseLinear, Threads, assign, in_proportion, preprocessing_threads
 
 # A model of two lines needs so many measurements (mlfs.plan.threads).
@@ -59,7 +59,7 @@ class Loader:
     @classmethod
     def of(cls, load: RankLoad, train_s: float | None = None) -> Loader:
         """As a mount has measured it. Args: train_s: how long a training step takes, where somebody knows it."""
-        workers, told_s = load.workers, load.step_s if load.limit is Limit.TRAINING else None
+        workers, told_s = load.workers, load.step_s if load.limit is StepLimit.TRAINING else None
         if load.reader_trains:
             workers, told_s = 0, load.handing_s
         return cls(
@@ -69,7 +69,7 @@ class Loader:
             load.waiting_s,
             load.step_s,
             told_s if train_s is None else train_s,
-            load.limit is Limit.READS,
+            load.limit is StepLimit.READS,
         )
 
 
@@ -103,7 +103,7 @@ class Advice:
         return self.gain > 1 + LITTLE
 
 
-class Speeds:
+class LoaderSpeeds:
     """How many seconds some number of workers take together for the work that one worker does in a second now.
 
     Between the numbers of workers that were seen, the times that were seen are joined by lines; where there are enough
@@ -181,7 +181,7 @@ def advise(loaders: Sequence[Loader], processors: int, pace: Mapping[int, float]
     if not free:
         return Advice(as_they_are, now_s, now_s, None)
     now = sum(max(1, loader.workers) for loader in loaders)
-    speeds = Speeds(of_this_script(pace, now), now, processors)
+    speeds = LoaderSpeeds(of_this_script(pace, now), now, processors)
     most = max(speeds.most, len(free))
     work = np.array([loader.work_s for loader in free])
     waiting_s, workers = np.array([(loader.waiting_s, max(1, loader.workers)) for loader in free]).T
@@ -221,7 +221,7 @@ class _Node:
     work: Floats
     waiting_s: Floats
     workers: Floats
-    speeds: Speeds
+    speeds: LoaderSpeeds
 
     def loading(self, counts: Threads) -> Floats:
         """How long each rank loads a batch with so many workers.

@@ -27,7 +27,7 @@ LEAST_ROOM_BYTES = 16 * MIB
 MARGIN = 16
 
 
-class Shares(NamedTuple):
+class BudgetShares(NamedTuple):
     """Bytes for each part; `room_bytes` is what there is for all of them."""
 
     ram_bytes: int
@@ -41,9 +41,11 @@ class Shares(NamedTuple):
         return self.ram_bytes + self.window_bytes + self.buffer_bytes <= self.room_bytes
 
 
-def divide(limit_bytes: int, used_bytes: int, ram_bytes: int | None = None, window_bytes: int | None = None) -> Shares:
+def divide(
+    limit_bytes: int, used_bytes: int, ram_bytes: int | None = None, window_bytes: int | None = None
+) -> BudgetShares:
     """Divide what a limit leaves. `ram_bytes` and `window_bytes` where the user asked for so much, whether it fits or
-    not: see `Shares.fits`."""
+    not: see `BudgetShares.fits`."""
     room = max(0, limit_bytes - used_bytes - OWN_BYTES)
     usable = room - room // MARGIN
     buffers = max(LEAST_BUFFER_BYTES, min(MOST_BUFFER_BYTES, usable // 8))
@@ -55,4 +57,4 @@ def divide(limit_bytes: int, used_bytes: int, ram_bytes: int | None = None, wind
         window_bytes = max(MIB, min(wanted, beside_ram // 2 if ram_bytes is None else beside_ram))
     if ram_bytes is None:
         ram_bytes = max(0, min(limit_bytes // 2, left - window_bytes))
-    return Shares(ram_bytes, window_bytes, buffers, room)
+    return BudgetShares(ram_bytes, window_bytes, buffers, room)

@@ -35,7 +35,7 @@ class BatchTimes(NamedTuple):
     after_s: float
 
 
-class Limit(StrEnum):
+class StepLimit(StrEnum):
     """The thing that a rank's steps wait for, seen from its loader."""
 
     UNKNOWN = "not known yet"
@@ -74,7 +74,7 @@ class RankLoad:
     step_s: float
     next_s: float
     doubt_s: float = field(default=0.0, metadata={"key": None})
-    limit: Limit = Limit.UNKNOWN
+    limit: StepLimit = StepLimit.UNKNOWN
     knows_idling: bool = field(default=True, metadata={"key": None})
     surely_idles: bool = field(default=True, metadata={"key": None})
     reader_trains: bool = False

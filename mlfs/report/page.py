@@ -145,13 +145,13 @@ def _field(key: str, value: object) -> str:
 
 def _epochs(status: dict[str, Any]) -> Iterator[str]:
     """Reads by route, epoch by epoch."""
-    told = [epoch for epoch in parts_of(status, "epochs") if part(epoch, "reads")]
-    if not told:
+    epochs = [epoch for epoch in parts_of(status, "epochs") if part(epoch, "reads")]
+    if not epochs:
         return
-    routes = [route for route in pictures.ROUTE_NAMES if any(route in epoch["reads"] for epoch in told)]
-    by_route = {route: [epoch["reads"].get(route, {}).get("reads", 0) for epoch in told] for route in routes}
+    routes = [route for route in pictures.ROUTE_NAMES if any(route in epoch["reads"] for epoch in epochs)]
+    by_route = {route: [epoch["reads"].get(route, {}).get("reads", 0) for epoch in epochs] for route in routes}
     yield "<h2>Where reads were answered</h2>"
-    yield _picture("Of each epoch, the latest last", pictures.reads(range(len(told)), by_route))
+    yield _picture("Of each epoch, the latest last", pictures.reads(range(len(epochs)), by_route))
 
 
 def _bandwidths(status: dict[str, Any]) -> Iterator[str]:

@@ -109,7 +109,7 @@ class _Comparison:
                 self._keep(ids_of(before), ids_of(now))
                 return
         known = dict(zip(names_before, before, strict=True))
-        children, told, both = [], [], []
+        children, names, both = [], [], []
         for name, entry in zip(names_now, now, strict=True):
             at = known.get(name, ABSENT)
             if at >= 0 and self._same_kind(at, entry):
@@ -117,11 +117,11 @@ class _Comparison:
                 both.append((at, entry))
             else:
                 at = self._comes(directory, name, entry)
-                told.append(name)
+                names.append(name)
             children.append(at)
         for name, entry in known.items():
             self._goes(directory, name, entry)
-        self._told[directory] = [*told, *(known.keys() - set(told))]
+        self._told[directory] = [*names, *(known.keys() - set(names))]
         self._children[directory] = np.array(children, dtype=np.uint32).data
         if both:
             pairs = np.array(both, dtype=np.int64)

@@ -33,7 +33,7 @@ from mlfs.peers import link, mpi  # noqa: E402
 from mlfs.peers.agent import Agent  # noqa: E402
 from mlfs.peers.liveness import Liveness  # noqa: E402
 from mlfs.peers.shelf import Shelf  # noqa: E402
-from mlfs.places.catalogue import Catalogue, Kind  # noqa: E402
+from mlfs.places.catalogue import Catalogue, CopyKind  # noqa: E402
 from mlfs.places.ram import RamTier  # noqa: E402
 from mlfs.places.showcase import Showcase  # noqa: E402
 from mlfs.tree.samples import Version  # noqa: E402
@@ -63,7 +63,7 @@ class Node:
             tier.put(b"%d" % sample, self.version, memoryview(data))
             where = tier.where(b"%d" % sample, self.version)
             assert where is not None
-            showcase.kept(sample, Kind.RAM, where, self.version, data)
+            showcase.kept(sample, CopyKind.RAM, where, self.version, data)
         shelf, liveness = Shelf(catalogue, tier.memory_fds), Liveness(2, self.transport.node, 10.0)
         self.agent = Agent(self.transport, shelf, memoryview(self.landing), self.packets.append, liveness)
 
@@ -91,7 +91,7 @@ def agents(samples: int, size_bytes: int) -> None:
         while not node.agent.poll(time.monotonic()):
             os.sched_yield()
         cpu = time.process_time()
-        while not any(packet[0] == link.Kind.LOST for packet in node.turn()):
+        while not any(packet[0] == link.PacketKind.LOST for packet in node.turn()):
             pass
         report(samples, 0.0, time.process_time() - cpu)
     node.transport.close(orderly=False, code=0)
@@ -110,7 +110,7 @@ def _ask_for_all(node: Node, order: list[int]) -> None:
             ]
             lies.update((row[0], row[-1]) for row in rows)
             asked += len(batch)
-            for packet in link.pack(link.Kind.FETCH, rows):
+            for packet in link.pack(link.PacketKind.FETCH, rows):
                 node.agent.packet(link.unpack(packet), time.monotonic())
         for packet in node.turn():
             for number, end in link.unpack(packet).records.tolist():

@@ -18,7 +18,7 @@ import trio
 import trio.testing
 
 from mountd import wire
-from mountd.handlers import Attributes, Handlers, Listed, Opened, Replies
+from mountd.handlers import Attributes, Handlers, Listed, OpenedHandle, Replies
 from mountd.inodes import FIRST_CHANGED, FIRST_VIRTUAL
 from mountd.misses import NEGATIVE_S
 from mountd.poll_wait import PollWait
@@ -106,10 +106,10 @@ class Scripted:
         worker.join()
         return True
 
-    async def open(self, inode: int, flags: int, pid: int, uid: int, gid: int) -> Opened:
+    async def open(self, inode: int, flags: int, pid: int, uid: int, gid: int) -> OpenedHandle:
         if inode == 8:
             raise OSError(errno.EIO, "the source failed")
-        return Opened(5, True)
+        return OpenedHandle(5, True)
 
     def release(self, handle: int) -> None:
         self.told.append(("release", handle))

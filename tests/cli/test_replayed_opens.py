@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from mlfs.cli.replay import Opened, epochs_of, read_record, write_orders
+from mlfs.cli.replay import RecordedOpen, epochs_of, read_record, write_orders
 from mlfs.errors import ConfigError
 
 PATHS = [b"class%d/%03d.jpg" % (i % 3, i) for i in range(200)]
 
 
-def recorded(*epochs: list[list[bytes]]) -> list[Opened]:
+def recorded(*epochs: list[list[bytes]]) -> list[RecordedOpen]:
     """Processes of an epoch read side by side, in turns; each epoch has processes of its own."""
     times, pids, opens = count(), count(10), []
     for processes in epochs:
@@ -27,7 +27,7 @@ def recorded(*epochs: list[list[bytes]]) -> list[Opened]:
                 if path is None:
                     numbered.remove((pid, paths))
                 else:
-                    opens.append(Opened(float(next(times)), pid, path))
+                    opens.append(RecordedOpen(float(next(times)), pid, path))
     return opens
 
 
@@ -42,20 +42,20 @@ def test_workers_side_by_side_are_streams_and_those_of_the_next_epoch_go_on_with
 
 def test_processes_one_after_the_other_are_one_stream() -> None:
     order = shuffled(1)
-    opens = recorded([order[:120]]) + [Opened(1000.0 + i, 99, path) for i, path in enumerate(order[120:])]
+    opens = recorded([order[:120]]) + [RecordedOpen(1000.0 + i, 99, path) for i, path in enumerate(order[120:])]
     assert epochs_of(opens) == [[order]]
 
 
 def test_one_process_reads_epoch_after_epoch() -> None:
     epochs = [shuffled(seed) for seed in range(3)]
-    opens = [Opened(float(i), 7, path) for i, path in enumerate(chain.from_iterable(epochs))]
+    opens = [RecordedOpen(float(i), 7, path) for i, path in enumerate(chain.from_iterable(epochs))]
     assert epochs_of(opens) == [[epoch] for epoch in epochs]
 
 
 def test_a_padded_sample_is_no_new_epoch_and_a_file_opened_twice_one_read() -> None:
     order = [*shuffled(1), *shuffled(1)[:5]]
-    opens = [Opened(i + part / 2, 7, path) for i, path in enumerate(order) for part in (0, 1)]
-    assert epochs_of([*opens, Opened(999.0, 8, PATHS[0])])[0][0] == [*order, PATHS[0]]
+    opens = [RecordedOpen(i + part / 2, 7, path) for i, path in enumerate(order) for part in (0, 1)]
+    assert epochs_of([*opens, RecordedOpen(999.0, 8, PATHS[0])])[0][0] == [*order, PATHS[0]]
 
 
 def test_a_last_epoch_that_was_cut_short_is_left_out_unless_there_is_no_other() -> None:
@@ -78,7 +78,7 @@ def test_opens_of_one_instant_stay_in_the_order_in_which_they_were_written(tmp_p
     lines = [json.dumps([1.5, 20 - epoch, 1, os.fsdecode(path)]) for epoch in (0, 1) for path in orders[epoch]]
     record.write_text("".join(line + "\n" for line in lines))
     assert epochs_of(read_record(str(record))) == [[order] for order in orders]
-    halves = [Opened(1.5, 20 - half, path) for half in (0, 1) for path in orders[0][half * 100 :][:100]]
+    halves = [RecordedOpen(1.5, 20 - half, path) for half in (0, 1) for path in orders[0][half * 100 :][:100]]
     assert epochs_of(halves) == [[orders[0]]]
 
 

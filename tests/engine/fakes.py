@@ -19,7 +19,7 @@ import trio
 import trio.testing
 
 from mlfs.engine.context import Cluster, MountLimits
-from mlfs.engine.engine import DataSet, Engine, Machine
+from mlfs.engine.engine import Engine, MountedData, MountMachine
 from mlfs.engine.looks import Looks
 from mlfs.engine.mount_jobs import Observers
 from mlfs.engine.opens import Opens, WaitingReader
@@ -341,8 +341,8 @@ async def running(
         tiers = [TierPlace(PlaceKind.RAM, RamTier(ram), samples)]
         tiers += [TierPlace(kind, tier, samples, largest) for kind, tier, largest in disks or []]
         places = Places(SourcePlace(source, samples), tiers)
-        machine = Machine(runner, trio.current_time, Shortages(), cpu_clock, kin, nameless)
-        data = DataSet(samples, source, places, pages)
+        machine = MountMachine(runner, trio.current_time, Shortages(), cpu_clock, kin, nameless)
+        data = MountedData(samples, source, places, pages)
         engine = Engine(
             data, machine, limits, Observers(explainer, listeners), Cluster(Showcase(), None, build_no_orders)
         )

@@ -13,7 +13,7 @@ from fakes import InlineRunner, simulate
 
 from mlfs.engine import planner
 from mlfs.engine.planner import MOST_EPOCHS, Planner, draws_again
-from mlfs.engine.shared_plan import Sharing
+from mlfs.engine.shared_plan import ReadCounts
 from mlfs.follow.job import JobRun
 from mlfs.job import parse_job
 from mlfs.job.ranks import ranks_in
@@ -342,7 +342,7 @@ def shared(members: Members, jobs: list[JobRun]) -> Shares:
     found: list[Shares] = []
 
     async def body() -> None:
-        sharing = Sharing(memoryview(SIZES), InlineRunner())  # type: ignore[arg-type]
+        sharing = ReadCounts(memoryview(SIZES), InlineRunner())  # type: ignore[arg-type]
         await sharing.count(members, {one.name: one for one in jobs})
         shares, by_what = await sharing.share(members, None)
         assert by_what == "by who reads"

@@ -17,7 +17,7 @@ from nodes_beside import NODES, ROOM, N, Node, Wires, run
 
 from mlfs.errors import JobError
 from mlfs.job import JobSpec, parse_job
-from mlfs.plan.cluster_plan import PATIENCE_S, Stage, round_of
+from mlfs.plan.cluster_plan import PATIENCE_S, PlanStage, round_of
 from mlfs.plan.placement import NOWHERE
 from mlfs.plan.scheduler import events as e
 
@@ -73,9 +73,9 @@ async def in_the_end(nodes: list[Node], wires: Wires) -> None:
 
 
 @pytest.mark.parametrize("kind", ["cut", "cut off", "stop", "kill"])
-@pytest.mark.parametrize("stage", Stage)
+@pytest.mark.parametrize("stage", PlanStage)
 @pytest.mark.parametrize("seed", range(4))
-def test_the_planner_is_lost_at_a_stage_of_its_plan(stage: Stage, kind: str, seed: int) -> None:
+def test_the_planner_is_lost_at_a_stage_of_its_plan(stage: PlanStage, kind: str, seed: int) -> None:
     draw = random.Random(f"{stage} {kind} {seed}")
 
     async def body(nodes: list[Node], wires: Wires) -> None:

@@ -10,7 +10,7 @@ import pytest
 from mlfs.engine.shared_jobs import LONGEST_PACKED_BYTES, LONGEST_PLAIN_BYTES, job_of_words, words_of_job
 from mlfs.errors import JobError
 from mlfs.job import parse_job
-from mlfs.peers.link import LARGEST_BYTES, Kind, pack_json
+from mlfs.peers.link import LARGEST_BYTES, PacketKind, pack_json
 
 
 def job_of(nodes: int) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def test_a_job_comes_as_it_was_said_and_fits_into_a_packet(nodes: int) -> None:
     fields = job_of(nodes)
     words = words_of_job(fields)
     assert ("packed_job" in words) == (len(json.dumps(fields)) > LONGEST_PLAIN_BYTES)
-    assert pack_json(Kind.TELL, words)
+    assert pack_json(PacketKind.TELL, words)
     assert job_of_words(json.loads(json.dumps(words))) == fields
     assert parse_job(fields | {"ranks": [0]}).nodes is not None
 
@@ -35,7 +35,7 @@ def test_a_job_comes_as_it_was_said_and_fits_into_a_packet(nodes: int) -> None:
 def test_a_job_that_no_packet_holds_is_refused_when_it_is_registered() -> None:
     with pytest.raises(JobError, match="too long to be told to other nodes"):
         words_of_job(job_of(8000))
-    assert len(pack_json(Kind.TELL, {"packed_job": "x" * LONGEST_PACKED_BYTES})) <= LARGEST_BYTES
+    assert len(pack_json(PacketKind.TELL, {"packed_job": "x" * LONGEST_PACKED_BYTES})) <= LARGEST_BYTES
 
 
 def test_what_is_no_job_is_refused() -> None:

@@ -21,7 +21,7 @@ from mlfs.lab.sim.clock import Sharing
 from mlfs.lab.sim.like import like
 from mlfs.lab.sim.run import Simulation
 from mlfs.orders.streams import build_streams
-from mlfs.plan.rank_load import FEWEST_BATCHES, Limit
+from mlfs.plan.rank_load import FEWEST_BATCHES, StepLimit
 from mountd.about import About
 from mountd.statistics import MountStatistics, ProcessStatistics
 from mountd.status import status
@@ -103,7 +103,7 @@ def test_a_rank_that_is_slow_makes_steps_uneven_as_the_simulator_does_not_expect
             assert load.imbalance.apart == pytest.approx(2 / 3, abs=0.1)
             assert load.imbalance.steps > 0.8
             assert load.straggler == 1
-            assert [of.limit for of in load.ranks] == [Limit.OTHER_RANKS, Limit.PREPROCESSING]
+            assert [of.limit for of in load.ranks] == [StepLimit.OTHER_RANKS, StepLimit.PREPROCESSING]
             job = like(told)
             scenario = job.scenario
             assert (scenario.cluster.nodes, scenario.cluster.gpus, scenario.job.batch) == (1, 2, 2 * BATCH)

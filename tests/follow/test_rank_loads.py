@@ -15,7 +15,7 @@ from support.held import held_bytes
 
 from mlfs.follow.job import JobRun
 from mlfs.plan.loader_load import KEPT_BATCHES, MOST_KEPT_BATCHES, JobLoad
-from mlfs.plan.rank_load import Limit
+from mlfs.plan.rank_load import StepLimit
 from mlfs.plan.scheduler import rank_loads
 from mlfs.plan.scheduler.rank_loads import RankLoads
 
@@ -93,7 +93,7 @@ def training(loads_s: list[float], step_s: float, steps: int = 40, jitter: float
     return load_of(loads)
 
 
-def limits(load: JobLoad) -> set[Limit]:
+def limits(load: JobLoad) -> set[StepLimit]:
     """What ranks wait for."""
     return {rank.limit for rank in load.ranks}
 
@@ -101,7 +101,7 @@ def limits(load: JobLoad) -> set[Limit]:
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_loader_that_training_waits_for_is_never_idle(workers: int) -> None:
     (rank,) = told(TimedLoader(BATCH, workers, 2, open_s=0.01, step_s=0.005, collate_s=0.004)).ranks
-    assert rank.limit is Limit.PREPROCESSING
+    assert rank.limit is StepLimit.PREPROCESSING
     assert rank.workers == workers
     assert rank.preprocess_s == pytest.approx(0.08, rel=0.1)
     assert rank.handing_s == pytest.approx(0.004, rel=0.5)
@@ -112,7 +112,7 @@ def test_a_loader_that_training_waits_for_is_never_idle(workers: int) -> None:
 
 def test_a_loader_that_waits_for_training_is_idle_for_the_rest_of_a_step() -> None:
     (rank,) = told(TimedLoader(BATCH, 2, 2, open_s=0.01, step_s=0.1, collate_s=0.004)).ranks
-    assert rank.limit is Limit.TRAINING
+    assert rank.limit is StepLimit.TRAINING
     assert rank.step_s == pytest.approx(0.1, rel=0.05)
     assert rank.idle_s == pytest.approx(0.2 - 0.084, rel=0.1)
 
@@ -126,7 +126,7 @@ def test_waiting_is_told_apart_from_preprocessing() -> None:
     (rank,) = load_of(loads).ranks
     assert rank.waiting_s == pytest.approx(4 * 0.8)
     assert rank.work_s + rank.idle_s == pytest.approx(4 * 0.2, rel=0.2)
-    assert rank.limit is Limit.READS
+    assert rank.limit is StepLimit.READS
 
 
 def test_what_reads_of_the_last_file_of_a_batch_wait_is_neither_preprocessing_nor_what_follows_it() -> None:
@@ -150,7 +150,7 @@ def test_without_the_beginning_of_an_epoch_nobody_knows_what_is_idling() -> None
     for place in range(2, 60):
         read(loads, 0, 7, place, 0, place * 0.01 + place // 2, 0.0, 10)
     (rank,) = load_of(loads).ranks
-    assert (rank.limit, rank.idle_s) == (Limit.UNKNOWN, 0.0)
+    assert (rank.limit, rank.idle_s) == (StepLimit.UNKNOWN, 0.0)
 
 
 def test_of_two_ranks_the_slower_one_is_the_straggler_and_steps_are_uneven() -> None:
@@ -161,7 +161,7 @@ def test_of_two_ranks_the_slower_one_is_the_straggler_and_steps_are_uneven() -> 
     assert load.imbalance.apart == pytest.approx(0.5, abs=0.07)
     assert load.imbalance.steps > 0.6
     assert load.steps > 10
-    assert [of.limit for of in load.ranks] == [Limit.OTHER_RANKS, Limit.PREPROCESSING]
+    assert [of.limit for of in load.ranks] == [StepLimit.OTHER_RANKS, StepLimit.PREPROCESSING]
 
 
 def test_a_job_that_reads_no_more_has_no_straggler() -> None:
@@ -170,7 +170,7 @@ def test_a_job_that_reads_no_more_has_no_straggler() -> None:
     for now_s, straggler in ((20.0, 0), (200.0, -1)):
         load = load_of(loads, now_s)
         assert (load.straggler, load.reads_now) == (straggler, straggler == 0)
-        assert load.ranks[0].limit is Limit.PREPROCESSING
+        assert load.ranks[0].limit is StepLimit.PREPROCESSING
 
 
 def test_a_job_of_long_steps_reads_on_between_them() -> None:
@@ -191,7 +191,7 @@ def test_one_pause_within_an_epoch_changes_nothing(workers: int) -> None:
     assert [of.limit for of in load.ranks] == [of.limit for of in without.ranks]
     for of, usual in zip(load.ranks, without.ranks, strict=True):
         assert of.step_s == pytest.approx(usual.step_s, rel=0.1)
-        assert of.limit in (Limit.OTHER_RANKS, Limit.PREPROCESSING)
+        assert of.limit in (StepLimit.OTHER_RANKS, StepLimit.PREPROCESSING)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -202,7 +202,7 @@ def test_steps_that_are_long_again_and_again_are_no_pauses(workers: int) -> None
     )
     (rank,) = told(loader).ranks
     assert rank.step_s == pytest.approx(0.1, rel=0.15)
-    assert rank.limit is Limit.TRAINING
+    assert rank.limit is StepLimit.TRAINING
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -220,8 +220,8 @@ def test_ranks_that_wait_for_one_another_by_turns_are_limited_by_their_loading(w
 
     load = told(*ranks(0.001), epochs=3)
     assert any(of.surely_idles and of.idle_s > 0.2 * of.whole_s for of in load.ranks)
-    assert limits(load) == {Limit.PREPROCESSING}
-    assert limits(told(*ranks(0.5), epochs=3)) == {Limit.TRAINING}
+    assert limits(load) == {StepLimit.PREPROCESSING}
+    assert limits(told(*ranks(0.5), epochs=3)) == {StepLimit.TRAINING}
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -235,13 +235,13 @@ def test_ranks_that_wait_for_one_another_by_turns_are_limited_by_their_loading(w
 def test_times_that_vary_are_not_taken_for_idling(workers: int, varied: dict[str, Any]) -> None:
     """Putting a batch together takes 0 to 100 ms, or a sample 20 ms on average by an exponential distribution."""
 
-    def drawn(step_s: float) -> list[Limit]:
+    def drawn(step_s: float) -> list[StepLimit]:
         loader = TimedLoader(BATCH, workers, 2, step_s=step_s, **varied)
         return [told(loader, epochs=2, seed=seed).ranks[0].limit for seed in range(20)]
 
     loads_s = (BATCH * varied["open_s"] + varied.get("collate_s", 0.0)) / workers
-    assert drawn(0.002).count(Limit.PREPROCESSING) >= 19
-    assert drawn(2 * loads_s).count(Limit.TRAINING) == 20
+    assert drawn(0.002).count(StepLimit.PREPROCESSING) >= 19
+    assert drawn(2 * loads_s).count(StepLimit.TRAINING) == 20
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -253,9 +253,9 @@ def test_a_loader_that_is_handed_one_batch_at_a_time_is_read_rightly(workers: in
         loader = TimedLoader(BATCH, workers, 1, 0.01, step_s, collate_s=0.02, collate_jitter=collate_jitter)
         return told(loader, epochs=4, known=Known(hands_ahead=False))
 
-    assert limits(one(0.001)) == {Limit.PREPROCESSING}
+    assert limits(one(0.001)) == {StepLimit.PREPROCESSING}
     (rank,) = one(0.3).ranks
-    assert rank.limit is Limit.TRAINING
+    assert rank.limit is StepLimit.TRAINING
     assert rank.handing_s == pytest.approx(0.02, abs=0.012)
 
 
@@ -303,18 +303,18 @@ def test_the_training_process_that_reads_by_itself_is_not_taken_to_hand_batches_
     assert load.straggler == -1
     assert load.imbalance.steps < 0.3
     for rank in load.ranks:
-        assert rank.limit is Limit.PREPROCESSING
+        assert rank.limit is StepLimit.PREPROCESSING
         assert rank.work_s == rank.load_s == pytest.approx(0.1, rel=0.1)
         assert rank.handing_s == pytest.approx(0.4, rel=0.05)
     assert load.pace == {2: pytest.approx(0.1 / 100 / BATCH, rel=0.1)}
-    assert limits(training([0.01], step_s=0.4)) == {Limit.TRAINING}
+    assert limits(training([0.01], step_s=0.4)) == {StepLimit.TRAINING}
 
 
 def test_of_two_training_processes_that_read_by_themselves_the_slower_one_is_the_straggler() -> None:
     load = training([0.1, 0.25], step_s=0.4)
     assert load.straggler == 1
     assert load.imbalance == (pytest.approx(0.6, abs=0.05), 1.0)
-    assert [of.limit for of in load.ranks] == [Limit.OTHER_RANKS, Limit.PREPROCESSING]
+    assert [of.limit for of in load.ranks] == [StepLimit.OTHER_RANKS, StepLimit.PREPROCESSING]
     assert load.ranks[0].idle_s == pytest.approx(0.15, abs=0.02)
     assert load.ranks[0].handing_s == pytest.approx(0.4, abs=0.02), "the time of training is that of the slower one"
 

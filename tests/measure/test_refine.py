@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mlfs.measure.refine import FARTHEST, Measured, best, refine
 from mlfs.plan import circuit_breaker
-from mlfs.plan.circuit_breaker import Evidence, Pace, Use, in_common, judge, source_wins
+from mlfs.plan.circuit_breaker import CircuitEvidence, Pace, Use, in_common, judge, source_wins
 
 rates = st.floats(1e3, 1e12)
 points = st.dictionaries(st.integers(1, 64), rates, max_size=6).map(lambda found: tuple(sorted(found.items())))
@@ -64,10 +64,10 @@ def test_one_number_of_lanes_that_is_far_off_does_not_carry_the_others_away() ->
 
 
 def evidence(tier: float = 1e6, source: float = 9e6, sample_s: float = 0.5, batches: int = 50, waited: float = 0.9):  # type: ignore[no-untyped-def]
-    return Evidence(tier, source, 1e5, sample_s, batches, waited)
+    return CircuitEvidence(tier, source, 1e5, sample_s, batches, waited)
 
 
-def judged(found: Evidence | None, times: int = 100) -> Use:
+def judged(found: CircuitEvidence | None, times: int = 100) -> Use:
     use = Use()
     for second in range(times):
         use = judge(use, found, float(second))
@@ -116,7 +116,7 @@ def test_probes_become_seldom_and_a_tier_that_is_slow_again_soon_is_probed_after
 @settings(deadline=None, max_examples=50)
 @given(st.floats(1, 1e12), st.floats(1, 1e12), st.floats(1, 1e9))
 def test_the_source_wins_by_the_factor(tier: float, source: float, size: float) -> None:
-    found = Evidence(tier, source, size, 1.0, 9, 1.0)
+    found = CircuitEvidence(tier, source, size, 1.0, 9, 1.0)
     for factor in (1.0, circuit_breaker.RETURN_FACTOR, circuit_breaker.PASS_OVER_FACTOR):
         if abs(source / tier / factor - 1) > 1e-6:
             assert source_wins(found, factor) == (source / factor > tier)

@@ -21,7 +21,7 @@ from mlfs.places.place import PlaceStatistics
 from mlfs.plan.imbalance import Imbalance
 from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.place_kind import PlaceKind
-from mlfs.plan.rank_load import Limit, RankLoad
+from mlfs.plan.rank_load import RankLoad, StepLimit
 from mlfs.plan.scheduler.fetching import PoolStatistics
 from mlfs.plan.scheduler.keeping import KeepingStatistics
 from mlfs.plan.scheduler.look_ahead import Ahead
@@ -80,7 +80,7 @@ def job(**changed: Any) -> JobStatistics:
     return replace(made, **changed)
 
 
-def load(limit: Limit = Limit.TRAINING, **changed: Any) -> JobLoad:
+def load(limit: StepLimit = StepLimit.TRAINING, **changed: Any) -> JobLoad:
     """Two ranks of two workers each: the second one preprocesses for longer."""
     usual = RankLoad(0, 2, 16, 1e6, 0.02, 0.1, 0.01, 0.3, 0.2, 0.065, limit=limit)
     ranks = (replace(usual, **changed), replace(usual, rank=1, preprocess_s=0.3, next_s=0.165, **changed))

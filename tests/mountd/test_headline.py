@@ -18,7 +18,7 @@ from mlfs.explain.statistics import (
 from mlfs.follow.agreement import Share
 from mlfs.follow.job_statistics import FindingsStatistics, JobState, JobStatistics, RankStatistics
 from mlfs.plan.epochs import EpochCost
-from mlfs.plan.rank_load import Limit
+from mlfs.plan.rank_load import StepLimit
 from mlfs.plan.scheduler.neighbours import NeighboursStatistics, Rule
 from mlfs.plan.scheduler.reading_times import EpochTime, ReadingTime
 from mlfs.plan.scheduler.routing import RoutingStatistics
@@ -220,7 +220,7 @@ def test_it_is_not_about_a_registration_in_whose_place_the_reads_are_explained()
 def test_a_loader_that_is_never_idle_is_told_of_where_reads_do_not_wait() -> None:
     told = engine(job(), reading={"train": waiting(0.001)})
     assert headline(mount(told)) == "training waited 0.1 % of the time; nothing to do"
-    told = replace(told, loads={"train": load(Limit.PREPROCESSING, idle_s=0.0)})
+    told = replace(told, loads={"train": load(StepLimit.PREPROCESSING, idle_s=0.0)})
     assert headline(mount(told)) == (
         "reads do not wait, but the loader does: each of the 2 workers of rank 1 works all the time, 310 ms for a"
         " batch; num_workers 1 for rank 0 (now 2) and 3 for rank 1 (now 2) would make steps up to 1.3 times as fast;"

@@ -20,7 +20,7 @@ from mlfs.explain.statistics import (
 )
 from mlfs.follow.agreement import Share
 from mlfs.follow.job_statistics import FindingsStatistics, JobState
-from mlfs.plan.circuit_breaker import Evidence
+from mlfs.plan.circuit_breaker import CircuitEvidence
 from mlfs.plan.epochs import EpochCost
 from mlfs.plan.scheduler.keeping import KeepingStatistics
 from mlfs.plan.scheduler.reading_times import ReadingTime
@@ -153,7 +153,7 @@ def test_a_machine_that_takes_pages_back_is_told_of() -> None:
 
 def test_a_tier_that_is_passed_over_is_named() -> None:
     at_rest = engine(job())
-    evidence = Evidence(1e6, 50e6, 1e5, 0.1, 9, 1.0)
+    evidence = CircuitEvidence(1e6, 50e6, 1e5, 0.1, 9, 1.0)
     scheduler = replace(
         at_rest.scheduler,
         routing=RoutingStatistics((False, False, True), (None, None, evidence)),

@@ -12,7 +12,7 @@ from mlfs.follow.job_statistics import JobState
 from mlfs.follow.loader import REGISTERED, UNKNOWN, Known, LoaderStatistics
 from mlfs.plan.imbalance import Imbalance
 from mlfs.plan.loader_load import JobLoad
-from mlfs.plan.rank_load import Limit, RankLoad
+from mlfs.plan.rank_load import RankLoad, StepLimit
 from mountd.status import load_status
 from mountd.worker_advice import preprocessing_words
 
@@ -32,7 +32,7 @@ def test_how_uneven_one_rank_is_or_ranks_of_no_common_step_are_is_not_known() ->
         assert told["ranks"]
 
 
-BUSY = replace(USUAL, idle_s=0.0, waiting_s=0.0, step_s=0.05, limit=Limit.PREPROCESSING)
+BUSY = replace(USUAL, idle_s=0.0, waiting_s=0.0, step_s=0.05, limit=StepLimit.PREPROCESSING)
 TOLD = replace(job().loader, num_workers=Known(0, REGISTERED))
 
 
@@ -70,9 +70,9 @@ def test_a_training_process_that_loads_by_itself_is_told_what_workers_beside_it_
 @pytest.mark.parametrize(
     "busy",
     [
-        replace(BUSY, limit=Limit.TRAINING),
-        replace(BUSY, limit=Limit.READS),
-        replace(BUSY, limit=Limit.OTHER_RANKS),
+        replace(BUSY, limit=StepLimit.TRAINING),
+        replace(BUSY, limit=StepLimit.READS),
+        replace(BUSY, limit=StepLimit.OTHER_RANKS),
         replace(BUSY, preprocess_s=0.005),
     ],
 )

@@ -20,7 +20,7 @@ from mlfs.peers import link, memory, outflow
 from mlfs.peers.agent import Agent
 from mlfs.peers.link import Ended, Ready
 from mlfs.peers.liveness import Liveness
-from mlfs.peers.memory import Network
+from mlfs.peers.memory import MemoryNetwork
 from mlfs.places.checksum import checksum
 from mlfs.tree.samples import Version
 
@@ -80,25 +80,25 @@ class Node:
             self.requests[number] = node, sample
             self.ends[number] = []
             rows.append((number, node, sample, 0, *version_of(sample), number * SLOT))
-        self.agent.packet(link.unpack(link.pack(link.Kind.FETCH, rows)[0]), self.cluster.heap.now_s)
+        self.agent.packet(link.unpack(link.pack(link.PacketKind.FETCH, rows)[0]), self.cluster.heap.now_s)
 
     def hear(self, data: bytes) -> None:
         packet = link.unpack(data)
-        if packet.kind is link.Kind.ENDED:
+        if packet.kind is link.PacketKind.ENDED:
             for number, end in packet.records.tolist():
                 self.ends[number].append(Ended(end))
                 if end == Ended.HERE:
                     _, sample = self.requests[number]
                     landed = bytes(self.landing[number * SLOT : number * SLOT + len(content(sample))])
                     assert landed == content(sample)
-        elif packet.kind is link.Kind.WANTED:
+        elif packet.kind is link.PacketKind.WANTED:
             for token, sample, *_ in packet.records.tolist():
                 self.cluster.heap.at(self.cluster.heap.now_s + self.cluster.server_s(), self.answer, token, sample)
-        elif packet.kind is link.Kind.LOST:
+        elif packet.kind is link.PacketKind.LOST:
             self.lost.update(packet.records["node"].tolist())
-        elif packet.kind is link.Kind.BACK:
+        elif packet.kind is link.PacketKind.BACK:
             self.lost.difference_update(packet.records["node"].tolist())
-        elif packet.kind is link.Kind.TOLD:
+        elif packet.kind is link.PacketKind.TOLD:
             self.told.append(packet.value)
 
     def answer(self, token: int, sample: int) -> None:
@@ -109,7 +109,7 @@ class Node:
             how, offset = Ready.LIES, (2000 + sample) * SLOT
             self.landing[offset : offset + len(content(sample))] = content(sample)
         row = (token, how, offset, len(content(sample)))
-        self.agent.packet(link.unpack(link.pack(link.Kind.READY, [row])[0]), self.cluster.heap.now_s)
+        self.agent.packet(link.unpack(link.pack(link.PacketKind.READY, [row])[0]), self.cluster.heap.now_s)
 
 
 class Cluster:
@@ -122,7 +122,7 @@ class Cluster:
         self.nodes = nodes
         self.carried = 0  # messages, and samples' bytes
         self._free_s: Counter[tuple[int, int]] = Counter()
-        self.network = Network(nodes, self.later)
+        self.network = MemoryNetwork(nodes, self.later)
         self.members = [Node(self, number) for number in range(nodes)]
         for node in self.members:
             self.heap.at(draw.random() * 0.2, self.beat, node)
@@ -207,7 +207,7 @@ def test_a_silent_peer_is_lost_within_its_patience_and_back_when_it_is_heard_of(
 
 def news_of(value: object, to: int | None = None) -> link.Packet:
     """What a server says to the server of a node, None: of all others."""
-    return link.unpack(link.pack_json(link.Kind.TELL, {"to": to, "value": value}))
+    return link.unpack(link.pack_json(link.PacketKind.TELL, {"to": to, "value": value}))
 
 
 def test_a_peer_that_is_silent_for_an_hour_takes_no_room_for_messages_and_hears_the_news_when_it_is_back() -> None:

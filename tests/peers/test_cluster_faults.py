@@ -144,9 +144,9 @@ def test_who_is_no_agent_costs_the_mount_nothing(source: Path, tmp_path: Path) -
         "patience_s": [0, -1.0, 1e300, float("nan"), float("inf"), "1", True, None], "pid": [-1, 1 << 60, "7", 0.1],
         "keeper": [-9, 1 << 60, None], "protocol": [link.PROTOCOL - 1, None],
     }  # fmt: skip
-    hellos = [b"nonsense", link.pack(link.Kind.FREE, [(1 << 40, 5)])[0]]
+    hellos = [b"nonsense", link.pack(link.PacketKind.FREE, [(1 << 40, 5)])[0]]
     for said in ({"protocol": link.PROTOCOL}, ["x"], *(right | {name: one} for name in wrong for one in wrong[name])):
-        hellos.append(link.pack_json(link.Kind.HELLO, said))
+        hellos.append(link.pack_json(link.PacketKind.HELLO, said))
     with MlfsMount(source, mountpoint=tmp_path / "mount") as mount:
         (path,) = (mount.state / "run").glob("*.agent")
         assert stat.S_IMODE(path.stat().st_mode) == 0o600

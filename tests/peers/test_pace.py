@@ -1,10 +1,10 @@
 """How often an agent looks at MPI: at once while something happens, seldom when nothing does for long."""
 
-from mlfs.peers.process import LONGEST_NAP_AWAITED_S, LONGEST_NAP_S, SPIN_S, Pace
+from mlfs.peers.process import LONGEST_NAP_AWAITED_S, LONGEST_NAP_S, SPIN_S, LookPace
 
 
 def test_an_agent_sleeps_the_longer_the_longer_nothing_happened() -> None:
-    pace = Pace()
+    pace = LookPace()
     assert pace.nap_s(100.0, busy=True, awaited=False) == 0.0
     assert pace.nap_s(100.0 + SPIN_S / 2, busy=False, awaited=False) == 0.0
     for pause_s in (0.001, 0.01, 0.1, 0.4):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.trees import make_tree
 
 from mlfs.peers.shelf import Shelf
-from mlfs.places.catalogue import Catalogue, Found, Kind, create
+from mlfs.places.catalogue import Catalogue, CopyKind, Found, create
 from mlfs.places.checksum import checksum
 from mlfs.places.lmdb_store import LmdbTier
 from mlfs.places.place import Copy, TierPlace
@@ -56,7 +56,7 @@ def test_a_shelf_gives_what_the_ram_class_has_now(seed: int) -> None:
             if ram.put(names[sample], version, memoryview(data)):
                 where = ram.where(names[sample], version)
                 assert where is not None
-                showcase.kept(sample, Kind.RAM, where, version, data)
+                showcase.kept(sample, CopyKind.RAM, where, version, data)
                 kept[sample] = version, data
     for sample in range(20):
         version, data = kept.get(sample, (Version(1, 1), b""))
@@ -80,7 +80,7 @@ def test_a_hole_has_the_wrong_checksum() -> None:
     ram.put(b"a", version, memoryview(data))
     where = ram.where(b"a", version)
     assert where is not None
-    showcase.kept(0, Kind.RAM, where, version, data)
+    showcase.kept(0, CopyKind.RAM, where, version, data)
     ram.drop(b"a")
     found = shelf.find(0, version)
     assert found is not None
@@ -96,7 +96,7 @@ def test_a_record_that_points_anywhere_is_not_followed() -> None:
     shelf = Shelf(catalogue, [os.dup(of) for of in ram.memory_fds])
     version = Version(100, 1)
     for where in ((0, 0), (0, 1 << 40), (3, (1 << 63) - 1), (7, 0), ((1 << 64) - 1, (1 << 64) - 1)):
-        catalogue.put(2, Found(Kind.RAM, where, version))
+        catalogue.put(2, Found(CopyKind.RAM, where, version))
         assert shelf.find(2, version) is None
     assert shelf.find(-1, version) is None
     assert shelf.find(4, version) is None

@@ -9,11 +9,11 @@ import pytest
 import transport_contract
 from support.mpi import mpiexec
 
-from mlfs.peers.memory import Network
+from mlfs.peers.memory import MemoryNetwork
 
 
 def test_the_transport_in_one_process_keeps_the_contract() -> None:
-    network = Network(2)
+    network = MemoryNetwork(2)
     roles = [transport_contract.asker(network.port(0)), transport_contract.owner(network.port(1))]
     ended = 0
     for _ in range(100_000):

@@ -22,11 +22,11 @@ from mlfs.plan.cluster_plan import (
     Adopt,
     ClusterPlan,
     Command,
-    Count,
+    CountReaders,
+    FindOwners,
     Gather,
     GiveUp,
     PlanId,
-    Share,
     Tell,
     Unpack,
 )
@@ -65,9 +65,9 @@ class Node:
                 self._held = of, self.holds.copy()
                 told = pieces(np.packbits(self.holds).tobytes())
                 self.computes.append(partial(self.plan.gathered, of, told))
-            case Count(of):
+            case CountReaders(of):
                 self.computes.append(partial(self.plan.counted, of))
-            case Share(of, members, holdings):
+            case FindOwners(of, members, holdings):
                 shares = members.share(SIZES, [], None, holdings.holders(members.away))
                 share = members.own_share(shares, SIZES, "by hash")
                 text = pieces(members.pack(shares))
@@ -254,10 +254,10 @@ def test_what_is_said_late_or_twice_changes_nothing() -> None:
 
 def test_a_plan_that_was_given_up_takes_no_result() -> None:
     plan = ClusterPlan(Members((0, 1), 0, ((4096,), (4096,))), SAMPLES, LOST_FOR_GOOD_S, 0.0)
-    [counting] = [command for command in plan.take() if isinstance(command, Count)]
+    [counting] = [command for command in plan.take() if isinstance(command, CountReaders)]
     plan.want("train", "a", object(), counted=True)
     kinds = [type(command) for command in plan.take()]
-    assert kinds.index(GiveUp) < kinds.index(Count)
+    assert kinds.index(GiveUp) < kinds.index(CountReaders)
     plan.counted(counting.of)
     plan.failed(counting.of)
     assert not plan.take()

@@ -10,7 +10,7 @@ import pytest
 from mlfs.errors import ConfigError
 from mlfs.lab.commands.advise_workers import answer
 from mlfs.plan.loader_workers import Loader, advise
-from mlfs.plan.rank_load import Limit, RankLoad
+from mlfs.plan.rank_load import RankLoad, StepLimit
 
 
 def told(limit: str = "preprocessing", **changed: float) -> dict[str, Any]:
@@ -158,10 +158,10 @@ def test_ranks_whose_training_steps_differ_wait_for_one_another() -> None:
 
 
 def test_what_a_status_tells_of_a_rank_and_what_it_is_made_from_give_the_same_loader() -> None:
-    known = RankLoad(3, 2, 64, 1000, 0.01, 0.2, 0.02, 0.4, 0.315, 0.1, limit=Limit.TRAINING)
+    known = RankLoad(3, 2, 64, 1000, 0.01, 0.2, 0.02, 0.4, 0.315, 0.1, limit=StepLimit.TRAINING)
     assert Loader.of(known) == Loader(3, 2, pytest.approx(0.22), 0.01, 0.315, 0.315)
     assert Loader.of(known, 0.05).train_s == 0.05
-    alone = replace(known, workers=1, reader_trains=True, limit=Limit.READS)
+    alone = replace(known, workers=1, reader_trains=True, limit=StepLimit.READS)
     assert Loader.of(alone) == Loader(3, 0, 0.2, 0.01, 0.315, 0.02, waits=True)
 
 

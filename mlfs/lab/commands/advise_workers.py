@@ -10,7 +10,7 @@ from typing import Any
 
 from mlfs.errors import ConfigError
 from mlfs.plan.loader_workers import Advice, Loader, advise, surely_loads
-from mlfs.plan.rank_load import Limit, RankLoad
+from mlfs.plan.rank_load import RankLoad, StepLimit
 from mlfs.shown import count_of, part, parts_of
 from mlfs.units import format_duration
 
@@ -39,11 +39,11 @@ def answer(
     job = _job(status, name)
     load = part(job, "load")
     ranks = [_rank_load(int(rank), of) for rank, of in part(load, "ranks").items()]
-    ranks = [rank for rank in ranks if rank.limit is not Limit.UNKNOWN]
+    ranks = [rank for rank in ranks if rank.limit is not StepLimit.UNKNOWN]
     if not ranks:
         raise ConfigError(f"job {job.get('name')}: too few batches were seen to say anything", _what_helps(job))
-    told = part(part(job, "loader"), "num_workers").get("value")
-    if not any(surely_loads(rank.workers, told) for rank in ranks):
+    in_each = part(part(job, "loader"), "num_workers").get("value")
+    if not any(surely_loads(rank.workers, in_each) for rank in ranks):
         raise ConfigError(f"job {job.get('name')}: {ONE_PROCESS}", ONE_PROCESS_HINT)
     loaders = [Loader.of(rank, step_s) for rank in ranks]
     advice = advise(loaders, processors, {int(count): float(pace) for count, pace in parts_of(load, "pace")})
@@ -83,7 +83,7 @@ def _rank_load(rank: int, of: dict[str, Any]) -> RankLoad:
         of["idle_s"],
         of["step_s"],
         of["next_s"],
-        limit=Limit(of["limit"]),
+        limit=StepLimit(of["limit"]),
         reader_trains=bool(of.get("reader_trains")),
     )
 

@@ -117,17 +117,17 @@ def run(args: argparse.Namespace) -> int:
     if args.ram is not None or args.ssd is not None:
         return _map(args, scenario, policies, sharing)
     simulation, results, unfit = _simulate(scenario.shrunk(args.shrink), policies, sharing)
-    told = _beside(job, simulation, results, args.shrink)
+    beside = _beside(job, simulation, results, args.shrink)
     if args.plot:
         from mlfs.lab.sim.plot import bars
 
         bars(results, f"{scenario.title or args.scenario} ({sharing.value})", Path(args.plot))
     if args.json:
         name = args.scenario or args.like
-        print(json.dumps(_plain(name, sharing, results, unfit) | ({"like": told} if told is not None else {})))
+        print(json.dumps(_plain(name, sharing, results, unfit) | ({"like": beside} if beside is not None else {})))
     else:
         _table(scenario, sharing, results, unfit)
-        for line in simulate_like.lines(told) if told is not None else []:
+        for line in simulate_like.lines(beside) if beside is not None else []:
             _console().print(line, highlight=False, markup=False)
     return ExitCode.OK
 

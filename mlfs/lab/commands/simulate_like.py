@@ -48,35 +48,35 @@ def beside(job: Like, simulation: Simulation, found: PolicyResult, shrink: int) 
                 "pfs_bytes": round(simulated.pfs_bytes * shrink / nodes),
             },
         }
-    told: dict[str, Any] = {"job": job.job, "epochs": epochs, "uneven": None, "because": ""}
+    compared: dict[str, Any] = {"job": job.job, "epochs": epochs, "uneven": None, "because": ""}
     loaders = job.loaders
     if job.uneven is not None and loaders is not None:
         expected = expected_of_run(simulation, loaders, job.peers_bytes_per_s)
-        told["uneven"] = {
+        compared["uneven"] = {
             "steps": job.steps,
             "measured": {"imbalance": job.uneven.apart, "imbalanced_steps": job.uneven.steps},
             "simulated": {"imbalance": expected.apart, "imbalanced_steps": expected.steps},
         }
-        told["because"] = uneven_words(job.ranks, job.uneven, expected)
-    return told
+        compared["because"] = uneven_words(job.ranks, job.uneven, expected)
+    return compared
 
 
-def lines(told: dict[str, Any]) -> list[str]:
+def lines(compared: dict[str, Any]) -> list[str]:
     """The same for people."""
     said = []
-    for epoch, of in told["epochs"].items():
+    for epoch, of in compared["epochs"].items():
         was, would = of["measured"], of["simulated"]
         said.append(
             f"epoch {epoch}: measured {duration(was['seconds'])} and {size(was['pfs_bytes'])} from the source;"
             f" simulated {duration(would['seconds'])} and {size(would['pfs_bytes'])}"
         )
-    if uneven := told["uneven"]:
+    if uneven := compared["uneven"]:
         was, would = uneven["measured"], uneven["simulated"]
         said.append(
             f"{percent(was['imbalanced_steps'])} of the last {count_of(uneven['steps'], 'step is', 'steps are')} uneven"
             f" (imbalance {percent(was['imbalance'])}); simulated {percent(would['imbalanced_steps'])}"
             f" ({percent(would['imbalance'])})"
         )
-    if told["because"]:
-        said.append(told["because"])
+    if compared["because"]:
+        said.append(compared["because"])
     return said

@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlfs.lab.policies.holdings import Finder, first_of_each
-from mlfs.lab.policies.policy import Kept, Overlap, Policy, Queues, Reads, Traits, View
+from mlfs.lab.policies.policy import EpochReads, Overlap, Policy, Queues, SingleCopies, Traits, View
 from mlfs.plan.node_reads import PFS, Ids
 from mlfs.plan.owners import Copies, Placement, place
 from mlfs.served.partition import NOBODY, Partition
@@ -35,12 +35,12 @@ class Clairvoyant:
         self.placement = placement(view)
         n = len(view.sizes_bytes)
         owner, storage = self.placement.owner, self.placement.storage
-        self.kept = Kept(np.append(owner, np.int16(PFS)), np.append(storage, np.int8(PFS)))
+        self.kept = SingleCopies(np.append(owner, np.int16(PFS)), np.append(storage, np.int8(PFS)))
         self.first_read = np.ones(n + 1, dtype=bool)
         self.copied = [np.zeros(len(copies.ids), dtype=bool) for copies in self.placement.copies]
         self.finder = Finder(n)
 
-    def epoch(self, epoch: int, ids: Ids) -> Reads:
+    def epoch(self, epoch: int, ids: Ids) -> EpochReads:
         """From the own copy, the owner, or the PFS; what is new its owner keeps, and its reader may copy."""
         reads = self.kept.reads(ids)
         new = self.first_read[ids]

@@ -16,10 +16,10 @@ from __future__ import annotations
 import numpy as np
 
 from mlfs.lab.policies.policy import (
+    EpochReads,
     Overlap,
     Policy,
     Preload,
-    Reads,
     Traits,
     Unfit,
     View,
@@ -41,7 +41,7 @@ class Ordered:
         self.resident = np.flatnonzero(self.kept.node[:-1] != PFS).astype(np.int32)
         self.preload: Preload | None = preload_of(view, self.kept)
 
-    def epoch(self, epoch: int, ids: Ids) -> Reads:
+    def epoch(self, epoch: int, ids: Ids) -> EpochReads:
         """From the partitions, else from the PFS."""
         return self.kept.reads(ids)
 
@@ -49,7 +49,7 @@ class Ordered:
 class Opportunistic(Ordered):
     """Memory partitions; what is not in memory is replaced by what is."""
 
-    def epoch(self, epoch: int, ids: Ids) -> Reads:
+    def epoch(self, epoch: int, ids: Ids) -> EpochReads:
         """The sampler's ids where they are in memory, others drawn from memory in their place."""
         away = (self.kept.node[ids] == PFS) & (ids >= 0)
         if len(self.resident) and away.any():
@@ -67,7 +67,7 @@ class Hybrid(Ordered):
         if not len(self.resident):
             raise Unfit("there is no memory to shuffle in")
 
-    def epoch(self, epoch: int, ids: Ids) -> Reads:
+    def epoch(self, epoch: int, ids: Ids) -> EpochReads:
         """All from memory; the nodes draw the other samples from the PFS meanwhile, in equal parts."""
         reads = self.kept.reads(self._in_rounds(ids))
         ids = reads.ids

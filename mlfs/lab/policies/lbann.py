@@ -12,11 +12,11 @@ from __future__ import annotations
 import numpy as np
 
 from mlfs.lab.policies.policy import (
-    Kept,
+    EpochReads,
     Overlap,
     Policy,
     Preload,
-    Reads,
+    SingleCopies,
     Traits,
     Unfit,
     View,
@@ -41,9 +41,9 @@ class Dynamic:
 
     def __init__(self, view: View) -> None:
         _check(view)
-        self.kept = Kept.none(len(view.sizes_bytes))
+        self.kept = SingleCopies.none(len(view.sizes_bytes))
 
-    def epoch(self, epoch: int, ids: Ids) -> Reads:
+    def epoch(self, epoch: int, ids: Ids) -> EpochReads:
         """From the node that has the sample; its first reader fetches and keeps what no node has."""
         reads = self.kept.reads(ids)
         new = (reads.node == PFS) & (ids >= 0)
@@ -62,7 +62,7 @@ class Preloaded:
         self.kept = partition(view, capacities(view, 1))
         self.preload: Preload | None = preload_of(view, self.kept)
 
-    def epoch(self, epoch: int, ids: Ids) -> Reads:
+    def epoch(self, epoch: int, ids: Ids) -> EpochReads:
         """From the partitions."""
         return self.kept.reads(ids)
 

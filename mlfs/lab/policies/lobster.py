@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.lab.policies.holdings import Finder, first_of_each
-from mlfs.lab.policies.policy import Overlap, Policy, Queues, Reads, Traits, View
+from mlfs.lab.policies.policy import EpochReads, Overlap, Policy, Queues, Traits, View
 from mlfs.plan.node_reads import PFS, Ids, Storages, by_node
 from mlfs.plan.placement import in_classes
 
@@ -39,7 +39,7 @@ class Lobster:
         self.peer_storage = np.full(n + 1, PFS, dtype=np.int8)
         self.finder = Finder(n)
 
-    def epoch(self, epoch: int, ids: Ids) -> Reads:
+    def epoch(self, epoch: int, ids: Ids) -> EpochReads:
         """From the node's own copies, else a peer's, else the PFS; then evict."""
         node, storage = self.peer[ids], self.peer_storage[ids]
         for index, held in enumerate(self.held):
@@ -50,7 +50,7 @@ class Lobster:
         for index in range(len(self.held)):
             self._evict(index, epoch, ids[:, index, :])
         self._publish()
-        return Reads(ids, node, storage, np.zeros(ids.shape[1]))
+        return EpochReads(ids, node, storage, np.zeros(ids.shape[1]))
 
     def _evict(self, index: int, epoch: int, mine: Ids) -> None:
         held, mine = self.held[index], mine[mine >= 0]

@@ -8,10 +8,10 @@ sampler's.
 from __future__ import annotations
 
 from mlfs.lab.policies.policy import (
+    EpochReads,
     Overlap,
     Policy,
     Preload,
-    Reads,
     Traits,
     View,
     capacities,
@@ -29,7 +29,7 @@ class LocalityAware:
         self.kept = partition(view, capacities(view))
         self.preload: Preload | None = preload_of(view, self.kept)
 
-    def epoch(self, epoch: int, ids: Ids) -> Reads:
+    def epoch(self, epoch: int, ids: Ids) -> EpochReads:
         """The same batches, dealt by location."""
         return self.kept.reads(deal_by_location(ids, self.kept.node))
 

@@ -6,7 +6,7 @@ which puts it between the two write models (read = fetch, and read = fetch + wri
 
 from __future__ import annotations
 
-from mlfs.lab.policies.policy import Kept, Overlap, Policy, Reads, Traits, View, Writing
+from mlfs.lab.policies.policy import EpochReads, Overlap, Policy, SingleCopies, Traits, View, Writing
 from mlfs.plan.node_reads import Ids
 
 
@@ -16,9 +16,9 @@ class Naive:
     preload = None
 
     def __init__(self, view: View) -> None:
-        self.kept = Kept.none(len(view.sizes_bytes))
+        self.kept = SingleCopies.none(len(view.sizes_bytes))
 
-    def epoch(self, epoch: int, ids: Ids) -> Reads:
+    def epoch(self, epoch: int, ids: Ids) -> EpochReads:
         """All from the PFS."""
         return self.kept.reads(ids)
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.lab.policies.holdings import Finder, first_of_each
-from mlfs.lab.policies.policy import Overlap, Policy, Reads, Traits, View
+from mlfs.lab.policies.policy import EpochReads, Overlap, Policy, Traits, View
 from mlfs.plan.model import Floats
 from mlfs.plan.node_reads import PFS, Ids, Storages, counts_by_node
 from mlfs.plan.placement import keep_most_read
@@ -24,7 +24,7 @@ NOT_YET = np.float32(np.inf)
 Slots = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 
-class Share(NamedTuple):
+class NodeShare(NamedTuple):
     """A node's own choice of what to keep: ids ascending, their class, and since when it has them (in epochs)."""
 
     ids: Ids
@@ -49,12 +49,12 @@ class NoPFS:
         self.peer_since = np.full(n + 1, NOT_YET, dtype=np.float32)
         self.filling = True
 
-    def _choose(self, ids: Ids, counts: npt.NDArray[np.int64], room: Floats) -> Share:
+    def _choose(self, ids: Ids, counts: npt.NDArray[np.int64], room: Floats) -> NodeShare:
         storage = keep_most_read(self.view.sizes_bytes[ids], counts, room, at_least=1)
         kept = storage != PFS
-        return Share(ids[kept], storage[kept], np.full(int(kept.sum()), NOT_YET, dtype=np.float32))
+        return NodeShare(ids[kept], storage[kept], np.full(int(kept.sum()), NOT_YET, dtype=np.float32))
 
-    def epoch(self, epoch: int, ids: Ids) -> Reads:
+    def epoch(self, epoch: int, ids: Ids) -> EpochReads:
         """From the own classes, a peer or the PFS, by what is there at the time of each read."""
         background = self._fill(epoch, ids) if self.filling else np.zeros(ids.shape[1])
         now = (epoch + np.arange(ids.shape[0], dtype=np.float32) / ids.shape[0])[:, None]
@@ -69,7 +69,7 @@ class NoPFS:
             node[:, index, :] = np.where(local, np.int16(index), np.where(remote, self.peer[mine], np.int16(PFS)))
             own = np.where(local, share.storage[slots] if len(share.storage) else np.int8(PFS), np.int8(PFS))
             storage[:, index, :] = np.where(remote, self.peer_storage[mine], own)
-        return Reads(ids, node, storage, background)
+        return EpochReads(ids, node, storage, background)
 
     def _fill(self, epoch: int, ids: Ids) -> Floats:
         """Advance the classes' threads by one epoch. Returns the bytes that those of each node draw from the PFS.
@@ -97,7 +97,7 @@ class NoPFS:
         drawn: Floats = spent.sum(axis=1)
         return drawn
 
-    def _beyond_window(self, share: Share, coming: Slots, mine: Ids) -> Slots:
+    def _beyond_window(self, share: NodeShare, coming: Slots, mine: Ids) -> Slots:
         """At the start no class thread is ahead of the staging threads: these fetch the first window themselves."""
         flat = mine.ravel()
         staged = np.cumsum(np.where(flat >= 0, self.view.sizes_bytes[flat], 0.0))
@@ -106,7 +106,7 @@ class NoPFS:
         share.since[coming[near]] = np.float32(1)
         return coming[~near]
 
-    def _cost(self, share: Share, slots: Slots, by: float) -> Floats:
+    def _cost(self, share: NodeShare, slots: Slots, by: float) -> Floats:
         """Bytes of each sample that the PFS has to give: nothing for what a peer has by then."""
         ids = share.ids[slots]
         return np.where(self.peer_since[ids] <= by, 0.0, self.view.sizes_bytes[ids])
@@ -134,8 +134,8 @@ class NoPFS:
             there = spent[j] + cost <= budget[j]
             if there.any():
                 when = epoch + (spent[j] + cost[there]) / budget[j]
-                told = self.peer_since[share.ids[queue[there]]]
-                share.since[queue[there]] = np.where(told == NOT_YET, when, np.maximum(when, told))
+                at_peer = self.peer_since[share.ids[queue[there]]]
+                share.since[queue[there]] = np.where(at_peer == NOT_YET, when, np.maximum(when, at_peer))
                 drawn[j] = cost[there][-1]
         self._publish(index)
         return drawn

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlfs.lab.policies.policy import Overlap, Policy, Preload, Reads, Traits, View, capacities
+from mlfs.lab.policies.policy import EpochReads, Overlap, Policy, Preload, Traits, View, capacities
 from mlfs.plan.node_reads import PFS, Ids
 from mlfs.plan.placement import in_classes
 
@@ -35,7 +35,7 @@ class ParallelStaging:
         staged = np.bincount(storage, sizes[ids], minlength=len(room)).astype(np.float64)
         self.preload = Preload(staged, 1 if self.whole else view.model.nodes)
 
-    def epoch(self, epoch: int, ids: Ids) -> Reads:
+    def epoch(self, epoch: int, ids: Ids) -> EpochReads:
         """Each node's own shard in a new order, as often as the epoch is long."""
         mine, storage = ids.copy(), np.full(ids.shape, PFS, dtype=np.int8)
         node = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int16)[None, :, None], ids.shape)
@@ -47,7 +47,7 @@ class ParallelStaging:
             order = np.resize(self.view.generator.permutation(len(shard)), int(wanted.sum()))
             mine[:, index, :][wanted] = shard[order]
             storage[:, index, :][wanted] = classes[order]
-        return Reads(mine, np.where(storage == PFS, np.int16(PFS), node), storage, np.zeros(ids.shape[1]))
+        return EpochReads(mine, np.where(storage == PFS, np.int16(PFS), node), storage, np.zeros(ids.shape[1]))
 
 
 POLICY = Policy(

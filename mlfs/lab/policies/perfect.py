@@ -5,7 +5,7 @@ Pure. In: a view. Out: reads that cost nothing: the simulator counts only the co
 
 from __future__ import annotations
 
-from mlfs.lab.policies.policy import Kept, Overlap, Policy, Reads, Traits, View
+from mlfs.lab.policies.policy import EpochReads, Overlap, Policy, SingleCopies, Traits, View
 from mlfs.plan.node_reads import Ids
 
 
@@ -15,9 +15,9 @@ class Perfect:
     preload = None
 
     def __init__(self, view: View) -> None:
-        self.kept = Kept.none(len(view.sizes_bytes))
+        self.kept = SingleCopies.none(len(view.sizes_bytes))
 
-    def epoch(self, epoch: int, ids: Ids) -> Reads:
+    def epoch(self, epoch: int, ids: Ids) -> EpochReads:
         """The reads as dealt; where they come from does not matter."""
         return self.kept.reads(ids)
 

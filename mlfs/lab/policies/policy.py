@@ -1,7 +1,7 @@
 """The one interface behind which every way of caching and fetching stands.
 
 Pure: numpy in, numpy out. In: a `View` of the run (performance model, sizes, who reads what in which epoch). Out:
-for each epoch the `Reads`: who reads which sample from where. Called by the simulator.
+for each epoch the `EpochReads`: who reads which sample from where. Called by the simulator.
 
 A policy's module defines `POLICY`. `POLICY.begin(view)` returns a `Run`, which is asked for each epoch once, in order:
 what it keeps between epochs is the caches' contents, nothing else.
@@ -43,7 +43,7 @@ class View:
     kept: Partition | None = None
 
 
-class Reads(NamedTuple):
+class EpochReads(NamedTuple):
     """An epoch's reads, each array of shape (steps, nodes, samples of a node's batch).
 
     Attributes:
@@ -122,7 +122,7 @@ class Run(Protocol):
     def preload(self) -> Preload | None:
         """The bytes that are fetched before the first step."""
 
-    def epoch(self, epoch: int, ids: Ids) -> Reads:
+    def epoch(self, epoch: int, ids: Ids) -> EpochReads:
         """Say where the epoch's reads come from; `ids` as the sampler deals them, shape (steps, nodes, batch)."""
 
 
@@ -148,7 +148,7 @@ class Unfit(ValueError):
 
 
 @dataclass(slots=True)
-class Kept:
+class SingleCopies:
     """At most one copy of each sample: which node keeps it, and in which class. Entry F, where id -1 points, stays PFS.
 
     Attributes:
@@ -159,18 +159,18 @@ class Kept:
     storage: Storages
 
     @classmethod
-    def none(cls, n_samples: int) -> Kept:
-        """A `Kept` of which no sample is kept anywhere."""
+    def none(cls, n_samples: int) -> SingleCopies:
+        """A `SingleCopies` of which no sample is kept anywhere."""
         return cls(np.full(n_samples + 1, PFS, dtype=np.int16), np.full(n_samples + 1, PFS, dtype=np.int8))
 
-    def reads(self, ids: Ids) -> Reads:
+    def reads(self, ids: Ids) -> EpochReads:
         """Each sample from where it is kept, else from the PFS by the reader itself."""
-        return Reads(ids, self.node[ids], self.storage[ids], np.zeros(ids.shape[1]))
+        return EpochReads(ids, self.node[ids], self.storage[ids], np.zeros(ids.shape[1]))
 
 
-def partition(view: View, capacities_bytes: Floats) -> Kept:
+def partition(view: View, capacities_bytes: Floats) -> SingleCopies:
     """Deal the samples to the nodes at random and evenly; each keeps of its own what fits in its classes."""
-    kept = Kept.none(len(view.sizes_bytes))
+    kept = SingleCopies.none(len(view.sizes_bytes))
     order = view.generator.permutation(len(view.sizes_bytes)).astype(np.int32)
     for node in range(view.model.nodes):
         mine = order[node :: view.model.nodes]
@@ -193,7 +193,7 @@ def capacities(view: View, classes: int | None = None) -> Floats:
     return np.asarray(rooms[0])
 
 
-def preload_of(view: View, kept: Kept) -> Preload:
+def preload_of(view: View, kept: SingleCopies) -> Preload:
     """The preload that fills `kept`: the fullest node's bytes by class, all nodes reading at once."""
     n_classes = len(view.model.classes)
     here = kept.node[:-1] != PFS

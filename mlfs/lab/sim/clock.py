@@ -1,6 +1,6 @@
 """From an epoch's bytes to seconds: how long each node loads, and when each step of a bulk-synchronous job ends.
 
-In: a `Tally`, the performance model, a policy's traits, the rule of sharing. Out: loading times, step ends. Called by
+In: a `EpochBytes`, the performance model, a policy's traits, the rule of sharing. Out: loading times, step ends. Called by
 `mlfs.lab.sim.run`. Source: NoPFS, Section 4, and docs/model.md for the two rules of sharing the PFS.
 
 - paper: each prefetch thread of a node gets t(gamma) / gamma, where gamma counts nodes. Nodes may so draw more than the
@@ -17,7 +17,7 @@ import numpy as np
 from mlfs.lab.policies.policy import Overlap, Traits, Writing
 from mlfs.lab.sim.coordinated import GpuNode
 from mlfs.lab.sim.gpu_queues import GpuQueues, Stage, ThreadCost
-from mlfs.lab.sim.tally import Tally
+from mlfs.lab.sim.tally import EpochBytes
 from mlfs.plan.model import Floats, PerformanceModel
 
 
@@ -39,7 +39,7 @@ class Loading:
         self.threads = self.gpus if traits.one_thread else model.staging.threads
         self.class_threads = sum(storage.threads for storage in model.classes)
 
-    def lanes(self, tally: Tally) -> Floats:
+    def lanes(self, tally: EpochBytes) -> Floats:
         """Seconds that each lane of each GPU works for each step, shape (T, L, N * M); lanes work side by side.
 
         Work of a node as a whole stands in the lanes of each of its GPUs.
@@ -57,7 +57,7 @@ class Loading:
             own += self.queues.preprocessing(tally, stage)
         return np.stack([*np.repeat(stacked, self.gpus, axis=2).swapaxes(0, 1), *own], axis=1)
 
-    def cost(self, tally: Tally) -> Floats:
+    def cost(self, tally: EpochBytes) -> Floats:
         """Seconds a byte by route for one thread, shape (R,)."""
         return self._cost(readers_of(tally))
 
@@ -73,7 +73,7 @@ class Loading:
         )
         return cost + (float(model.write_s(1.0)) if self.traits.writing is Writing.THREAD else 0.0)
 
-    def _thread_cost(self, tally: Tally) -> ThreadCost:
+    def _thread_cost(self, tally: EpochBytes) -> ThreadCost:
         """Seconds that a loading thread takes for a byte. Conserving: threads share what the PFS gives their node."""
         cost, readers = self._cost(readers_of(tally)), readers_of(tally)
         share = self._pfs_rate(readers) / readers
@@ -84,7 +84,7 @@ class Loading:
         """The rate of the PFS for so many readers together."""
         return min(float(self.model.pfs.at(readers)), readers * self.model.node_pfs_bytes_per_s)
 
-    def _pfs_rate_ahead(self, tally: Tally) -> float:
+    def _pfs_rate_ahead(self, tally: EpochBytes) -> float:
         """The rate that all nodes get together while they read ahead: t(gamma), gamma being how many read at a time.
 
         Equal nodes own as much as one another, so all read all the time. A node that owns little has few reads under
@@ -100,7 +100,7 @@ class Loading:
         most_of_one = float(drawn.max() / drawn.sum())
         return min(float(self.model.pfs.at(busy.sum() / busy.max())), self.model.node_pfs_bytes_per_s / most_of_one)
 
-    def _pfs_s(self, tally: Tally) -> Floats:
+    def _pfs_s(self, tally: EpochBytes) -> Floats:
         """Conserving: seconds until each node has its bytes of a step from the PFS, shape (T, N)."""
         steps, nodes = tally.queued.shape[:2]
         if self.traits.overlap is not Overlap.WINDOW:
@@ -108,20 +108,20 @@ class Loading:
         drawn = tally.loaded[:, :, 0].sum(axis=1) + tally.background.sum() / max(1, steps)
         return np.repeat((drawn / self._pfs_rate_ahead(tally))[:, None], nodes, axis=1)
 
-    def _pfs_thread_s(self, tally: Tally, stage: Stage, thread_s: Floats, pfs_s: Floats) -> Floats | float:
+    def _pfs_thread_s(self, tally: EpochBytes, stage: Stage, thread_s: Floats, pfs_s: Floats) -> Floats | float:
         """Seconds a byte from the PFS for one thread; where nodes load in step, by what the node gets in that step."""
         if self.sharing is Sharing.PAPER or self.traits.overlap is Overlap.WINDOW:
             return float(thread_s[0])
         wanted = tally.loaded[:, :, 0]
         return np.asarray(stage.loading * pfs_s / np.where(wanted > 0, wanted, np.inf))[:, :, None]
 
-    def _pooled(self, tally: Tally) -> Floats:
+    def _pooled(self, tally: EpochBytes) -> Floats:
         """Seconds of preprocessing after the fetch, 0 unless the policy preprocesses then."""
         if self.traits.writing is not Writing.POOL:
             return np.zeros(tally.queued.shape[:2])
         return np.asarray(self.model.write_s(tally.node_bytes) / self.model.staging.threads)
 
-    def _paper(self, tally: Tally, stage: Stage) -> list[Floats]:
+    def _paper(self, tally: EpochBytes, stage: Stage) -> list[Floats]:
         cost, loaded = self._cost(readers_of(tally)), tally.loaded
         aside = tally.background[None, :] * cost[0] / max(1, self.class_threads) / max(1, len(loaded))
         if not self.traits.own_lanes:
@@ -134,7 +134,7 @@ class Loading:
             lanes.append(both / storage.threads)
         return lanes
 
-    def _conserving(self, tally: Tally, stage: Stage, pfs_s: Floats) -> list[Floats]:
+    def _conserving(self, tally: EpochBytes, stage: Stage, pfs_s: Floats) -> list[Floats]:
         model, cost = self.model, self._cost(readers_of(tally))
         other = tally.loaded[:, :, 1:] @ cost[1:] / stage.loading + self._pooled(tally)
         lanes = [pfs_s] if self.traits.own_lanes else [pfs_s + other]
@@ -167,7 +167,7 @@ class Loading:
         return float(max([0.0, *fetched, *written]))
 
 
-def readers_of(tally: Tally) -> int:
+def readers_of(tally: EpochBytes) -> int:
     """gamma: how many nodes read from the PFS in the epoch, at least one."""
     drawn = tally.queued[:, :, :, 0].sum(axis=(0, 2)) + tally.background
     return max(1, int((drawn > 0).sum()))

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.lab.policies.clairvoyant import POLICY
-from mlfs.lab.policies.policy import Reads
+from mlfs.lab.policies.policy import EpochReads
 from mlfs.lab.sim.clock import Loading, Sharing
 from mlfs.lab.sim.coordinated import GpuNode
 from mlfs.lab.sim.run import Simulation
@@ -78,7 +78,7 @@ def expected_imbalance(
     numbers = np.arange(sizes_bytes.size, dtype=np.int32).reshape(sizes_bytes.shape)
     ids = numbers.transpose(0, 2, 1).reshape(steps, 1, -1)
     kept_in = storage.transpose(0, 2, 1).reshape(steps, 1, -1)
-    reads = Reads(ids, np.where(kept_in == PFS, PFS, 0).astype(np.int16), kept_in, np.zeros(1))
+    reads = EpochReads(ids, np.where(kept_in == PFS, PFS, 0).astype(np.int16), kept_in, np.zeros(1))
     counted = tally(reads, np.append(sizes_bytes.ravel(), 0.0), model, ranks)
     loading = Loading(model, POLICY.traits, Sharing.CONSERVING, GpuNode(ranks))
     return step_loads(loading, counted, loaders.compute_s).imbalance

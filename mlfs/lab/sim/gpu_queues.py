@@ -1,6 +1,6 @@
 """Nodes of several GPUs: the work of each GPU's queue, beside the work of the node as a whole.
 
-In: a `Tally`, what one loading thread gets, a policy's traits. Out: how a node's threads are used, and lanes of each
+In: a `EpochBytes`, what one loading thread gets, a policy's traits. Out: how a node's threads are used, and lanes of each
 GPU. Called by `mlfs.lab.sim.clock`. Source: Lobster (2022), Sections 4.1 to 4.4; docs/model.md.
 
 A queue with k of the node's P threads gets k / P of what the node gets. The node's own lanes stand beside those of its
@@ -17,7 +17,7 @@ import numpy as np
 
 from mlfs.lab.policies.policy import Queues, Traits, Writing
 from mlfs.lab.sim.coordinated import Batch, GpuNode, coordinated, divided
-from mlfs.lab.sim.tally import Tally
+from mlfs.lab.sim.tally import EpochBytes
 from mlfs.plan.model import Floats, PerformanceModel
 
 ThreadCost = Callable[[int], Floats]
@@ -39,7 +39,7 @@ class GpuQueues:
         self.assigned = traits.queues is Queues.ASSIGNED
         self.preprocess_for_all = self.assigned or node.gpus == 1
 
-    def stage(self, tally: Tally, loading: int, thread_s: ThreadCost) -> Stage:
+    def stage(self, tally: EpochBytes, loading: int, thread_s: ThreadCost) -> Stage:
         """Threads as the scenario has them; a policy that assigns threads may move some to loading."""
         node, usual = self.node, Stage(loading, self.model.preprocess_bytes_per_s)
         if not (self.assigned and node.preprocessing):
@@ -52,7 +52,7 @@ class GpuQueues:
         count = coordinated(node, batch, sample_bytes, loading, thread_s)
         return Stage(loading + node.preprocess_threads - count, node.preprocess_bytes_per_s(sample_bytes, count))
 
-    def loading(self, tally: Tally, stage: Stage, thread_s: Floats, pfs_thread_s: Floats | float) -> list[Floats]:
+    def loading(self, tally: EpochBytes, stage: Stage, thread_s: Floats, pfs_thread_s: Floats | float) -> list[Floats]:
         """Seconds to load each GPU's batch, shape (T, N * M), where each GPU has threads of its own; else nothing.
 
         Args:
@@ -66,14 +66,14 @@ class GpuQueues:
             work = work + self.model.write_s(tally.gpu_bytes)
         return [(work / self._threads(tally, stage, thread_s)).reshape(len(work), -1)]
 
-    def preprocessing(self, tally: Tally, stage: Stage) -> list[Floats]:
+    def preprocessing(self, tally: EpochBytes, stage: Stage) -> list[Floats]:
         """Seconds to preprocess each GPU's batch, (T, N * M), with as many workers each; nothing if all serve all."""
         if self.preprocess_for_all:
             return []
         work = tally.gpu_bytes * self.node.gpus / stage.preprocess_bytes_per_s
         return [work.reshape(len(work), -1)]
 
-    def _threads(self, tally: Tally, stage: Stage, thread_s: Floats) -> Floats | float:
+    def _threads(self, tally: EpochBytes, stage: Stage, thread_s: Floats) -> Floats | float:
         """Threads of each queue, (T, N, M) or one number for all: whole ones, while those that are left over idle."""
         if not self.assigned:
             return float(stage.loading // self.node.gpus)
@@ -81,7 +81,7 @@ class GpuQueues:
         threads = divided(tally.queued, thread_s, preprocess_s, self._train_s(tally), stage.loading)
         return threads.astype(np.float64)
 
-    def _train_s(self, tally: Tally) -> float:
+    def _train_s(self, tally: EpochBytes) -> float:
         """T_train: how long a step trains on average; the paper takes it as constant."""
         steps = len(tally.queued) * self.model.nodes
         return float(tally.queued.sum()) / steps / self.model.compute_bytes_per_s

@@ -1,6 +1,6 @@
 """The order that a scenario's job has: its own permutations, or a real sampler's, as `mlfs register` knows them.
 
-In: a `Scenario`, the sizes of its samples. Out: an `Order`. Called by `mlfs.lab.sim.run`. An order that mlfs serves is
+In: a `Scenario`, the sizes of its samples. Out: an `SimulatedOrder`. Called by `mlfs.lab.sim.run`. An order that mlfs serves is
 dealt to the scenario's nodes by the function by which mounts deal it.
 """
 
@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from mlfs.errors import ConfigError
-from mlfs.lab.sim.order import Order, RegisteredOrder
+from mlfs.lab.sim.order import RegisteredOrder, SimulatedOrder
 from mlfs.lab.sim.scenario import Scenario
 from mlfs.plan.model import Floats
 
 
-def order_of(scenario: Scenario, sizes_bytes: Floats) -> Order:
+def order_of(scenario: Scenario, sizes_bytes: Floats) -> SimulatedOrder:
     """The order of a scenario's job.
 
     Args:
@@ -29,7 +29,7 @@ def order_of(scenario: Scenario, sizes_bytes: Floats) -> Order:
     fields, model = scenario.job.order, scenario.model
     n_samples = len(sizes_bytes)
     if fields is None:
-        order = Order(n_samples, model, scenario.seed, scenario.job.of_nodes)
+        order = SimulatedOrder(n_samples, model, scenario.seed, scenario.job.of_nodes)
     else:
         order = _registered(scenario, sizes_bytes)
     if order.steps == 0:
@@ -39,7 +39,7 @@ def order_of(scenario: Scenario, sizes_bytes: Floats) -> Order:
     return order
 
 
-def _registered(scenario: Scenario, sizes_bytes: Floats) -> Order:
+def _registered(scenario: Scenario, sizes_bytes: Floats) -> SimulatedOrder:
     from mlfs.job import parse_job
     from mlfs.orders.registry import build_order, readers_of
     from mlfs.orders.served import ServedOrder

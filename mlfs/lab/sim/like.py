@@ -24,7 +24,7 @@ from mlfs.measure.refine import DISK_BYTES_PER_S, MEMORY_BYTES_PER_S
 from mlfs.plan.imbalance import Imbalance
 from mlfs.plan.loader_load import step_compute_s
 from mlfs.plan.model import MB
-from mlfs.plan.rank_load import Limit, RankLoad
+from mlfs.plan.rank_load import RankLoad, StepLimit
 
 # Epochs after the second are alike for the policy that mounts have.
 MOST_EPOCHS = 5
@@ -56,7 +56,7 @@ class _RankLoad(_Part):
     idle_s: float
     step_s: Seconds
     next_s: Seconds
-    limit: Limit
+    limit: StepLimit
     reader_trains: bool = False
 
 
@@ -125,7 +125,7 @@ class _Status(_Part):
     jobs: list[_Job]
     tiers: list[_Tier] = []
     rates: dict[str, _Rates] = {}
-    peers: Annotated[_Peers | None, BeforeValidator(lambda told: told or None)] = None
+    peers: Annotated[_Peers | None, BeforeValidator(lambda peers: peers or None)] = None
     staging: _Staging
 
 
@@ -171,8 +171,8 @@ def like(status: Any, name: str | None = None) -> Like:
     Raises:
         ConfigError: it is no status, has no such job, or has not seen enough of it.
     """
-    told = _checked(_Status, status, "this is no status of a mount", "mlfs status MOUNT --json prints one")
-    jobs = [job for job in told.jobs if name in (None, job.name)]
+    checked = _checked(_Status, status, "this is no status of a mount", "mlfs status MOUNT --json prints one")
+    jobs = [job for job in checked.jobs if name in (None, job.name)]
     if not jobs:
         raise ConfigError("no such job is followed there" if name else "no job is followed there", "see mlfs status")
     job = max(jobs, key=lambda job: sum(rank.batches for rank in job.load.ranks.values()))
@@ -183,14 +183,14 @@ def like(status: Any, name: str | None = None) -> Like:
     load, over = job.load, min(rank.epoch for rank in job.ranks)
     known = load.imbalance is not None and load.imbalanced_steps is not None
     return Like(
-        job.name, job.epochs, _scenario(told, job, ranks), ranks,
+        job.name, job.epochs, _scenario(checked, job, ranks), ranks,
         Imbalance(load.imbalance or 0.0, load.imbalanced_steps or 0.0) if known else None, load.steps,
         {
             epoch: EpochMeasured(job.time_by_epoch[epoch].reading_s, job.pfs_bytes_by_epoch.get(epoch, 0))
             for epoch in dict.fromkeys((0, over - 1))
             if epoch < over and epoch in job.time_by_epoch
         },
-        _rate(told, "peers") or NETWORK_BYTES_PER_S,
+        _rate(checked, "peers") or NETWORK_BYTES_PER_S,
     )  # fmt: skip
 
 
@@ -206,38 +206,38 @@ def _loads(job: _Job) -> list[RankLoad]:
     ]  # fmt: skip
 
 
-def _scenario(told: _Status, job: _Job, ranks: list[RankLoad]) -> Scenario:
+def _scenario(status: _Status, job: _Job, ranks: list[RankLoad]) -> Scenario:
     here, world = len(job.ranks), max(job.spec.world_size, len(job.ranks))
     of_nodes = -(-world // here)
-    nodes = of_nodes if told.peers else 1
+    nodes = of_nodes if status.peers else 1
     batch_bytes = float(np.mean([rank.batch_bytes for rank in ranks]))
     batch = max(1, round(batch_bytes / job.sample_bytes.mean))
     computes_s = max(step_compute_s(ranks), LEAST_WORK_S)
     works_s = max(float(np.mean([rank.own_s for rank in ranks])), LEAST_WORK_S)
-    source = _rate(told, "pfs")
+    source = _rate(status, "pfs")
     if not source:
         raise ConfigError("the bandwidth of the source is not known yet", "ask again once it was read from")
     staging = {"1": MEMORY_BYTES_PER_S / MB}
     classes = [
-        {"name": tier.name, "capacity": tier.capacity_bytes, "read_MBps": _gives(told, tier) / MB, "threads": 1}
-        for tier in told.tiers
+        {"name": tier.name, "capacity": tier.capacity_bytes, "read_MBps": _gives(status, tier) / MB, "threads": 1}
+        for tier in status.tiers
         if not tier.passed_over
     ]
     # What this node gets of the source it gets while the others read as well.
     cluster = {
         "nodes": nodes, "gpus": here, "compute_MBps": here * batch_bytes / computes_s / MB,
         "preprocess_MBps": here * batch_bytes / works_s / MB,
-        "network_MBps": (_rate(told, "peers") or NETWORK_BYTES_PER_S) / MB,
+        "network_MBps": (_rate(status, "peers") or NETWORK_BYTES_PER_S) / MB,
         "pfs_MBps": nodes * source / MB, "node_pfs_MBps": source / MB, "classes": classes,
         "staging": {
-            "name": "staging", "capacity": told.staging.capacity_bytes, "read_MBps": staging,
+            "name": "staging", "capacity": status.staging.capacity_bytes, "read_MBps": staging,
             "threads": max(here, STAGING_THREADS),
         },
     }  # fmt: skip
     samples = min(MOST_SAMPLES, max(rank.samples_per_epoch for rank in job.ranks) * world)
     epochs = min(job.epochs, MOST_EPOCHS)
     fields = {
-        "title": f"job {job.name} of {told.mountpoint}" + (f", {epochs} epochs" if epochs < job.epochs else ""),
+        "title": f"job {job.name} of {status.mountpoint}" + (f", {epochs} epochs" if epochs < job.epochs else ""),
         "cluster": cluster,
         "data": {"samples": samples, "mean": job.sample_bytes.mean, "deviation": job.sample_bytes.deviation},
         "job": {"epochs": epochs, "batch": here * batch, "of_nodes": of_nodes // nodes},
@@ -246,12 +246,12 @@ def _scenario(told: _Status, job: _Job, ranks: list[RankLoad]) -> Scenario:
     return _checked(Scenario, fields, f"job {job.name}: what was measured cannot be simulated", hint)
 
 
-def _rate(told: _Status, place: str) -> float:
-    return told.rates.get(place, _Rates()).best
+def _rate(status: _Status, place: str) -> float:
+    return status.rates.get(place, _Rates()).best
 
 
-def _gives(told: _Status, tier: _Tier) -> float:
-    return _rate(told, tier.name) or (MEMORY_BYTES_PER_S if tier.kind == "ram" else DISK_BYTES_PER_S)
+def _gives(status: _Status, tier: _Tier) -> float:
+    return _rate(status, tier.name) or (MEMORY_BYTES_PER_S if tier.kind == "ram" else DISK_BYTES_PER_S)
 
 
 def _checked(kind: type[Model], value: Any, said: str, hint: str) -> Model:

@@ -22,7 +22,7 @@ KEPT_BYTES = 1 << 30
 """Orders of all epochs are kept up to this size: they fit beside the simulation on a laptop, and are computed once."""
 
 
-class Order:
+class SimulatedOrder:
     """All epochs of a job. They are kept in memory if they are small, and else computed again when asked for.
 
     Args:
@@ -81,7 +81,7 @@ class Order:
         return table
 
 
-class RegisteredOrder(Order):
+class RegisteredOrder(SimulatedOrder):
     """The streams of a registered job, a rank for each GPU: rank r is GPU r mod M of node r div M, as with torchrun.
 
     Attributes:
@@ -108,7 +108,7 @@ class RegisteredOrder(Order):
         return np.ascontiguousarray(dealt.reshape(steps, nodes, batch * self.gpus))
 
     def repeated_bytes(self, epoch: int, sizes_bytes: Floats) -> float:
-        """As for `Order`: samplers read samples again that draw with replacement, augment repeatedly or pad."""
+        """As for `SimulatedOrder`: samplers read samples again that draw with replacement, augment repeatedly or pad."""
         ids = self.epoch(epoch)
         times = np.bincount(ids[ids >= 0], minlength=self.n_samples)
         return float(sizes_bytes @ np.maximum(times - 1, 0))

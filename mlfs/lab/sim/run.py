@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mlfs.lab.policies.policy import Policy, Reads, View
+from mlfs.lab.policies.policy import EpochReads, Policy, View
 from mlfs.lab.sim.clock import Clock, Loading, Sharing
 from mlfs.lab.sim.job import order_of
 from mlfs.lab.sim.result import EpochResult, PolicyResult
 from mlfs.lab.sim.scenario import Scenario
 from mlfs.lab.sim.step_loads import step_loads
-from mlfs.lab.sim.tally import Tally, tally
+from mlfs.lab.sim.tally import EpochBytes, tally
 from mlfs.plan.imbalance import Imbalance
 from mlfs.plan.model import Floats, StorageClass
 
@@ -91,7 +91,7 @@ class _Account:
         self.preload_bytes = float(class_bytes.sum()) * readers
         self.clock.preload(self.preload_s)
 
-    def epoch(self, epoch: int, reads: Reads) -> None:
+    def epoch(self, epoch: int, reads: EpochReads) -> None:
         """Add an epoch."""
         counted = tally(reads, self.padded, self.model, self.gpus)
         gpu_rate = self.model.compute_bytes_per_s / self.gpus
@@ -108,7 +108,7 @@ class _Account:
         pfs = 0.0 if self.policy.traits.free else counted.pfs_bytes
         self.epochs.append(EpochResult(after - before, float(compute_s.max(axis=1).sum()), pfs, bound))
 
-    def _add(self, counted: Tally, uneven: Imbalance) -> None:
+    def _add(self, counted: EpochBytes, uneven: Imbalance) -> None:
         by_route = counted.queued.sum(axis=(0, 1, 2))
         self.bytes += by_route
         self.seconds += by_route * self.loading.cost(counted)
@@ -138,7 +138,7 @@ class _Account:
 
 
 def route_names(classes: tuple[StorageClass, ...]) -> list[str]:
-    """The names of the routes, in the order of a `Tally`."""
+    """The names of the routes, in the order of a `EpochBytes`."""
     return ["pfs", *(f"peer:{storage.name}" for storage in classes), *(f"local:{storage.name}" for storage in classes)]
 
 

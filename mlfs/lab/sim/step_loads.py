@@ -1,6 +1,6 @@
 """How long each GPU loads in each step, and how unevenly: for a whole simulated run, and for a job that really runs.
 
-Pure. In: an epoch's reads counted (`Tally`), what the cluster gives (`Loading`), how long a step computes. Out: seconds
+Pure. In: an epoch's reads counted (`EpochBytes`), what the cluster gives (`Loading`), how long a step computes. Out: seconds
 of each lane, and the imbalance. Called by mlfs.lab.sim.run and mlfs.lab.sim.expected.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mlfs.lab.sim.clock import Loading
-from mlfs.lab.sim.tally import Tally
+from mlfs.lab.sim.tally import EpochBytes
 from mlfs.plan.imbalance import Imbalance, imbalance
 from mlfs.plan.model import Floats
 
@@ -26,7 +26,7 @@ class StepLoads(NamedTuple):
     imbalance: Imbalance
 
 
-def step_loads(loading: Loading, counted: Tally, compute_s: Floats | float) -> StepLoads:
+def step_loads(loading: Loading, counted: EpochBytes, compute_s: Floats | float) -> StepLoads:
     """The seconds for which each GPU loads in each step, and the imbalance.
 
     Args: compute_s: shape (T, N * M), or one number for all.

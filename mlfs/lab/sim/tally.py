@@ -1,6 +1,6 @@
 """Counts an epoch's reads: bytes by step, node and route, and what each storage class has to serve.
 
-In: a policy's `Reads`, the samples' sizes. Out: a `Tally`. Called by `mlfs.lab.sim.run`; `mlfs.lab.sim.clock` computes
+In: a policy's `EpochReads`, the samples' sizes. Out: a `EpochBytes`. Called by `mlfs.lab.sim.run`; `mlfs.lab.sim.clock` computes
 seconds from it.
 
 Routes are numbered: 0 is the PFS, 1 to J are a peer's classes, J+1 to 2J are the own classes.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.lab.policies.policy import Reads
+from mlfs.lab.policies.policy import EpochReads
 from mlfs.plan.model import Floats, PerformanceModel
 from mlfs.plan.node_reads import PFS
 
@@ -21,7 +21,7 @@ from mlfs.plan.node_reads import PFS
 CHUNK_SAMPLES = 1 << 18
 
 
-class Tally(NamedTuple):
+class EpochBytes(NamedTuple):
     """An epoch in bytes.
 
     Attributes:
@@ -62,7 +62,7 @@ class Tally(NamedTuple):
         return float(self.queued[:, :, :, 0].sum() + self.background.sum())
 
 
-def tally(reads: Reads, padded_sizes: Floats, model: PerformanceModel, gpus: int = 1) -> Tally:
+def tally(reads: EpochReads, padded_sizes: Floats, model: PerformanceModel, gpus: int = 1) -> EpochBytes:
     """Count an epoch; `padded_sizes` has a 0 after the last sample, where id -1 points.
 
     A node's batch is dealt to its `gpus` one by one, as a distributed sampler deals to ranks.
@@ -86,10 +86,10 @@ def tally(reads: Reads, padded_sizes: Floats, model: PerformanceModel, gpus: int
         return parts[0]
     queued, served, sent, received = (np.concatenate([part[column] for part in parts]) for column in range(4))
     drawn, counts = (np.sum(column, axis=0) for column in zip(*((p.drawn, p.counts) for p in parts), strict=True))
-    return Tally(queued, served, sent, received, reads.background_bytes, drawn, counts)
+    return EpochBytes(queued, served, sent, received, reads.background_bytes, drawn, counts)
 
 
-def _part(reads: Reads, padded_sizes: Floats, model: PerformanceModel, gpus: int) -> Tally:
+def _part(reads: EpochReads, padded_sizes: Floats, model: PerformanceModel, gpus: int) -> EpochBytes:
     """Count some steps."""
     steps, nodes, batch = reads.ids.shape
     n_classes, n_routes = len(model.classes), 1 + 2 * len(model.classes)
@@ -118,4 +118,4 @@ def _part(reads: Reads, padded_sizes: Floats, model: PerformanceModel, gpus: int
     counts = np.bincount(route[reads.ids.ravel() >= 0], minlength=n_routes)
     queued = queued.reshape(steps, nodes, gpus, n_routes)
     sent, received = sent.reshape(steps, nodes), received.reshape(steps, nodes)
-    return Tally(queued, served, sent, received, reads.background_bytes, drawn, counts)
+    return EpochBytes(queued, served, sent, received, reads.background_bytes, drawn, counts)

@@ -20,7 +20,7 @@ _FFT_CONSTANT = 2.5
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class Algorithm:
     """One algorithm for one layer at one batch size."""
 
     algorithm: str
@@ -39,7 +39,7 @@ class Choice:
 
     batch: int
     bound_bits: int
-    options: tuple[Option, ...]
+    options: tuple[Algorithm, ...]
     seconds: float
 
     @property
@@ -55,7 +55,7 @@ class Choice:
         return self.batch / self.seconds if self.seconds else math.inf
 
 
-def solve(options: Sequence[Sequence[Option]], bound: float) -> tuple[Option, ...] | None:
+def solve(options: Sequence[Sequence[Algorithm]], bound: float) -> tuple[Algorithm, ...] | None:
     """One option for each layer with the least time whose memory is within the bound; None when none is (eq. 6)."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -85,7 +85,7 @@ def solve(options: Sequence[Sequence[Option]], bound: float) -> tuple[Option, ..
     return tuple(option for option, taken in zip(flat, found.x, strict=True) if taken > 0.5)
 
 
-def choose(network: Network, batch: int, gpu_bits: int, options: Sequence[Sequence[Option]]) -> Choice:
+def choose(network: Network, batch: int, gpu_bits: int, options: Sequence[Sequence[Algorithm]]) -> Choice:
     """The best algorithms at one batch size."""
     bound = bound_bits(network, batch, gpu_bits)
     chosen = solve(options, bound) if bound >= 0 else None
@@ -106,15 +106,15 @@ def best(choices: Sequence[Choice]) -> Choice:
     return max(fitting, key=lambda choice: (choice.samples_per_s, -choice.batch))
 
 
-def gemm(layer: Layer, source: LayerShape, result: LayerShape, batch: int, flops: float) -> Option:
+def gemm(layer: Layer, source: LayerShape, result: LayerShape, batch: int, flops: float) -> Algorithm:
     """Matrix multiplication: its input and output maps as memory, as Table 2 counts, 2 F F D D' B' H' operations."""
     memory = (source.numbers + result.numbers) * batch * BITS
     depth = source.depth // layer.groups
     operations = 2.0 * layer.filter**2 * depth * result.numbers * batch
-    return Option("gemm", memory, operations / flops)
+    return Algorithm("gemm", memory, operations / flops)
 
 
-def fft(layer: Layer, source: LayerShape, result: LayerShape, batch: int, flops: float) -> Option:
+def fft(layer: Layer, source: LayerShape, result: LayerShape, batch: int, flops: float) -> Algorithm:
     """Fast Fourier transform: filters padded to the input's size, all maps and filters as complex half planes.
 
     Memory: B_i (floor(H_i / 2) + 1) * 2 * (X D_i + X D_(i+1) + D_i D_(i+1)) numbers. Over that of `gemm` this gives
@@ -126,13 +126,13 @@ def fft(layer: Layer, source: LayerShape, result: LayerShape, batch: int, flops:
     edge = source.width * source.height
     transforms = 2 * _FFT_CONSTANT * edge * math.log2(max(2, edge)) * planes
     products = 4.0 * batch * depth * result.depth * edge
-    return Option("fft", memory, (transforms + products) / flops)
+    return Algorithm("fft", memory, (transforms + products) / flops)
 
 
 MODELS = {"gemm": gemm, "fft": fft}
 
 
-def modelled(network: Network, batch: int, flops: dict[str, float]) -> list[list[Option]]:
+def modelled(network: Network, batch: int, flops: dict[str, float]) -> list[list[Algorithm]]:
     """Options of every convolution layer by the models above, for the algorithms whose speed is given."""
     sizes = shapes(network)
     return [

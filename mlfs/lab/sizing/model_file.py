@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from mlfs.errors import ConfigError
-from mlfs.lab.sizing.batch import MODELS, Option, modelled
+from mlfs.lab.sizing.batch import MODELS, Algorithm, modelled
 from mlfs.lab.sizing.network import Layer, LayerShape, Network
 from mlfs.units import parse_size
 from mlfs.user_input import InputError, parse_toml, read_toml
@@ -72,14 +72,14 @@ class ModelFile(_Part):
         """The layers that have a choice."""
         return [part for part in self.layer if part.filters]
 
-    def options(self, batch: int) -> list[list[Option]]:
+    def options(self, batch: int) -> list[list[Algorithm]]:
         """Each convolution layer's algorithms at a batch size: measured ones, and the models for the others."""
         index = self.batches.index(batch)
         found = modelled(self.network, batch, self.flops)
         for options, part in zip(found, self.convolutions, strict=True):
             options[:] = [option for option in options if option.algorithm not in part.measured]
             for name, measured in part.measured.items():
-                options.append(Option(name, measured.memory[index] * 8, measured.time_ms[index] / 1000))
+                options.append(Algorithm(name, measured.memory[index] * 8, measured.time_ms[index] / 1000))
         return found
 
 

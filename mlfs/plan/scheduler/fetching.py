@@ -16,7 +16,7 @@ from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
 from mlfs.plan.scheduler.events import FetchEnded, Landed
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.pool_queue import PoolQueue, Running, Wanted
-from mlfs.plan.scheduler.routing import Rates, Routing
+from mlfs.plan.scheduler.routing import MeasuredRates, Routing
 from mlfs.plan.scheduler.states import SampleTable, Verb
 
 
@@ -43,7 +43,7 @@ class Fetching:
         limits: Limits,
         routing: Routing,
         keeping: Keeping,
-        rates: Rates,
+        rates: MeasuredRates,
         out: list[Command],
     ) -> None:
         self._table = table

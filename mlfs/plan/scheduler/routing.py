@@ -15,7 +15,7 @@ from typing import Protocol
 from mlfs.plan.circuit_breaker import (
     FEWEST_BATCHES,
     FEWEST_OF_A_SIZE,
-    Evidence,
+    CircuitEvidence,
     Pace,
     Use,
     in_common,
@@ -35,7 +35,7 @@ PROBE_SAMPLES = 32
 _FRESH = Use()
 
 
-class Rates(Protocol):
+class MeasuredRates(Protocol):
     """Measured rates of pools, as far as routing asks for them and reports to them.
 
     A mount's are in `mlfs.measure.rates`. A simulated cluster measures none: its places never become slow.
@@ -61,7 +61,7 @@ class RoutingStatistics:
     """By place, whether it is passed over, and the evidence of the last judgement."""
 
     passed_over: tuple[bool, ...]
-    found: tuple[Evidence | None, ...]
+    found: tuple[CircuitEvidence | None, ...]
 
 
 class Routing:
@@ -77,7 +77,7 @@ class Routing:
         self,
         places: Sequence[PlaceInfo],
         sizes: memoryview,
-        rates: Rates,
+        rates: MeasuredRates,
         known_source: Mapping[int, float],
         out: list[Command],
     ) -> None:
@@ -92,7 +92,7 @@ class Routing:
         self._first_peer = next((number for number, place in enumerate(places) if place.node >= 0), SOURCE)
         self._peer_of_node = {place.node: number for number, place in enumerate(places) if place.node >= 0}
         self._uses = [_FRESH] * len(places)
-        self._found: list[Evidence | None] = [None] * len(places)
+        self._found: list[CircuitEvidence | None] = [None] * len(places)
         self._batches = [0] * len(places)
         self._probed: set[int] = set()  # samples that are fetched from a tier that is passed over, to measure it
         self._probes_left = 0
@@ -212,7 +212,7 @@ class Routing:
         paces = self._rates.paces(pool)
         return {kind: pace.bytes_per_s for kind, pace in paces.items() if pace.batches >= FEWEST_OF_A_SIZE}
 
-    def _evidence(self, place: int, source: Mapping[int, Pace], waited: float) -> Evidence | None:
+    def _evidence(self, place: int, source: Mapping[int, Pace], waited: float) -> CircuitEvidence | None:
         paces = self._rates.paces(place)
         batches = sum(pace.batches for pace in paces.values())
         new = batches - self._batches[place]
@@ -222,7 +222,7 @@ class Routing:
         sample = self._rates.sample(place)
         if rates is None or sample is None:
             return None
-        return Evidence(*rates, *sample, new, waited)
+        return CircuitEvidence(*rates, *sample, new, waited)
 
     def _change(self, place: int, use: Use, say: bool = True) -> None:
         before, self._uses[place] = self._uses[place], use

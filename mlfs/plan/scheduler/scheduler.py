@@ -32,7 +32,7 @@ from mlfs.plan.scheduler.following import Following
 from mlfs.plan.scheduler.job_record import JobRecord
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.look_ahead import Ahead, nearest
-from mlfs.plan.scheduler.routing import Rates, Routing
+from mlfs.plan.scheduler.routing import MeasuredRates, Routing
 from mlfs.plan.scheduler.states import SampleTable, State, Verb
 from mlfs.plan.scheduler.statistics import Statistics
 from mlfs.plan.scheduler.waiting import Waiting
@@ -63,7 +63,7 @@ class Scheduler:
         sizes: memoryview,
         places: Sequence[PlaceInfo],
         limits: Limits,
-        rates: Rates,
+        rates: MeasuredRates,
         known_source: Mapping[int, float] | None = None,
         goes_on: bool = False,
     ) -> None:

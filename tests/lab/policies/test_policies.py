@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlfs.lab.policies.policy import Reads, Unfit, View
+from mlfs.lab.policies.policy import EpochReads, Unfit, View
 from mlfs.lab.policies.registry import POLICIES
-from mlfs.lab.sim.order import Order
+from mlfs.lab.sim.order import SimulatedOrder
 from mlfs.plan.model import Curve, PerformanceModel, StorageClass
 from mlfs.plan.node_reads import PFS
 
@@ -30,8 +30,8 @@ def model(ram: float, ssd: float) -> PerformanceModel:
     )
 
 
-def view(ram: float, ssd: float, by_node: tuple[tuple[float, ...], ...] = ()) -> tuple[View, Order]:
-    order = Order(SAMPLES, model(ram, ssd).changed(capacities_by_node=by_node), 3)
+def view(ram: float, ssd: float, by_node: tuple[tuple[float, ...], ...] = ()) -> tuple[View, SimulatedOrder]:
+    order = SimulatedOrder(SAMPLES, model(ram, ssd).changed(capacities_by_node=by_node), 3)
     sizes = np.random.default_rng(5).integers(1, 4, SAMPLES).astype(np.float64)
     return View(order.model, sizes, order.readers(), 20.0, np.random.default_rng(7)), order
 
@@ -60,7 +60,7 @@ def test_reads_are_of_the_epoch_and_keep_within_the_cluster(name: str, rooms: tu
         check(reads, before, seen, policy.traits.true_order)
 
 
-def check(reads: Reads, ids: np.ndarray, seen: View, true_order: bool) -> None:
+def check(reads: EpochReads, ids: np.ndarray, seen: View, true_order: bool) -> None:
     real = reads.ids >= 0
     assert reads.ids.shape == ids.shape
     assert (real.sum(axis=2) == (ids >= 0).sum(axis=2)).all()

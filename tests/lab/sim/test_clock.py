@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlfs.lab.policies.policy import Overlap, Reads
+from mlfs.lab.policies.policy import EpochReads, Overlap
 from mlfs.lab.policies.registry import POLICIES
 from mlfs.lab.sim import tally
 from mlfs.lab.sim.clock import Clock, Loading, Sharing, shared_finish_s
@@ -84,7 +84,7 @@ def test_the_pfs_gives_what_it_gives_to_the_nodes_that_draw(owners: list[int], p
     )
     ids = np.arange(40, dtype=np.int32).reshape(1, 4, 10)
     node = np.tile(np.array(owners, dtype=np.int16), 10).reshape(1, 4, 10)
-    reads = Reads(ids, node, np.full(ids.shape, PFS, dtype=np.int8), np.zeros(4))
+    reads = EpochReads(ids, node, np.full(ids.shape, PFS, dtype=np.int8), np.zeros(4))
     counted = tally.tally(reads, np.append(np.full(40, 1e6), 0.0), model)
     assert counted.drawn.tolist() == (10e6 * np.bincount(owners, minlength=4)).tolist()
     lanes = Loading(model, POLICIES["mlfs"].traits, Sharing.CONSERVING).lanes(counted)
@@ -101,7 +101,7 @@ def test_a_link_carries_what_a_node_sends_and_what_it_receives(all_of_one: bool)
     else:
         ids[0, 0], node[0, 0] = np.arange(30), np.repeat([1, 2, 3], 10)
     storage = np.where(node == PFS, PFS, 0).astype(np.int8)
-    counted = tally.tally(Reads(ids, node, storage, np.zeros(4)), np.append(np.full(30, 1e6), 0.0), model)
+    counted = tally.tally(EpochReads(ids, node, storage, np.zeros(4)), np.append(np.full(30, 1e6), 0.0), model)
     lanes = Loading(model, POLICIES["mlfs"].traits, Sharing.CONSERVING).lanes(counted)
     all_s = 30e6 / model.network_bytes_per_s
     assert np.isclose(lanes[0], all_s).any(axis=0).tolist() == [True, False, False, False]

@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlfs.errors import ConfigError
-from mlfs.lab.policies.policy import Overlap, Policy, Queues, Reads, Traits, Unfit
+from mlfs.lab.policies.policy import EpochReads, Overlap, Policy, Queues, Traits, Unfit
 from mlfs.lab.policies.registry import POLICIES
 from mlfs.lab.sim.clock import Loading, Sharing
 from mlfs.lab.sim.coordinated import GpuNode
-from mlfs.lab.sim.order import Order
+from mlfs.lab.sim.order import SimulatedOrder
 from mlfs.lab.sim.result import PolicyResult
 from mlfs.lab.sim.run import Simulation
 from mlfs.lab.sim.scenario import Scenario, load, parse
-from mlfs.lab.sim.tally import Tally, tally
+from mlfs.lab.sim.tally import EpochBytes, tally
 from mlfs.plan.model import Floats
 
 
@@ -31,12 +31,12 @@ def with_gpus(gpus: int, **other: object) -> Scenario:
 
 def test_a_nodes_batch_is_dealt_as_a_sampler_deals_to_all_gpus_as_ranks() -> None:
     scenario = with_gpus(4)
-    order = Order(160, scenario.model, 0)
+    order = SimulatedOrder(160, scenario.model, 0)
     ids = order.epoch(1)
     stream = ids.transpose(0, 2, 1).reshape(order.steps, -1)  # as drawn, step by step
     sizes = np.append(scenario.sizes_bytes(), 0.0)
     nowhere = np.full(ids.shape, -1)
-    reads = Reads(ids, nowhere.astype(np.int16), nowhere.astype(np.int8), np.zeros(2))
+    reads = EpochReads(ids, nowhere.astype(np.int16), nowhere.astype(np.int8), np.zeros(2))
     counted = tally(reads, sizes, scenario.model, 4)
     for rank in range(8):
         own = sizes[stream[:, rank::8]].sum(axis=1)
@@ -53,7 +53,7 @@ def lanes(queues: Queues, sharing: Sharing, queued_mb: list[list[float]], overla
     own = queued[:, :, :, 2].sum(axis=2, keepdims=True)
     empty = np.zeros((1, 1))
     drawn, counts = queued[:, :, :, 0].sum(axis=(0, 2)), np.ones(3, dtype=np.int64)
-    counted = Tally(queued, own, empty, empty, np.zeros(1), drawn, counts)
+    counted = EpochBytes(queued, own, empty, empty, np.zeros(1), drawn, counts)
     node = GpuNode(len(queued_mb))
     return np.asarray(Loading(scenario.model, Traits(overlap, queues=queues), sharing, node).lanes(counted)[0])
 
@@ -145,7 +145,7 @@ def test_where_each_gpu_has_workers_of_its_own_they_bound_the_node_as_a_whole(
     simulation = Simulation(scenario.model_copy(update={"cluster": cluster}))
     found, lanes_of = simulation.run(POLICIES[name], Sharing.CONSERVING), Loading.lanes
 
-    def with_the_nodes_own(loading: Loading, counted: Tally) -> Floats:
+    def with_the_nodes_own(loading: Loading, counted: EpochBytes) -> Floats:
         node = np.repeat(counted.node_bytes / (preprocess_MBps * 1e6), 4, axis=1)
         return np.concatenate([lanes_of(loading, counted), node[:, None]], axis=1)
 

@@ -11,7 +11,7 @@ from mlfs.errors import ConfigError, SourceError
 from mlfs.lab.policies.policy import Unfit
 from mlfs.lab.policies.registry import POLICIES
 from mlfs.lab.sim.clock import Sharing
-from mlfs.lab.sim.order import Order
+from mlfs.lab.sim.order import SimulatedOrder
 from mlfs.lab.sim.run import Simulation
 from mlfs.lab.sim.scenario import load, parse, shipped_names
 
@@ -140,7 +140,7 @@ def test_every_epoch_deals_each_sample_once_and_evenly() -> None:
     scenario = parse(TEXT.replace("nodes = 2", "nodes = 3"), "x")
     for drop_last in (False, True):
         model = scenario.model.changed(drop_last=drop_last)
-        order = Order(100, model, 0)
+        order = SimulatedOrder(100, model, 0)
         for epoch in range(2):
             ids = order.epoch(epoch)
             real = ids[ids >= 0]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mlfs.errors import ConfigError
 from mlfs.lab.sizing import model_file
-from mlfs.lab.sizing.batch import Choice, Option, best, choose, fft, gemm, solve
+from mlfs.lab.sizing.batch import Algorithm, Choice, best, choose, fft, gemm, solve
 from mlfs.lab.sizing.network import (
     Layer,
     LayerShape,
@@ -26,7 +26,7 @@ from mlfs.lab.sizing.network import (
 
 ALEXNET = model_file.load("alexnet")
 options = st.lists(
-    st.lists(st.builds(Option, st.just("any"), st.integers(0, 50), st.integers(0, 20)), min_size=1, max_size=4),
+    st.lists(st.builds(Algorithm, st.just("any"), st.integers(0, 50), st.integers(0, 20)), min_size=1, max_size=4),
     min_size=1,
     max_size=4,
 )
@@ -71,7 +71,7 @@ def test_fft_over_gemm_is_table_2() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(options, st.integers(0, 150))
-def test_the_optimum_is_that_of_trying_everything(layers: list[list[Option]], bound: int) -> None:
+def test_the_optimum_is_that_of_trying_everything(layers: list[list[Algorithm]], bound: int) -> None:
     fitting = [c for c in itertools.product(*layers) if sum(o.memory_bits for o in c) <= bound]
     found = solve(layers, bound)
     if not fitting:
@@ -98,7 +98,7 @@ def test_less_memory_is_never_faster_and_the_best_has_most_samples_a_second() ->
     times = [choose(ALEXNET.network, 128, int(g * 8e9), ALEXNET.options(128)).seconds for g in (0.9, 1.2, 2, 4, 12)]
     assert times == sorted(times, reverse=True)
     assert len(set(times)) > 1
-    slow, fast = Choice(8, 1, (Option("a", 1, 1.0),), 2.0), Choice(16, 1, (Option("a", 1, 1.0),), 3.0)
+    slow, fast = Choice(8, 1, (Algorithm("a", 1, 1.0),), 2.0), Choice(16, 1, (Algorithm("a", 1, 1.0),), 3.0)
     assert best([slow, fast, Choice(32, -1, (), math.inf)]) is fast
     with pytest.raises(ValueError, match="no batch size"):
         best([Choice(32, -1, (), math.inf)])
@@ -143,4 +143,4 @@ def test_a_wrong_model_file_is_refused_in_one_line(tmp_path: Path, old: str, new
 def test_measured_times_win_over_the_models(tmp_path: Path) -> None:
     path = tmp_path / "model.toml"
     path.write_text(GOOD + '[layer.measured.gemm]\ntime-ms = [5]\nmemory = ["1K"]\n')
-    assert model_file.load(str(path)).options(2) == [[Option("gemm", 8192, 0.005)]]
+    assert model_file.load(str(path)).options(2) == [[Algorithm("gemm", 8192, 0.005)]]

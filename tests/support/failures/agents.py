@@ -28,7 +28,7 @@ from mlfs.peers.desk import AGENT_PATIENCE_S, Desk
 from mlfs.peers.landing import Landing
 from mlfs.peers.link import Ended, Ready
 from mlfs.peers.liveness import BEATS, Liveness
-from mlfs.peers.memory import Network
+from mlfs.peers.memory import MemoryNetwork
 from mlfs.places.checksum import checksum
 from mlfs.places.place import Want
 from mlfs.plan.scheduler.events import PeerBack, PeerLost, Released
@@ -145,7 +145,7 @@ class Seat:
         if not self.agent_lives:
             return False
         read = link.unpack(packet)
-        if read.kind is link.Kind.FETCH:
+        if read.kind is link.PacketKind.FETCH:
             for number, owner, sample, _, size_bytes, mtime_ns, ctime_ns, _ in read.records.tolist():
                 self._wants[number] = Want(owner, sample, Version(size_bytes, mtime_ns, ctime_ns))
                 self._last = number
@@ -172,17 +172,17 @@ class Seat:
             self.agents.heap.at(self.server_wakes_s, self._server_hears, data)
             return
         packet = link.unpack(data)
-        if packet.kind is link.Kind.ENDED:
+        if packet.kind is link.PacketKind.ENDED:
             self._ended(packet.records.tolist())
-        elif packet.kind is link.Kind.WANTED:
+        elif packet.kind is link.PacketKind.WANTED:
             for token, sample, size_bytes, mtime_ns, ctime_ns in packet.records.tolist():
                 self._wish(token, sample, Version(size_bytes, mtime_ns, ctime_ns))
-        elif packet.kind is link.Kind.FREE:
+        elif packet.kind is link.PacketKind.FREE:
             for offset, size_bytes in packet.records.tolist():
                 self.landing.release(offset, size_bytes)
-        elif packet.kind is link.Kind.LOST:
+        elif packet.kind is link.PacketKind.LOST:
             self._lose(packet.records["node"].tolist())
-        elif packet.kind is link.Kind.BACK:
+        elif packet.kind is link.PacketKind.BACK:
             for peer in packet.records["node"].tolist():
                 self.lost.discard(peer)
                 self.agents.counted.came_back()
@@ -294,7 +294,7 @@ class Seat:
             self.node.soon(Released(sample))
 
     def _answer(self, token: int, how: Ready, offset: int, size_bytes: int) -> None:
-        self._send(link.pack(link.Kind.READY, [(token, how, offset, size_bytes)])[0])
+        self._send(link.pack(link.PacketKind.READY, [(token, how, offset, size_bytes)])[0])
 
     # -- time
 
@@ -349,7 +349,7 @@ class Agents:
         self.garbled_until_s = self.spoilt_until_s = self.slow_until_s = 0.0
         self._random = random
         self._free_at_s: defaultdict[tuple[int, int], float] = defaultdict(float)
-        self.network = Network(nodes, self._later, self._spoil, self._garble)
+        self.network = MemoryNetwork(nodes, self._later, self._spoil, self._garble)
         self._cuts: defaultdict[tuple[int, int], int] = defaultdict(int)
         self.seats = [Seat(self, number) for number in range(nodes)]
         for seat in self.seats:

@@ -70,7 +70,7 @@ class SharedPfs:
             self._gamma -= 1
 
 
-class Cluster:
+class SimulatedCluster:
     """The world of nodes that never fail.
 
     Args:
@@ -111,7 +111,7 @@ class Cluster:
             self.pfs_bytes += size
             self._heap.at(self._pfs.begin(node.number, now_s, size), self._read_from_pfs, node, lane)
         elif (owner := self._node_at[node.number][place]) >= 0:
-            self.nodes[owner].asked(sample, lambda told: self._answered(self.nodes[owner], node, lane, told))
+            self.nodes[owner].asked(sample, lambda how: self._answered(self.nodes[owner], node, lane, how))
         else:
             self._heap.at(self._classes[node.number][place - 1].through_at(now_s, size), self._got, node, lane, place)
 
@@ -119,9 +119,9 @@ class Cluster:
         self._pfs.end(node.number)
         self._got(node, lane, SOURCE)
 
-    def _answered(self, owner: Node, node: Node, lane: Lane, told: int) -> None:
+    def _answered(self, owner: Node, node: Node, lane: Lane, how: int) -> None:
         """The owner has the sample: in its window, or in a class that it is read from."""
-        assert told == IN_PLACE, "in a cluster without failures nobody is refused"
+        assert how == IN_PLACE, "in a cluster without failures nobody is refused"
         sample, now_s = lane.item.sample, self._heap.now_s
         size, held_by = node.sizes[sample], owner.held_by(sample)
         sent = self._send[owner.number].through_at(now_s, size)

@@ -19,7 +19,7 @@ FROM_PFS = -1
 """Stands for the PFS where a node's number says where bytes came from."""
 
 
-class Ledger:
+class SimulatedLedger:
     """The bytes that nodes read from the PFS and gave to others, by epoch.
 
     Args:

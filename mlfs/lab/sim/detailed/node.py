@@ -43,11 +43,11 @@ Told = Callable[[int], None]
 class _Caller(e.Waiter):
     """Whoever waits, and is called back."""
 
-    __slots__ = ("told",)
+    __slots__ = ("over",)
 
-    def __init__(self, sample: int, since_s: float, is_peer: bool, told: Told) -> None:
+    def __init__(self, sample: int, since_s: float, is_peer: bool, over: Told) -> None:
         super().__init__(sample, since_s, is_peer)
-        self.told = told
+        self.over = over
 
 
 @dataclass(eq=False, slots=True)
@@ -213,7 +213,7 @@ class Node:
 
     # -- readers and peers
 
-    def open(self, sample: int, process: int, parent: int, told: Told) -> bool:
+    def open(self, sample: int, process: int, parent: int, over: Told) -> bool:
         """A process opens a sample: whether it is in place; else `told` is called once, with IN_PLACE, an errno, or
         what to do. A reader who goes on then says Opened, and Released when he closes it; one who does not says
         Refused."""
@@ -225,7 +225,7 @@ class Node:
         self.soon(e.ReadSeen(sample, process, parent, self._heap.now_s, waits=not in_place))
         if in_place:
             return True
-        self._waits(_Caller(sample, self._heap.now_s, False, told))
+        self._waits(_Caller(sample, self._heap.now_s, False, over))
         return False
 
     def _waits(self, caller: _Caller) -> None:
@@ -242,9 +242,9 @@ class Node:
         events, self._soon = self._soon, []
         self.tell(*events)
 
-    def asked(self, sample: int, told: Told) -> None:
+    def asked(self, sample: int, over: Told) -> None:
         """Another node asks for a sample; it says `Released` when it has it."""
-        self._waits(_Caller(sample, self._heap.now_s, True, told))
+        self._waits(_Caller(sample, self._heap.now_s, True, over))
 
     def _answer(self, command: c.Answer) -> None:
         self._call_back(command.waiter, IN_PLACE)
@@ -259,7 +259,7 @@ class Node:
         """Tell whoever waits. A second answer, which must not be, finds nobody: KeyError."""
         caller = cast(_Caller, waiter)
         self._waiting.remove(caller)
-        caller.told(how)
+        caller.over(how)
 
     # -- fetches
 

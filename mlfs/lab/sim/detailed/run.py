@@ -18,9 +18,9 @@ import numpy as np
 from mlfs.errors import ConfigError
 from mlfs.lab.policies.clairvoyant import placement
 from mlfs.lab.sim.clock import Sharing
-from mlfs.lab.sim.detailed.cluster import Cluster, Pipe
+from mlfs.lab.sim.detailed.cluster import Pipe, SimulatedCluster
 from mlfs.lab.sim.detailed.heap import Heap, seldom_collecting
-from mlfs.lab.sim.detailed.ledger import Ledger
+from mlfs.lab.sim.detailed.ledger import SimulatedLedger
 from mlfs.lab.sim.detailed.node import Node
 from mlfs.lab.sim.detailed.streams import OrderStreams, job_of
 from mlfs.lab.sim.detailed.training import LOADER_STEPS, Rank, Steps
@@ -45,7 +45,7 @@ Progress = Callable[[int], None]
 
 
 class NothingMeasured:
-    """Measured rates of places (mlfs.plan.scheduler.routing.Rates): none are, so that no place is ever left."""
+    """Measured rates of places (mlfs.plan.scheduler.routing.MeasuredRates): none are, so that no place is ever left."""
 
     def batch(
         self, pool: int, lanes: int, size_bytes: int, wall_s: float, samples: int = 1, pace_lanes: int = 0
@@ -73,7 +73,7 @@ class DetailedResult:
         pfs_bytes: read from the PFS. carried_bytes: of reads that the estimate counts there, and that found the pages
             of an earlier read still in the window.
         pfs_epochs_bytes: the same by the epoch that the bytes were fetched for, which may be one that the run did not
-            come to any more. load: by epoch, what the busiest node gave to others over the mean (`Ledger`).
+            come to any more. load: by epoch, what the busiest node gave to others over the mean (`SimulatedLedger`).
         imbalance, imbalanced_steps: over all GPUs, as of `mlfs.lab.sim.result.PolicyResult`.
         local, peer: shares of reads that were fetched from the node's own classes, or from other nodes.
         reads, wall_s: reads of samples, and the real seconds that they took.
@@ -146,9 +146,9 @@ class Detailed:
         threads = model.staging.threads
         as_peers = [PlaceInfo(PlaceKind.PEER, f"node {node}", threads, node=node) for node in range(model.nodes)]
         places = [places_of(model, node, as_peers) for node in range(model.nodes)]
-        self._ledger = Ledger(self._sizes, self._placement.owner, simulation.readers, model.nodes)
+        self._ledger = SimulatedLedger(self._sizes, self._placement.owner, simulation.readers, model.nodes)
         plans = [node_plan(self._placement, node, levels) for node in range(model.nodes)]
-        self.cluster = Cluster(self._heap, model, places, plans, self._landed)
+        self.cluster = SimulatedCluster(self._heap, model, places, plans, self._landed)
         limits = Limits(int(model.staging.capacity_bytes), model.staging.threads, PATIENT_S, PATIENT_S, 1 << 62)
         for number in range(model.nodes):
             scheduler = Scheduler(self._sizes.data, places[number], limits, NothingMeasured())
@@ -218,13 +218,13 @@ class Detailed:
 
     def _run_all(self, progress: Progress | None) -> None:
         self._over(0)
-        told = 0
+        shown = 0
         while self._heap.step():
             if progress and self._steps.done < self._streams.first_step(self._epochs):
                 epoch = self._streams.epoch_of_step(self._steps.done)
-                while told < epoch:
-                    progress(told)
-                    told += 1
+                while shown < epoch:
+                    progress(shown)
+                    shown += 1
 
     def _shares(self) -> tuple[float, float]:
         """Bytes of own classes and of peers among all that were fetched."""

@@ -1,6 +1,6 @@
 """The simulated job as one node's scheduler follows it: the streams of the node's own ranks.
 
-In: the cluster's `Order`. Out: streams as `mlfs.follow.job.JobRun` takes them, and batches for the loaders. A node's
+In: the cluster's `SimulatedOrder`. Out: streams as `mlfs.follow.job.JobRun` takes them, and batches for the loaders. A node's
 batch is dealt to its GPUs one by one, each GPU is a rank.
 """
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from mlfs.follow.job import JobRun
 from mlfs.job import parse_job
-from mlfs.lab.sim.order import Order, RegisteredOrder
+from mlfs.lab.sim.order import RegisteredOrder, SimulatedOrder
 from mlfs.orders.streams import JobStreams
 from mlfs.served.refill import Refill
 
@@ -23,7 +23,7 @@ NOTHING = -1
 
 
 class OrderStreams:
-    """An `Order` in the shape of `mlfs.orders.streams.JobStreams`: rank r is GPU r mod M of node r div M.
+    """An `SimulatedOrder` in the shape of `mlfs.orders.streams.JobStreams`: rank r is GPU r mod M of node r div M.
 
     Attributes:
         batch_files: samples of a rank's batch; where a batch is shorter, its last places are empty.
@@ -31,7 +31,7 @@ class OrderStreams:
 
     files_per_sample = 1
 
-    def __init__(self, order: Order, gpus: int) -> None:
+    def __init__(self, order: SimulatedOrder, gpus: int) -> None:
         self._order, self._gpus = order, gpus
         self._starts = np.cumsum([0, *(len(order.epoch(epoch)) for epoch in range(order.model.epochs))])
         self.batch_size = self.batch_files = -(-int(order.epoch(0).shape[2]) // gpus)

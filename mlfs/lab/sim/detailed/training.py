@@ -80,8 +80,8 @@ class Rank:
             self._began_s = self._heap.now_s
             self._go_on()
 
-    def _told(self, told: int) -> None:
-        assert told == IN_PLACE, "in a cluster without failures nobody is refused"
+    def _told(self, how: int) -> None:
+        assert how == IN_PLACE, "in a cluster without failures nobody is refused"
         self._node.soon(Opened(self._batch[self._at], self._process, self._heap.now_s))
         self._take()
         self._go_on()
