@@ -32,7 +32,7 @@ from mlfs.explain.screen import find_correction, find_ranks
 from mlfs.explain.search_stages import PlaceFound, WordsAsked
 from mlfs.explain.statistics import CaseStatistics, Instead
 from mlfs.explain.word_search import place_nearby
-from mlfs.explain.words import Drawing, drawing_of, moved, switched, whereabouts
+from mlfs.explain.words import WordsDrawn, drawing_of, moved, switched, whereabouts
 from mlfs.follow.evidence import JUDGED_OPENS, fits
 from mlfs.follow.families import Family, Key
 from mlfs.follow.hypothesis import Fit, Hypothesis, Origin, Ruling, ruling
@@ -270,7 +270,7 @@ class RegisteredJob:
 
     # -- another place in the words of its generator
 
-    async def _find_place(self, drawing: Drawing, looked_near: trio.Event) -> bool:
+    async def _find_place(self, drawing: WordsDrawn, looked_near: trio.Event) -> bool:
         """Look for the epoch in the words of the registered seed's generator.
 
         Only one of a loader's workers reads from where the epoch begins, and it need not be the first that has read
@@ -296,7 +296,7 @@ class RegisteredJob:
         return False
 
     async def _place_of(
-        self, drawing: Drawing, begun: Beginning, ready: int, looked_near: trio.Event
+        self, drawing: WordsDrawn, begun: Beginning, ready: int, looked_near: trio.Event
     ) -> PlaceFound | None:
         """The place at which the epoch begins, by its reads: looked for near where it should be, then far.
 
@@ -337,7 +337,7 @@ class RegisteredJob:
             self._attempt = None
         return found
 
-    async def _go_on_at(self, drawing: Drawing, begun: Beginning, words: int, seen: int) -> bool:
+    async def _go_on_at(self, drawing: WordsDrawn, begun: Beginning, words: int, seen: int) -> bool:
         """Have the job go on with an epoch that begins after so many words.
 
         Args:

@@ -47,7 +47,7 @@ CHANGING = (
 Spans = tuple[tuple[int, int], ...]
 
 
-class Drawing(NamedTuple):
+class WordsDrawn(NamedTuple):
     """How a sampler draws an epoch's order from the generator of the job's seed.
 
     Attributes:
@@ -63,16 +63,16 @@ class Drawing(NamedTuple):
     an_epoch: int
 
 
-def drawing_of(spec: JobSpec, n_samples: int) -> Drawing | None:
+def drawing_of(spec: JobSpec, n_samples: int) -> WordsDrawn | None:
     """How a job draws; None for a sampler whose order does not begin at such a place, and for an order of mlfs."""
     if spec.serve is not None:
         return None
     if spec.sampler in ("accelerate", "hf-trainer") and spec.shuffle and not spec.use_seedable_sampler:
         if spec.generator == "own":
-            return Drawing(spec.seed, False, 0, words_of_generator(spec, n_samples))
+            return WordsDrawn(spec.seed, False, 0, words_of_generator(spec, n_samples))
         if spec.world_size > 1:
-            return Drawing(spec.seed, True, 1, 0)  # of the generator that all ranks share
-        return Drawing(spec.seed, True, SAMPLER_SEED_WORD, 2 if spec.persistent_workers else 4)
+            return WordsDrawn(spec.seed, True, 1, 0)  # of the generator that all ranks share
+        return WordsDrawn(spec.seed, True, SAMPLER_SEED_WORD, 2 if spec.persistent_workers else 4)
     of_torch = {
         "torch-random": _of_random,
         "torch-subset": lambda spec, n: _of_words(spec, words_of_randperm(n)),
@@ -83,31 +83,31 @@ def drawing_of(spec: JobSpec, n_samples: int) -> Drawing | None:
     return None if draws is None else draws(spec, n_samples)
 
 
-def _of_random(spec: JobSpec, n_samples: int) -> Drawing | None:
+def _of_random(spec: JobSpec, n_samples: int) -> WordsDrawn | None:
     if spec.replacement:
         return None
     order = build_order(spec, n_samples)
     words = order.words_an_epoch if isinstance(order, Composition) else None
     an_epoch = 0 if words is None else words - (spec.words_between or 0)
     if spec.generator == "default":
-        return Drawing(spec.seed, True, SAMPLER_SEED_WORD, an_epoch)
-    return Drawing(spec.seed, False, 2 if spec.generator == "shared" else 0, an_epoch)
+        return WordsDrawn(spec.seed, True, SAMPLER_SEED_WORD, an_epoch)
+    return WordsDrawn(spec.seed, False, 2 if spec.generator == "shared" else 0, an_epoch)
 
 
-def _of_stateful(spec: JobSpec, n_samples: int) -> Drawing | None:
+def _of_stateful(spec: JobSpec, n_samples: int) -> WordsDrawn | None:
     if spec.replacement:
         return None
     loader = words_of_loader(spec, n_samples)
     if spec.generator != "default":
-        return Drawing(spec.seed, False, loader.lead, loader.an_epoch)
+        return WordsDrawn(spec.seed, False, loader.lead, loader.an_epoch)
     # The loader seeds one generator for all epochs. With workers a permutation that nobody reads comes first.
-    return Drawing(spec.seed, True, 1, 0) if not loader.lead else None
+    return WordsDrawn(spec.seed, True, 1, 0) if not loader.lead else None
 
 
-def _of_words(spec: JobSpec, words: int) -> Drawing:
+def _of_words(spec: JobSpec, words: int) -> WordsDrawn:
     """A sampler that takes so many words of the job's generator in an epoch, after the loader's base_seed."""
     ahead = 0 if spec.generator == "own" else BASE_SEED_WORDS
-    return Drawing(spec.seed, False, ahead, words + (0 if spec.persistent_workers else ahead))
+    return WordsDrawn(spec.seed, False, ahead, words + (0 if spec.persistent_workers else ahead))
 
 
 class Whereabouts(NamedTuple):
@@ -121,7 +121,7 @@ class Whereabouts(NamedTuple):
     far: Spans
 
 
-def whereabouts(job: JobRun, drawing: Drawing, epoch: int) -> Whereabouts:
+def whereabouts(job: JobRun, drawing: WordsDrawn, epoch: int) -> Whereabouts:
     """The places to look at for an epoch, the likeliest first."""
     expected = words_before(job, drawing, epoch)
     last = words_before(job, drawing, epoch - 1) if epoch > job.spec.start_epoch else 0
@@ -136,7 +136,7 @@ def _known(job: JobRun) -> Mapping[int, int]:
     return order.drawn_before if isinstance(order, PlacedOrder) else {}
 
 
-def words_before(job: JobRun, drawing: Drawing, epoch: int) -> int:
+def words_before(job: JobRun, drawing: WordsDrawn, epoch: int) -> int:
     """Words drawn before an epoch, as the job has it."""
     order, spec = job.streams.order, job.spec
     if isinstance(order, PlacedOrder):
@@ -144,7 +144,7 @@ def words_before(job: JobRun, drawing: Drawing, epoch: int) -> int:
     return (spec.words_before or 0) + epoch * (drawing.an_epoch + (spec.words_between or 0))
 
 
-def switched(job: JobRun, drawing: Drawing, epoch: int, words: int) -> Hypothesis | None:
+def switched(job: JobRun, drawing: WordsDrawn, epoch: int, words: int) -> Hypothesis | None:
     """The job whose loader itself takes just as many words from the epoch before to this one, by one of its switches.
 
     Nobody draws less than nothing: an epoch that begins earlier than the registered loader alone would have it says
@@ -165,7 +165,7 @@ def switched(job: JobRun, drawing: Drawing, epoch: int, words: int) -> Hypothesi
     return None
 
 
-def moved(job: JobRun, drawing: Drawing, epoch: int, words: int, registered: JobSpec) -> Hypothesis | None:
+def moved(job: JobRun, drawing: WordsDrawn, epoch: int, words: int, registered: JobSpec) -> Hypothesis | None:
     """The job with an epoch that begins after so many words, from that epoch on."""
     known, start = dict(_known(job)), job.spec.start_epoch
     if known and epoch > min(known) and known[min(known)] == words:
@@ -195,7 +195,7 @@ def moved(job: JobRun, drawing: Drawing, epoch: int, words: int, registered: Job
     return Hypothesis(spec, Origin.PLACE, streams, sentence, differing)
 
 
-def _in_numbers(known: Mapping[int, int], drawing: Drawing, given_between: int) -> dict[str, int]:
+def _in_numbers(known: Mapping[int, int], drawing: WordsDrawn, given_between: int) -> dict[str, int]:
     """`words_before` and `words_between` by which epochs begin as is known, without those that no number tells.
 
     Args:

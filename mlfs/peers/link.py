@@ -101,9 +101,16 @@ FREE = np.dtype([("offset", "<u8"), ("size_bytes", "<i8")])
 NODE = np.dtype([("node", "<u4")])
 PEERS = np.dtype([("peers", "<u4")])
 _RECORDS = {
-    PacketKind.FETCH: FETCH, PacketKind.ENDED: ENDED, PacketKind.WANTED: WANTED, PacketKind.READY: READY, PacketKind.FREE: FREE, PacketKind.LOST: NODE,
-    PacketKind.BACK: NODE, PacketKind.CHECK: NODE, PacketKind.JOINED: PEERS,
-}  # fmt: skip
+    PacketKind.FETCH: FETCH,
+    PacketKind.ENDED: ENDED,
+    PacketKind.WANTED: WANTED,
+    PacketKind.READY: READY,
+    PacketKind.FREE: FREE,
+    PacketKind.LOST: NODE,
+    PacketKind.BACK: NODE,
+    PacketKind.CHECK: NODE,
+    PacketKind.JOINED: PEERS,
+}
 # The same for packing: an array costs more than the few records of most packets.
 _LAYOUTS = {kind: layout_of(dtype) for kind, dtype in _RECORDS.items()}
 

@@ -1,7 +1,7 @@
 """The order that a scenario's job has: its own permutations, or a real sampler's, as `mlfs register` knows them.
 
-In: a `Scenario`, the sizes of its samples. Out: an `SimulatedOrder`. Called by `mlfs.lab.sim.run`. An order that mlfs serves is
-dealt to the scenario's nodes by the function by which mounts deal it.
+In: a `Scenario`, the sizes of its samples. Out: a `SimulatedOrder`. Called by `mlfs.lab.sim.run`. An order that mlfs
+serves is dealt to the scenario's nodes by the function by which mounts deal it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Counts an epoch's reads: bytes by step, node and route, and what each storage class has to serve.
 
-In: a policy's `EpochReads`, the samples' sizes. Out: a `EpochBytes`. Called by `mlfs.lab.sim.run`; `mlfs.lab.sim.clock` computes
-seconds from it.
+In: a policy's `EpochReads`, the samples' sizes. Out: an `EpochBytes`. Called by `mlfs.lab.sim.run`;
+`mlfs.lab.sim.clock` computes seconds from it.
 
 Routes are numbered: 0 is the PFS, 1 to J are a peer's classes, J+1 to 2J are the own classes.
 """

@@ -1,7 +1,7 @@
 """The simulated job as one node's scheduler follows it: the streams of the node's own ranks.
 
-In: the cluster's `SimulatedOrder`. Out: streams as `mlfs.follow.job.JobRun` takes them, and batches for the loaders. A node's
-batch is dealt to its GPUs one by one, each GPU is a rank.
+In: the cluster's `SimulatedOrder`. Out: streams as `mlfs.follow.job.JobRun` takes them, and batches for the loaders. A
+node's batch is dealt to its GPUs one by one, each GPU is a rank.
 """
 
 from __future__ import annotations
