@@ -108,7 +108,7 @@ class RegisteredOrder(SimulatedOrder):
         return np.ascontiguousarray(dealt.reshape(steps, nodes, batch * self.gpus))
 
     def repeated_bytes(self, epoch: int, sizes_bytes: Floats) -> float:
-        """As for `SimulatedOrder`: samplers that draw with replacement, augment repeatedly or pad read samples again."""
+        """As for `SimulatedOrder`: those that draw with replacement, augment repeatedly or pad read samples again."""
         ids = self.epoch(epoch)
         times = np.bincount(ids[ids >= 0], minlength=self.n_samples)
         return float(sizes_bytes @ np.maximum(times - 1, 0))
