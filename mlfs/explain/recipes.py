@@ -18,7 +18,7 @@ from mlfs.explain.confirm import confirm_order, pattern_of
 from mlfs.explain.evidence import NEARLY_BITS, SEED_BITS, bits_near_the_start, bits_of_distinct
 from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields
 from mlfs.explain.question import DataSet
-from mlfs.explain.usual import BATCHES_OF_KERAS, Order, Seed, preset_of, usual_orders, usual_seeds
+from mlfs.explain.usual import BATCHES_OF_KERAS, Seed, UsualOrder, preset_of, usual_orders, usual_seeds
 from mlfs.job import parse_job
 from mlfs.job.parse import COMPOSED
 from mlfs.orders.order import Indices
@@ -57,22 +57,22 @@ class Recipe(NamedTuple):
         return self.orders[0]
 
 
-def usual(n: int, hints: Sequence[int] = ()) -> list[Order]:
+def usual(n: int, hints: Sequence[int] = ()) -> list[UsualOrder]:
     """The orders that are tried early, the most usual first. `hints`: seeds that are likelier than popular ones."""
     return _tried([order for order in usual_orders(n, usual_seeds(hints)) if order.bits <= MOST_BITS], n)
 
 
-def less_usual(n: int, hints: Sequence[int] = ()) -> list[Order]:
+def less_usual(n: int, hints: Sequence[int] = ()) -> list[UsualOrder]:
     """The loops of one's own that are tried after all else."""
     orders = usual_orders(n, usual_seeds(hints))
     return _tried([order for order in orders if order.is_loop and MOST_BITS < order.bits <= MOST_BITS_OF_LOOPS], n)
 
 
-def _tried(orders: Sequence[Order], n: int) -> list[Order]:
+def _tried(orders: Sequence[UsualOrder], n: int) -> list[UsualOrder]:
     return [order for order in orders if n <= order.most and not order.by_words]
 
 
-def of_a_part(n: int, seeds: Sequence[int]) -> list[Order]:
+def of_a_part(n: int, seeds: Sequence[int]) -> list[UsualOrder]:
     """The loops that are tried of a part of a data set, with seeds that are known: torch's own too."""
     orders = usual_orders(n, [Seed(0.0, seed) for seed in seeds])
     return [order for order in orders if order.is_loop and order.bits <= MOST_BITS and n <= order.most]
@@ -83,7 +83,7 @@ def repeats_samples(fields: Fields) -> bool:
     return fields["sampler"] == "ra-sampler" and fields["world_size"] == 1
 
 
-def explaining(data_sets: Sequence[DataSet], orders: Callable[[int], Sequence[Order]]) -> Iterator[Recipe | None]:
+def explaining(data_sets: Sequence[DataSet], orders: Callable[[int], Sequence[UsualOrder]]) -> Iterator[Recipe | None]:
     """Try these orders: a None for each that does not explain the reads; the recipe that does comes last.
 
     Args:

@@ -51,8 +51,8 @@ from mlfs.explain.search_stages import (
     slices,
     words_of,
 )
-from mlfs.explain.splits import Part, parts_of
-from mlfs.explain.usual import FURTHEST_LOOKED_THROUGH, LOOKED_THROUGH, POPULAR_SEEDS, Order
+from mlfs.explain.splits import SplitPart, parts_of
+from mlfs.explain.usual import FURTHEST_LOOKED_THROUGH, LOOKED_THROUGH, POPULAR_SEEDS, UsualOrder
 from mlfs.explain.word_search import find_place
 
 COMMON_STAGE = "common seeds"
@@ -121,7 +121,7 @@ def _drawn(readings: list[Reading]) -> list[Reading]:
 
 
 def _recipes(
-    stage: str, data_sets: list[DataSet], orders: Callable[[int], Sequence[Order]]
+    stage: str, data_sets: list[DataSet], orders: Callable[[int], Sequence[UsualOrder]]
 ) -> Generator[Event, None, bool]:
     """Stages 3 and 8. Returns whether one of these orders explains the reads."""
     of = sum(len(orders(data_set.n)) for data_set in data_sets)
@@ -151,7 +151,7 @@ def _parts(data_sets: list[DataSet], extent: SearchExtent, sizes: range) -> Gene
     return False
 
 
-def _order_of(part: Part, extent: SearchExtent) -> SeedFound | Recipe | None:
+def _order_of(part: SplitPart, extent: SearchExtent) -> SeedFound | Recipe | None:
     """The order in which a part is read: as it stands, or as the seed of the split or another small one shuffles it."""
     data_sets, seed = [part.data_set], int(str(part.fields["split_seed"]))
     as_it_stands = confirm_sequential(data_sets)

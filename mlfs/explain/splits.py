@@ -1,6 +1,6 @@
 """Which part of a data set the reads may be of, as scripts split it to train with one part and to validate with others.
 
-Pure. In: first reads as dataset indices. Out: `Part`s, each with the reads as indices of the part. Called by
+Pure. In: first reads as dataset indices. Out: `SplitPart`s, each with the reads as indices of the part. Called by
 `mlfs.explain.search`, which looks for the order in which each part is read.
 
 A split is a shuffled list that is cut, and all reads of one job lie in one piece of it. The fewer samples a piece has,
@@ -29,7 +29,7 @@ _SHARES: Final = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 _MOST_BY_CHANCE: Final = 0.3
 
 
-class Part(NamedTuple):
+class SplitPart(NamedTuple):
     """A part of a data set.
 
     Attributes:
@@ -40,7 +40,7 @@ class Part(NamedTuple):
     data_set: DataSet
 
 
-def parts_of(data_set: DataSet, seeds: Sequence[int]) -> Iterator[Part]:
+def parts_of(data_set: DataSet, seeds: Sequence[int]) -> Iterator[SplitPart]:
     """The parts that all reads may be of, where one of these seeds has shuffled the data set.
 
     The rest beside the part that is trained with is a part as well: it is read in the order of the list.
@@ -64,7 +64,7 @@ def parts_of(data_set: DataSet, seeds: Sequence[int]) -> Iterator[Part]:
                     lengths = [first, n - first] if first else [end, n - end]
                     fields: Fields = {"split": lengths, "part": int(first > 0), "split_seed": seed, "split_by": by}
                     heads = tuple(tuple((place[list(head)] - first).tolist()) for head in data_set.heads)
-                    yield Part(fields, DataSet(end - first, heads))
+                    yield SplitPart(fields, DataSet(end - first, heads))
 
 
 def _pieces(n: int, sizes: Sequence[int], lowest: int, highest: int) -> Iterator[tuple[int, int]]:

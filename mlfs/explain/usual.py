@@ -5,7 +5,7 @@ log2 of how many times as often the most usual one is chosen. Whoever tries orde
 their bits, as far as it can afford. Used by `mlfs.explain.recipes`, which compares them with the first reads of
 processes, and by `mlfs.explain.compositions`, which compares them with what a script has printed.
 
-Orders whose first epoch is the same stand together (`Beginning`): the first epoch is drawn once for all of them, and
+Orders whose first epoch is the same stand together (`UsualBeginning`): the first epoch is drawn once for all of them, and
 the second one tells which of them it is. A sum such as 1000*seed+epoch needs no place of its own: it is the sum
 seed+epoch with another seed.
 
@@ -70,7 +70,7 @@ def usual_seeds(hints: Sequence[int] = ()) -> list[Seed]:
 # -- orders
 
 
-class Beginning(NamedTuple):
+class UsualBeginning(NamedTuple):
     """Orders that begin alike.
 
     Attributes:
@@ -149,44 +149,46 @@ _OF_DLIO: Final[Fields] = {"sampler": COMPOSED, "generator": "numpy-legacy", "se
 _SEEDS_OF_DLIO: Final = (124,)
 
 
-def _samplers(n: int) -> Iterator[Beginning]:
+def _samplers(n: int) -> Iterator[UsualBeginning]:
     """Samplers that are no loops of one's own."""
     again = {"persistent_workers": True}
-    yield Beginning(1.0, (_TORCH_DEFAULT, _TORCH_DEFAULT | again, _TORCH_DEFAULT | {"words_between": 2}), by_words=True)
+    yield UsualBeginning(
+        1.0, (_TORCH_DEFAULT, _TORCH_DEFAULT | again, _TORCH_DEFAULT | {"words_between": 2}), by_words=True
+    )
     for generator in ("own", "shared"):
-        yield Beginning(1.0, ({"sampler": "torch-random", "generator": generator},), by_words=True)
-    yield Beginning(2.0, ({"sampler": "accelerate", "use_seedable_sampler": True},), by_words=True)
-    yield Beginning(0.0, ({"sampler": "sequential"},), seeds=(), by_words=True)
-    yield Beginning(2.0, ({"sampler": "grain"},))
+        yield UsualBeginning(1.0, ({"sampler": "torch-random", "generator": generator},), by_words=True)
+    yield UsualBeginning(2.0, ({"sampler": "accelerate", "use_seedable_sampler": True},), by_words=True)
+    yield UsualBeginning(0.0, ({"sampler": "sequential"},), seeds=(), by_words=True)
+    yield UsualBeginning(2.0, ({"sampler": "grain"},))
     for generator in ("default", "shared", "own"):
         stateful = _STATEFUL | {"generator": generator}
-        yield Beginning(2.0, (stateful, stateful | again))
+        yield UsualBeginning(2.0, (stateful, stateful | again))
     # model.fit on TensorFlow, then any loop.
     for batch in BATCHES_OF_KERAS:
         keras: Fields = {"sampler": "keras", "batch_size": batch}
-        yield Beginning(2.0, (keras | {"passes_between": 1}, keras), most=_MOST_FOR_LOOPS)
+        yield UsualBeginning(2.0, (keras | {"passes_between": 1}, keras), most=_MOST_FOR_LOOPS)
     for size in (n, *_BUFFERS):
         if size <= n:
             tf_data: Fields = {"sampler": "tf-data", "buffer_size": size}
-            yield Beginning(2.0, (tf_data | {"passes_between": 1}, tf_data), most=_MOST_FOR_LOOPS)
+            yield UsualBeginning(2.0, (tf_data | {"passes_between": 1}, tf_data), most=_MOST_FOR_LOOPS)
     for world in _WORLDS:
         of_ranks: Fields = {"world_size": world}
-        yield Beginning(6.0, ({"sampler": "dali", "shuffle": True} | of_ranks,), seeds=())
-        yield Beginning(6.0, ({"sampler": "dali", "shuffle_after_epoch": True} | of_ranks,), seeds=())
-        yield Beginning(6.0, ({"sampler": "paddle"} | of_ranks,), seeds=())
+        yield UsualBeginning(6.0, ({"sampler": "dali", "shuffle": True} | of_ranks,), seeds=())
+        yield UsualBeginning(6.0, ({"sampler": "dali", "shuffle_after_epoch": True} | of_ranks,), seeds=())
+        yield UsualBeginning(6.0, ({"sampler": "paddle"} | of_ranks,), seeds=())
     for world in _WORLDS_THAT_REPEAT:
         repeated: Fields = {"sampler": "ra-sampler", "world_size": world}
         # timm's sampler with its own defaults is the one with seed 0.
-        yield Beginning(6.0, (repeated, repeated | {"set_epoch": False}), seeds=(0,))
+        yield UsualBeginning(6.0, (repeated, repeated | {"set_epoch": False}), seeds=(0,))
 
 
-def _loops(n: int, count: int) -> Iterator[Beginning]:
+def _loops(n: int, count: int) -> Iterator[UsualBeginning]:
     """Loops of one's own; `count`: how many samples an epoch may have instead of all n."""
     for loop in _LOOPS:
         for drawn in dict.fromkeys((n, count)) if loop.counted else (None,):
             by_words = loop.generator == "torch" and not loop.counted
             bits = loop.bits + (drawn not in (None, n))
-            yield Beginning(bits, _orders_of(loop, drawn), None, by_words, loop.most)
+            yield UsualBeginning(bits, _orders_of(loop, drawn), None, by_words, loop.most)
 
 
 def _orders_of(loop: _Loop, drawn: int | None = None) -> tuple[Fields, ...]:
@@ -229,8 +231,8 @@ def preset_of(fields: Fields) -> Fields:
 # -- both
 
 
-class Order(NamedTuple):
-    """Orders that begin alike, with a seed: see `Beginning`."""
+class UsualOrder(NamedTuple):
+    """Orders that begin alike, with a seed: see `UsualBeginning`."""
 
     bits: float
     orders: tuple[Fields, ...]
@@ -243,13 +245,13 @@ class Order(NamedTuple):
         return self.orders[0]["sampler"] == COMPOSED
 
 
-def usual_orders(n: int, seeds: Sequence[Seed], count: int | None = None) -> list[Order]:
+def usual_orders(n: int, seeds: Sequence[Seed], count: int | None = None) -> list[UsualOrder]:
     """All pairs of orders and seeds, the most usual first.
 
     Args:
         n: how long the data set is. seeds: that are tried. count: see `_loops`.
     """
-    found = [_order(0.0, Beginning(0.0, (_OF_DLIO,)), seed) for seed in _SEEDS_OF_DLIO]
+    found = [_order(0.0, UsualBeginning(0.0, (_OF_DLIO,)), seed) for seed in _SEEDS_OF_DLIO]
     for one in (*_loops(n, n if count is None else count), *_samplers(n)):
         if one.seeds == ():
             found.append(_order(one.bits, one))
@@ -259,6 +261,6 @@ def usual_orders(n: int, seeds: Sequence[Seed], count: int | None = None) -> lis
     return sorted(found, key=lambda order: order.bits)
 
 
-def _order(bits: float, beginning: Beginning, seed: int | None = None) -> Order:
+def _order(bits: float, beginning: UsualBeginning, seed: int | None = None) -> UsualOrder:
     seeded: Fields = {} if seed is None else {"seed": seed}
-    return Order(bits, tuple(order | seeded for order in beginning.orders), beginning.by_words, beginning.most)
+    return UsualOrder(bits, tuple(order | seeded for order in beginning.orders), beginning.by_words, beginning.most)
