@@ -5,7 +5,7 @@ log2 of how many times as often the most usual one is chosen. Whoever tries orde
 their bits, as far as it can afford. Used by `mlfs.explain.recipes`, which compares them with the first reads of
 processes, and by `mlfs.explain.compositions`, which compares them with what a script has printed.
 
-Orders whose first epoch is the same stand together (`UsualBeginning`): the first epoch is drawn once for all of them, and
+Orders whose first epoch is the same stand together (`UsualStart`): the first epoch is drawn once for all of them, and
 the second one tells which of them it is. A sum such as 1000*seed+epoch needs no place of its own: it is the sum
 seed+epoch with another seed.
 
@@ -70,7 +70,7 @@ def usual_seeds(hints: Sequence[int] = ()) -> list[Seed]:
 # -- orders
 
 
-class UsualBeginning(NamedTuple):
+class UsualStart(NamedTuple):
     """Orders that begin alike.
 
     Attributes:
@@ -149,46 +149,46 @@ _OF_DLIO: Final[Fields] = {"sampler": COMPOSED, "generator": "numpy-legacy", "se
 _SEEDS_OF_DLIO: Final = (124,)
 
 
-def _samplers(n: int) -> Iterator[UsualBeginning]:
+def _samplers(n: int) -> Iterator[UsualStart]:
     """Samplers that are no loops of one's own."""
     again = {"persistent_workers": True}
-    yield UsualBeginning(
+    yield UsualStart(
         1.0, (_TORCH_DEFAULT, _TORCH_DEFAULT | again, _TORCH_DEFAULT | {"words_between": 2}), by_words=True
     )
     for generator in ("own", "shared"):
-        yield UsualBeginning(1.0, ({"sampler": "torch-random", "generator": generator},), by_words=True)
-    yield UsualBeginning(2.0, ({"sampler": "accelerate", "use_seedable_sampler": True},), by_words=True)
-    yield UsualBeginning(0.0, ({"sampler": "sequential"},), seeds=(), by_words=True)
-    yield UsualBeginning(2.0, ({"sampler": "grain"},))
+        yield UsualStart(1.0, ({"sampler": "torch-random", "generator": generator},), by_words=True)
+    yield UsualStart(2.0, ({"sampler": "accelerate", "use_seedable_sampler": True},), by_words=True)
+    yield UsualStart(0.0, ({"sampler": "sequential"},), seeds=(), by_words=True)
+    yield UsualStart(2.0, ({"sampler": "grain"},))
     for generator in ("default", "shared", "own"):
         stateful = _STATEFUL | {"generator": generator}
-        yield UsualBeginning(2.0, (stateful, stateful | again))
+        yield UsualStart(2.0, (stateful, stateful | again))
     # model.fit on TensorFlow, then any loop.
     for batch in BATCHES_OF_KERAS:
         keras: Fields = {"sampler": "keras", "batch_size": batch}
-        yield UsualBeginning(2.0, (keras | {"passes_between": 1}, keras), most=_MOST_FOR_LOOPS)
+        yield UsualStart(2.0, (keras | {"passes_between": 1}, keras), most=_MOST_FOR_LOOPS)
     for size in (n, *_BUFFERS):
         if size <= n:
             tf_data: Fields = {"sampler": "tf-data", "buffer_size": size}
-            yield UsualBeginning(2.0, (tf_data | {"passes_between": 1}, tf_data), most=_MOST_FOR_LOOPS)
+            yield UsualStart(2.0, (tf_data | {"passes_between": 1}, tf_data), most=_MOST_FOR_LOOPS)
     for world in _WORLDS:
         of_ranks: Fields = {"world_size": world}
-        yield UsualBeginning(6.0, ({"sampler": "dali", "shuffle": True} | of_ranks,), seeds=())
-        yield UsualBeginning(6.0, ({"sampler": "dali", "shuffle_after_epoch": True} | of_ranks,), seeds=())
-        yield UsualBeginning(6.0, ({"sampler": "paddle"} | of_ranks,), seeds=())
+        yield UsualStart(6.0, ({"sampler": "dali", "shuffle": True} | of_ranks,), seeds=())
+        yield UsualStart(6.0, ({"sampler": "dali", "shuffle_after_epoch": True} | of_ranks,), seeds=())
+        yield UsualStart(6.0, ({"sampler": "paddle"} | of_ranks,), seeds=())
     for world in _WORLDS_THAT_REPEAT:
         repeated: Fields = {"sampler": "ra-sampler", "world_size": world}
         # timm's sampler with its own defaults is the one with seed 0.
-        yield UsualBeginning(6.0, (repeated, repeated | {"set_epoch": False}), seeds=(0,))
+        yield UsualStart(6.0, (repeated, repeated | {"set_epoch": False}), seeds=(0,))
 
 
-def _loops(n: int, count: int) -> Iterator[UsualBeginning]:
+def _loops(n: int, count: int) -> Iterator[UsualStart]:
     """Loops of one's own; `count`: how many samples an epoch may have instead of all n."""
     for loop in _LOOPS:
         for drawn in dict.fromkeys((n, count)) if loop.counted else (None,):
             by_words = loop.generator == "torch" and not loop.counted
             bits = loop.bits + (drawn not in (None, n))
-            yield UsualBeginning(bits, _orders_of(loop, drawn), None, by_words, loop.most)
+            yield UsualStart(bits, _orders_of(loop, drawn), None, by_words, loop.most)
 
 
 def _orders_of(loop: _Loop, drawn: int | None = None) -> tuple[Fields, ...]:
@@ -232,7 +232,7 @@ def preset_of(fields: Fields) -> Fields:
 
 
 class UsualOrder(NamedTuple):
-    """Orders that begin alike, with a seed: see `UsualBeginning`."""
+    """Orders that begin alike, with a seed: see `UsualStart`."""
 
     bits: float
     orders: tuple[Fields, ...]
@@ -251,7 +251,7 @@ def usual_orders(n: int, seeds: Sequence[Seed], count: int | None = None) -> lis
     Args:
         n: how long the data set is. seeds: that are tried. count: see `_loops`.
     """
-    found = [_order(0.0, UsualBeginning(0.0, (_OF_DLIO,)), seed) for seed in _SEEDS_OF_DLIO]
+    found = [_order(0.0, UsualStart(0.0, (_OF_DLIO,)), seed) for seed in _SEEDS_OF_DLIO]
     for one in (*_loops(n, n if count is None else count), *_samplers(n)):
         if one.seeds == ():
             found.append(_order(one.bits, one))
@@ -261,6 +261,6 @@ def usual_orders(n: int, seeds: Sequence[Seed], count: int | None = None) -> lis
     return sorted(found, key=lambda order: order.bits)
 
 
-def _order(bits: float, beginning: UsualBeginning, seed: int | None = None) -> UsualOrder:
+def _order(bits: float, beginning: UsualStart, seed: int | None = None) -> UsualOrder:
     seeded: Fields = {} if seed is None else {"seed": seed}
     return UsualOrder(bits, tuple(order | seeded for order in beginning.orders), beginning.by_words, beginning.most)
