@@ -5,6 +5,7 @@
     scripts/soak --hours 8 --seed 1   seeds from 1 on
     scripts/soak --seed 841           this seed alone: what it draws, and whether all holds
     scripts/soak --cluster --hours 8  the same with clusters whose nodes have agents
+    scripts/soak --tests 100          100 cases of each test that draws its cases (tests/support/drawn.py)
     scripts/soak --simulated-hours 24 a cluster of 1,000 epochs of a node for so long by its own clock: nothing grows
 
 A seed that fails is printed with the smallest case that fails like it. Ends with 1 if any did.
@@ -14,8 +15,10 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import pprint
 import random
+import subprocess
 import sys
 import time
 import traceback
@@ -41,7 +44,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="the first seed, or with no --hours the only one")
     parser.add_argument("--cluster", action="store_true", help="draw clusters whose nodes have agents")
     parser.add_argument("--simulated-hours", type=float, help="a steady cluster for so long by its own clock")
+    parser.add_argument("--tests", type=int, metavar="CASES", help="run the tests that draw, with so many cases each")
     args = parser.parse_args()
+    if args.tests is not None:
+        return run_tests(args.tests)
     if args.simulated_hours is not None:
         return stay_steady(args.simulated_hours)
     drawn = draw_cluster if args.cluster else draw
@@ -52,6 +58,14 @@ def main() -> int:
         return replay(args.seed, drawn)
     first = random.SystemRandom().randrange(1 << 40) if args.seed is None else args.seed
     return soak(range(first, sys.maxsize), args.hours * 3600, drawn)
+
+
+def run_tests(cases: int) -> int:
+    """All tests that ask support.drawn for their number of cases."""
+    tests = Path(__file__).resolve().parents[1] / "tests"
+    drawn = [path for path in sorted(tests.rglob("test_*.py")) if "from support.drawn import" in path.read_text()]
+    command = [sys.executable, "-m", "pytest", "--timeout", "0", *map(str, drawn)]
+    return subprocess.run(command, env=os.environ | {"MLFS_DRAWN": str(cases)}, check=False).returncode
 
 
 def replay(seed: int, drawn: Draw) -> int:

@@ -10,9 +10,12 @@ other package can change what a known name means.
 from __future__ import annotations
 
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
 
 from mlfs.job.catalogue import BUILT_IN, Sampler
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "mlfs.orders"
 
@@ -20,6 +23,9 @@ GROUP = "mlfs.orders"
 @cache
 def sampler_factories() -> dict[str, EntryPoint]:
     """The place of each sampler's `OrderFactory`, by the sampler's name."""
+    # Imported here, as it brings email and zipfile: a mount starts without them, and some mounts have no job.
+    from importlib.metadata import EntryPoint, entry_points
+
     found = {point.name: point for point in entry_points(group=GROUP)}
     found.update({own.name: EntryPoint(own.name, own.factory, GROUP) for own in BUILT_IN})
     return found

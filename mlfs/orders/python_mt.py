@@ -18,6 +18,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from mlfs.orders.mt19937 import unseeded
 from mlfs.orders.order import Indices
 from mlfs.orders.shuffle import Permutation, shuffle_from_targets
 
@@ -30,7 +31,7 @@ class PythonGenerator:
     """random.Random(seed), as far as loops need it."""
 
     def __init__(self, seed: int) -> None:
-        self._bits = np.random.MT19937()
+        self._bits = unseeded()
         self._go_on_from(random.Random(seed))
 
     def skip(self, words: int, /) -> None:

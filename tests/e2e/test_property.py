@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from support.drawn import cases
 from support.fuse import wait_until
 from support.mounts import MlfsMount
 from support.trees import content
@@ -48,7 +49,7 @@ CALLS = st.lists(CALL, max_size=60)
 MANY_CALLS = st.lists(CALL, min_size=20, max_size=80)
 TINY = ["--staging", "1M", "--ram", "300K"]
 FEW = settings(
-    max_examples=10,
+    max_examples=cases(10),
     deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate],  # to shrink would take a mount a step, minutes in all
@@ -197,7 +198,7 @@ def test_any_calls_answer_as_the_source_with_any_prediction(shared: tuple[MlfsMo
     mount, handles = shared
     names = [os.path.relpath(path, mount.source) for path in sorted(mount.source.rglob("*")) if path.is_file()]
 
-    @settings(FEW, max_examples=60)
+    @settings(FEW, max_examples=cases(20))
     @given(calls=MANY_CALLS, start=st.integers(0, len(names)), ahead=st.integers(0, 40))
     def run(calls: list[Call], start: int, ahead: int) -> None:
         if order != "none":

@@ -12,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 from fakes import Mount, running, simulate
+from support.drawn import cases
 
 from mlfs.explain.misfit import disagreeing
 from mlfs.explain.screen import find_correction
@@ -259,7 +260,7 @@ def test_random_opens_are_never_explained(tmp_path: Path) -> None:
         async with running(tmp_path, 24) as mount:
             spec = parse_job({"epochs": 5, "batch_size": 4, "world_size": 2})
             streams = build_streams(spec, mount.engine.manifest)
-            for case in range(40):
+            for case in range(cases(6)):  # a second each: pairs of mistakes are tried for so long
                 rng = np.random.default_rng(case)
                 cell = Cell(0, -1)
                 entries = np.concatenate([rng.permutation(mount.files) for _ in range(2)]).tolist()

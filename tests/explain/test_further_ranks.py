@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from support.drawn import cases
 from support.explaining import BATCH, FILES, FakeJobs, explaining, order_of, simulate
 
 EPOCHS = 3
@@ -17,7 +17,7 @@ MOST_APART = 24  # reads by which one rank is ahead of another
 # Reads of a rank that nobody registered before it is followed: two batches until it is a stranger, one until it is
 # looked at, and what the others read meanwhile.
 FOUND_AFTER = 48
-DRAWN = range(int(os.environ.get("MLFS_DRAWN", "14")))
+DRAWN = range(cases(14))
 
 
 class Drawn(NamedTuple):

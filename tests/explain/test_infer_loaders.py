@@ -38,15 +38,16 @@ def reads_of(*loaders: DataLoader[tuple[int, int]]) -> DataSet:
     heads: list[tuple[int, ...]] = []
     for loader in loaders:
         by_worker: dict[int, list[int]] = {}
-        for indices, workers in loader:
-            for index, worker in zip(indices.tolist(), workers.tolist(), strict=True):
+        for batch in loader:
+            for index, worker in batch:
                 by_worker.setdefault(worker, []).append(index)
         heads += [tuple(reads[:40]) for _, reads in sorted(by_worker.items())]
     return DataSet(N, tuple(heads))
 
 
 def loader(workers: int = 2, batch: int = 16, **options: Any) -> DataLoader[tuple[int, int]]:
-    return DataLoader(Indices(), batch, num_workers=workers, **options)
+    # Batches stay lists: tensors would come by shared memory, with a socket and a descriptor each.
+    return DataLoader(Indices(), batch, num_workers=workers, collate_fn=list, **options)
 
 
 def distributed(seed: int, ranks: int) -> DataSet:

@@ -5,20 +5,20 @@ The job that trains gets and keeps its agreement, and nothing is adopted that on
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from support.drawn import cases
 from support.explaining import BATCH, FILES, FakeJobs, SearchInline, explaining, order_of, simulate
 
 from mlfs.follow.strangers_seen import in_words, strangers_to_all
 
 SHELL, OTHER_SHELL, MAIN, SECOND, STRANGER = 50, 60, 1000, 5000, 9000
 EPOCHS, SEED = 3, 5
-DRAWN = int(os.environ.get("MLFS_DRAWN", "8"))
+DRAWN = cases(8)
 Opened = tuple[int, int, int]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import shlex
 from collections.abc import Iterator, Mapping
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from support.drawn import cases
 from support.explaining import BATCH, FakeJobs, SearchInline, explaining, simulate
 from support.trees import make_classes
 
@@ -42,7 +42,7 @@ FIELDS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "dali": {"shuffle": (True, False), "shuffle_after_epoch": (None, True), "stick_to_shard": (None, True)},
 }
 GIVEN: Mapping[str, Mapping[str, Any]] = {"torch-stateful": {"num_workers": 0}}
-DRAWN = range(int(os.environ.get("MLFS_DRAWN", "1")))
+DRAWN = range(cases(1))
 
 
 class Drawn(NamedTuple):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from loaders import Loader, in_turns
+from support.drawn import cases
 
 from mlfs.follow.job import JobRun
 from mlfs.follow.plain_order import PlainOrder
@@ -20,7 +21,7 @@ from mlfs.orders.streams import JobStreams
 
 SHELL = 50
 STRANGER = 900
-SEEDS = range(60)
+SEEDS = range(cases(30))
 
 
 def job_of(n: int, names: dict[int, str] | None = None, **fields: Any) -> JobRun:
