@@ -52,7 +52,7 @@ def whole(rng: np.random.Generator, samples: int) -> list[Epochs]:
     return [[[rng.permutation(samples)] for _ in range(12)]]
 
 
-# As docs/decisions/reuse-distance.md has them: the columns counts and as built.
+# The columns counts and as built of docs/decisions/reuse-distance.md, and other shares of room.
 @pytest.mark.parametrize(
     ("jobs", "share", "keeping", "evicting"),
     [
