@@ -28,7 +28,7 @@ from mlfs.explain.misfit import (
     unexplained,
 )
 from mlfs.explain.port import Jobs, load_epochs
-from mlfs.explain.screen import find_correction, find_ranks
+from mlfs.explain.screen import Before, find_correction, find_ranks
 from mlfs.explain.search_stages import PlaceFound, WordsAsked
 from mlfs.explain.statistics import CaseStatistics, Instead
 from mlfs.explain.word_search import place_nearby
@@ -218,10 +218,11 @@ class RegisteredJob:
         if moved_job is not None and moved_job.streams is not None:
             spec, streams = moved_job.spec, moved_job.streams
         families, found, opens = NumberedFamilies(job), None, list[Open]()
-        for opens, epochs in unexplained(job):
+        for opens, epochs, before, passes in unexplained(job):
+            known = Before(before, passes) if before >= 0 and moved_job is None else None
             found = await self._jobs.runner.run(
                 POOL, find_correction, spec, streams, opens, epochs, len(job.member),
-                shape.batch * max(1, shape.workers), [families.number_of(opened) for opened in opens],
+                shape.batch * max(1, shape.workers), [families.number_of(opened) for opened in opens], known,
             )  # fmt: skip
             if found is not None:
                 break
@@ -375,10 +376,13 @@ class RegisteredJob:
             new = await self._shown(found, families.of(opens, explained))
         others, opens = families.but(opens, explained), families.of(opens, explained)
         further = registered = Fit()
+        elsewhere = 0  # opens since the last one of a family that it is found to explain
         while self._is_followed(job) and job.matcher is matcher:
             latest, seen = _since(matcher.score, seen), max(seen, matcher.score.observed)
             others += families.but(latest, explained)
+            elsewhere += len(latest)
             latest = families.of(latest, explained)
+            elsewhere = 0 if latest else elsewhere
             before = new.score.agreed
             new.replay(latest)
             opens += latest
@@ -403,6 +407,9 @@ class RegisteredJob:
                     return False
                 case Ruling.WAITS if self.is_set_aside and job.shared.are_read_for_another:
                     log.info("job %s: another job explains the reads by now: %s", job.name, found.sentence)
+                    return False
+                case Ruling.WAITS if elsewhere >= LAST_OPENS and not disagrees(job):
+                    log.info("job %s: only strangers read so: %s", job.name, found.sentence)
                     return False
                 case Ruling.WAITS:
                     await self._more_opens.wait()

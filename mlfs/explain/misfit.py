@@ -86,10 +86,16 @@ class Unexplained(NamedTuple):
     """Opens that another registration has to explain, and the epochs that they may be of, the likeliest first.
 
     If several epochs have the same order, the first that is tried is taken.
+
+    Attributes:
+        before: the last epoch that was read as predicted, as the job counts epochs; -1 for none.
+        passes: how many epochs have been read since.
     """
 
     opens: list[Open]
     epochs: list[int]
+    before: int = -1
+    passes: int = 0
 
 
 def unexplained(job: JobRun) -> list[Unexplained]:
@@ -109,11 +115,13 @@ def unexplained(job: JobRun) -> list[Unexplained]:
         return asked
     passes = max(0, len(opens) - FEWEST_OPENS) // an_epoch
     opens = opens[passes * an_epoch :]
-    last = median_low(before[-FEWEST_BEFORE:]) + passes  # one of them may be another epoch's by chance
+    fitting = median_low(before[-FEWEST_BEFORE:])  # one of them may be another epoch's by chance
+    last = fitting + passes
     epochs = list(range(min(last, spec.epochs - 1), min(last + 3, spec.epochs)))
     if len(epochs) > 1 and read_before(job, last, opens):
         epochs = [*epochs[1:], epochs[0]]
-    return [Unexplained(opens, epochs)]
+    is_known = before.count(fitting) >= LAST_OPENS
+    return [Unexplained(opens, epochs, fitting if is_known else -1, passes)]
 
 
 def read_before(job: JobRun, epoch: int, opens: list[Open]) -> bool:

@@ -25,7 +25,7 @@ from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.evidence import SURE_SHARE, Read
 from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.follow.matching import Open
-from mlfs.follow.sentences import COUNTS_FROM_ONE, UNDER_WAY
+from mlfs.follow.sentences import COUNTS_FROM_ONE, RESUMED, UNDER_WAY
 from mlfs.job import COMMON, JobSpec, parse_job
 from mlfs.orders.registry import build_order, built_in
 from mlfs.orders.streams import JobStreams
@@ -76,6 +76,11 @@ class Score(NamedTuple):
     ranks: tuple[int, ...]
     first: int
 
+    @property
+    def explains_all(self) -> bool:
+        """Whether it leaves nothing to explain: what is only near may lack a world size."""
+        return self.exact and self.share >= SURE_SHARE
+
 
 NO_SCORE = Score(0.0, 0.0, False, (), 0)
 
@@ -97,6 +102,7 @@ class Screened(NamedTuple):
 
     Attributes:
         surplus: the bits of its score that are left when it has paid for having been chosen.
+        goes_on: whether it also has the epoch before, which was read as predicted.
     """
 
     score: Score
@@ -106,6 +112,18 @@ class Screened(NamedTuple):
     streams: JobStreams
     families: frozenset[int]
     surplus: float
+    goes_on: bool
+
+
+class Before(NamedTuple):
+    """The last epoch that came as the job in force predicts. A script that has read it does not change its ways.
+
+    Attributes:
+        epoch: as the job in force counts. passes: epochs read since, but for the one that is to be explained.
+    """
+
+    epoch: int
+    passes: int
 
 
 def evidence_of(opens: Sequence[Open], families: Sequence[int]) -> list[Evidence]:
@@ -128,37 +146,44 @@ def evidence_of(opens: Sequence[Open], families: Sequence[int]) -> list[Evidence
 
 def find_correction(
     spec: JobSpec, streams: JobStreams, opens: list[Open], epochs: list[int], n_entries: int, round_: int = 1,
-    families: Sequence[int] = (),
+    families: Sequence[int] = (), before: Before | None = None,
 ) -> Hypothesis | None:  # fmt: skip
     """The variant that explains the opens best, None when none does better than chance could.
 
-    It need not explain the opens of all families of processes where several read: the others are strangers.
+    It need not explain the opens of all families of processes where several read: the others are strangers. One that
+    explains the epoch before as well, which the job in force has explained, comes before all that do not: in each
+    epoch some other seed has its order.
 
     Args:
         epochs: which the opens may belong to, the likeliest first. Those before the first one had been read already.
         n_entries: how many entries the mount has. round_: positions that all workers of a rank read in one round.
         families: of each open, the number of its process's family; empty: all are of one.
+        before: None where the job in force has explained no epoch.
     """
     evidence = evidence_of(opens, families)
     fields, reads = spec.model_dump(), _fields_of(spec.sampler)
     singles = list(variants(fields, reads))
     # What each choice of a mistake costs, in bits, and that of the epoch and of the families.
     of_a_mistake, of_the_rest = log2(max(2, len(singles))), log2(len(evidence) * len(epochs))
-    as_registered = [[streams.epoch_ids(epoch, rank) for rank in spec.ranks] for epoch in epochs if epoch >= epochs[0]]
+    in_force = {epoch: [streams.epoch_ids(epoch, rank) for rank in spec.ranks] for epoch in epochs}
+    as_registered = [ids for epoch, ids in in_force.items() if epoch >= epochs[0]]
     best: Screened | None = None
     computed, begun_s = 0, thread_time()
-    for variant in chain(singles, pairs(fields, singles, _fields_of)):
-        if (
-            variant.mistakes > 1
-            and best is not None
-            and beyond_chance(best.surplus, 1)
-            and best.score.share >= SURE_SHARE
-        ):
+    scored: dict[tuple[int, ...], tuple[Score, frozenset[int]] | None] = {}  # several variants have one order
+
+    def half_right() -> Variant | None:
+        """The mistake that explains some of the opens: another one beside it may explain the others."""
+        return best.variant if best is not None and beyond_chance(best.surplus, 1) else None
+
+    for variant in chain(singles, pairs(fields, singles, _fields_of, half_right)):
+        if variant.mistakes > 1 and best is not None and best.goes_on and best.score.explains_all:
             break  # one mistake explains it
-        if computed > LONGEST_SEARCH or (variant.mistakes > 1 and thread_time() > begun_s + LONGEST_FOR_PAIRS_S):
+        is_late = thread_time() > begun_s + LONGEST_FOR_PAIRS_S
+        if computed > LONGEST_SEARCH or (is_late and variant.mistakes > 1 and not variant.adds_to(half_right())):
             break
         other = changed_job(spec, streams, variant.changes)
-        for epoch in epochs if variant.epoch is None else [variant.epoch]:
+        tried = epochs if variant.mistakes == 1 else epochs[:2]  # there are many pairs, and the first two are likelier
+        for epoch in tried if variant.epoch is None else [variant.epoch]:
             if other is None or epoch >= other[0].epochs:
                 continue
             ids = [other[1].epoch_ids(epoch, rank) for rank in other[0].ranks]
@@ -168,19 +193,24 @@ def find_correction(
                 _yield_to_everybody()
             is_single = variant.mistakes == 1
             begins_elsewhere = is_single and (variant.epoch is not None or "start_step" in variant.changes)
-            if not begins_elsewhere and any(_agree(ids, registered) for registered in as_registered):
+            same = [*as_registered, in_force[epoch]] if epoch in in_force else as_registered
+            if not begins_elsewhere and any(_agree(ids, registered) for registered in same):
                 continue  # not what sets the script apart
-            screened = _best_of(EpochIndex(epoch, 0, ids, n_entries), evidence)
+            order = tuple(hash(of_rank.tobytes()) for of_rank in ids)
+            if order not in scored:
+                scored[order] = _best_of(EpochIndex(epoch, 0, ids, n_entries), evidence)
+            screened = scored[order]
             if screened is None or (not is_single and screened[0].share < LEAST_SHARE_OF_A_PAIR):
                 continue
             surplus = screened[0].bits - variant.mistakes * of_a_mistake - of_the_rest
-            if best is None or surplus > best.surplus:
-                best = Screened(screened[0], variant, epoch, *other, screened[1], surplus)
-        if best is not None and best.score.exact and best.surplus > 2 * LEAST_BITS:
+            goes_on = beyond_chance(surplus, 1) and (before is None or _goes_on(before, streams, other[1], epoch))
+            if best is None or (goes_on, surplus) > (best.goes_on, best.surplus):
+                best = Screened(screened[0], variant, epoch, *other, screened[1], surplus, goes_on)
+        if best is not None and best.goes_on and best.score.exact and best.surplus > 2 * LEAST_BITS:
             break  # beyond doubt, and the likelier variants come first
     if best is None or not beyond_chance(best.surplus, 1):
         return None
-    return _correction(best, spec, round_)
+    return _correction(best, spec, round_, before)
 
 
 def _fields_of(sampler: str) -> Collection[str]:
@@ -228,6 +258,17 @@ def _agree(one: Sequence[Numbers], other: Sequence[Numbers]) -> bool:
     return len(one) == len(other) and all(
         np.array_equal(a[: len(b)], b[: len(a)]) for a, b in zip(one, other, strict=True)
     )
+
+
+def _goes_on(before: Before, streams: JobStreams, others: JobStreams, epoch: int) -> bool:
+    """Whether another registration, by which the opens are of an epoch, has the order of the epoch before as well."""
+    spec, other = streams.spec, others.spec
+    if other.world_size != spec.world_size:
+        return False
+    known = [streams.epoch_ids(before.epoch, rank) for rank in spec.ranks]
+    # One that reads more ranks' samples goes on in the epoch itself.
+    tried = [one for one in (epoch - 1 - before.passes, epoch) if one >= 0 and (one < epoch or one == before.epoch)]
+    return any(_agree([others.epoch_ids(one, rank) for rank in spec.ranks], known) for one in tried)
 
 
 def _best_of(index: EpochIndex, evidence: Sequence[Evidence]) -> tuple[Score, frozenset[int]] | None:
@@ -310,14 +351,20 @@ def changed_job(spec: JobSpec, streams: JobStreams, changes: Mapping[str, Any]) 
         return None
 
 
-def _correction(best: Screened, registered: JobSpec, round_: int) -> Hypothesis | None:
+def _correction(best: Screened, registered: JobSpec, round_: int, before: Before | None) -> Hypothesis | None:
     """The job to go on with: from where the opens are, for the ranks that read."""
-    score, variant, epoch, spec, streams, families, _ = best
+    score, variant, epoch, spec, streams, families, _, goes_on = best
     # The batches count from where the loader began: from the epoch's beginning, unless that is far away.
     first = score.first - score.first % round_ if score.first > NEAR_THE_BEGINNING else 0
     changes: dict[str, object] = {"start_epoch": epoch, "start_step": first // streams.batch_files}
     sentence = variant.sentence
     register = {name: value for name, value in variant.changes.items() if name != "start_step" or registered.start_step}
+    if goes_on and before is not None and variant.epoch is not None and variant.mistakes > 1:
+        # It began as many epochs earlier as were read.
+        began = epoch - (before.epoch + before.passes + 1 - registered.start_epoch)
+        register["start_epoch"] = began
+        said, start = RESUMED.format(epoch=epoch, start=registered.start_epoch), registered.start_epoch
+        sentence = sentence.replace(said, RESUMED.format(epoch=began, start=start))
     batch = max(1, streams.batch_files)
     begins_a_batch = score.first % batch == 0 and score.first < MOST_WORKERS * batch
     in_its_middle = score.first >= max(round_, SEEN_BEGINNING) and not begins_a_batch
@@ -329,6 +376,8 @@ def _correction(best: Screened, registered: JobSpec, round_: int) -> Hypothesis 
             sentence, register = UNDER_WAY.format(epoch=epoch), {}
     if "ranks" in registered.model_fields_set and "ranks" in variant.changes:
         ranks = [best.spec.ranks[index] for index in score.ranks]
+        if goes_on and before is not None:  # the others have just read as predicted
+            ranks = sorted({*ranks, *registered.ranks})
         changes["ranks"] = register["ranks"] = ranks
         if "world_size" not in variant.changes:
             said = f"this mount is read by {_named(ranks)}, not by {_named(registered.ranks)}"

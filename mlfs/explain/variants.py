@@ -51,17 +51,26 @@ class Variant(NamedTuple):
     rarity: int = 2
     mistakes: int = 1
 
+    def adds_to(self, other: Variant | None) -> bool:
+        """Whether it is another one, with one more mistake."""
+        return other is not None and other.changes.items() < self.changes.items()
+
 
 def pairs(
-    fields: Mapping[str, Any], singles: Sequence[Variant], reads_of: Callable[[str], Collection[str]]
+    fields: Mapping[str, Any],
+    singles: Sequence[Variant],
+    reads_of: Callable[[str], Collection[str]],
+    half_right: Callable[[], Variant | None],
 ) -> Iterator[Variant]:
     """Registrations with two mistakes at once, the likeliest first: a mistake in a registration that has one already.
 
     Args:
         fields: the registered job, defaults included. singles: its `variants`.
         reads_of: the fields that a sampler reads.
+        half_right: the single one that explains some of the reads, if any does: asked once, when all have been tried.
     """
-    found: list[tuple[int, int, Variant]] = []
+    half = half_right()
+    found: list[tuple[bool, int, int, Variant]] = []
     tried: set[frozenset[tuple[str, Any]]] = set()
     for one in singles:
         changed = {**fields, **one.changes}
@@ -73,8 +82,8 @@ def pairs(
             tried.add(named)
             epoch, rarity = other.epoch if one.epoch is None else one.epoch, one.rarity * other.rarity
             both = Variant(changes, f"{one.sentence}; {other.sentence}", epoch, rarity, mistakes=2)
-            found.append((rarity, len(found), both))
-    yield from (both for _, _, both in sorted(found))
+            found.append((not both.adds_to(half), rarity, len(found), both))
+    yield from (both for _, _, _, both in sorted(found))
 
 
 def variants(fields: Mapping[str, Any], reads: Collection[str], rarest: int = ANY_RARITY) -> Iterator[Variant]:
@@ -85,6 +94,9 @@ def variants(fields: Mapping[str, Any], reads: Collection[str], rarest: int = AN
         reads: the fields that its sampler reads.
         rarest: what is rarer is left out.
     """
+    if fields["start_epoch"]:  # it was to be resumed, and began anew
+        sentence = RESUMED.format(epoch=0, start=fields["start_epoch"])
+        yield Variant({"start_epoch": 0, "start_step": 0}, sentence, 0)
     if fields["serve"] is not None:
         yield Variant({"serve": None, "level": None, "nodes": None}, NOT_SERVED)
         yield from _placed(_epochs(fields), 4, rarest)
@@ -122,7 +134,7 @@ def _seeds(fields: Mapping[str, Any], reads: Collection[str], seeds: Collection[
 def _epochs(fields: Mapping[str, Any]) -> Iterator[Variant]:
     """Runs that were resumed elsewhere."""
     start = fields["start_epoch"]
-    for epoch in range(min(fields["epochs"], MOST_EPOCHS)):
+    for epoch in range(1, min(fields["epochs"], MOST_EPOCHS)):
         if epoch != start:
             sentence = RESUMED.format(epoch=epoch, start=start)
             yield Variant({"start_epoch": epoch, "start_step": 0}, sentence, epoch)
