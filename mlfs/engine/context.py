@@ -39,7 +39,7 @@ class Cluster(NamedTuple):
     """This node's way to others.
 
     Attributes:
-        showcase: the samples that the node's agent gives by itself. agent_socket: the door for the agent; None: it
+        showcase: the samples that the node's agent gives by itself. agent_socket: where the agent connects; None: it
             cannot come.
         build: computes the streams of a job that another node was told, in a worker thread.
     """

@@ -18,8 +18,7 @@ from typing import Any
 
 import trio
 
-from mlfs.engine.agent_door import Hello, hello_of, listen, refusal
-from mlfs.engine.agent_session import AgentSession
+from mlfs.engine.agent_session import AgentSession, Hello, hello_of, listen, refusal
 from mlfs.engine.context import Cluster, Context
 from mlfs.engine.fetch import Fetcher
 from mlfs.engine.giving import GIVING, Giving

@@ -1,7 +1,9 @@
-"""Naive: read a batch from the PFS, compute it, read the next (NoPFS, Section 6).
+"""Policies that keep nothing (NoPFS, Section 6): every read comes from the PFS.
 
-Pure. In: a view. Out: every read from the PFS. One thread reads; preprocessing is spread over the staging threads,
-which puts it between the two write models (read = fetch, and read = fetch + write).
+Pure. In: a view. Out: every read from the PFS. The naive one reads a batch, computes it, and reads the next. One thread
+reads; preprocessing is spread over the staging threads, which puts it between the two write models (read = fetch, and
+read = fetch + write). The staging pool loads the next batch while this one is computed, as the loaders of PyTorch and
+TensorFlow do.
 """
 
 from __future__ import annotations
@@ -25,3 +27,5 @@ class Naive:
 
 TRAITS = Traits(Overlap.NONE, Writing.POOL, one_thread=True)
 POLICY = Policy("naive", "reads from the PFS, no prefetching, no cache (NoPFS, Sec. 6)", TRAITS, Naive)
+ABOUT_POOL = "double buffering from the PFS, no cache (NoPFS, Sec. 6)"
+STAGING_POOL = Policy("staging_pool", ABOUT_POOL, Traits(Overlap.BATCH), Naive)

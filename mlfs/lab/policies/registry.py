@@ -17,7 +17,6 @@ from mlfs.lab.policies import (
     nopfs,
     parallel_staging,
     perfect,
-    staging_pool,
 )
 from mlfs.lab.policies.policy import Policy
 
@@ -35,7 +34,7 @@ POLICIES: dict[str, Policy] = {
         deepio.OPPORTUNISTIC,
         deepio.HYBRID,
         parallel_staging.POLICY,
-        staging_pool.POLICY,
+        naive.STAGING_POOL,
         naive.POLICY,
     )
 }
