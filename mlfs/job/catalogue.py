@@ -43,7 +43,7 @@ _PASSES: Final = fields("passes_before passes_between")
 _GENERATOR: Final = fields("seed generator words_before words_between")
 _ONCE: Final = fields("words_once")
 _OF_TORCH: Final = {"generator": ("default", "own", "shared")}
-_LIBRARIES: Final = ("torch", "loader", "sampler", "numpy", "numpy-legacy", "python", "jax")
+_LIBRARIES: Final = ("torch", "loader", "sampler", "numpy", "numpy-legacy", "python", "polars", "jax")
 
 _TORCH: Final = (
     Sampler(

@@ -122,6 +122,8 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
     "spdl": {"sampler": "composed", "generator": "numpy", "draw": "sample", "seeding": "seed+epoch", "seed": 0},
     # df.sample(frac=1, random_state=seed) and sklearn.utils.shuffle in each epoch.
     "pandas": {"sampler": "composed", "generator": "numpy-legacy", "seeding": "same"},
+    # df.sample(fraction=1, shuffle=True, seed=seed) in each epoch.
+    "polars": {"sampler": "composed", "generator": "polars", "seeding": "same"},
     # jax.random.permutation(jax.random.fold_in(key, epoch), n).
     "jax": {"sampler": "composed", "generator": "jax", "seeding": "fold-in"},
 }

@@ -364,14 +364,16 @@ class JobSpec(BaseModel):
     )
 
     generator: (
-        Literal["default", "own", "shared", "torch", "loader", "sampler", "numpy", "numpy-legacy", "python", "jax"]
+        Literal[
+            "default", "own", "shared", "torch", "loader", "sampler", "numpy", "numpy-legacy", "python", "polars", "jax"
+        ]
         | None
     ) = Field(
         None,
         description='"default" (torch.manual_seed), "own" (the sampler\'s) or "shared" (the DataLoader\'s as well);'
         ' for an order put together "torch", "loader" (torch\'s, of which a DataLoader takes words), "sampler"'
-        ' (RandomSampler without a DataLoader), "numpy" (default_rng), "numpy-legacy" (np.random.seed), "python" or'
-        ' "jax" as well',
+        ' (RandomSampler without a DataLoader), "numpy" (default_rng), "numpy-legacy" (np.random.seed), "python",'
+        ' "polars" or "jax" as well',
         json_schema_extra=_TORCH,
     )
     words_before: int | None = Field(

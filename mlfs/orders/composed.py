@@ -270,10 +270,12 @@ def check(parts: Parts, spec: JobSpec, n_samples: int) -> None:
         right = f"one of {', '.join(OF_KEYS)}, or such as seed+epoch" if library.has_keys else "goes-on, or seed+epoch"
         why = "draws by keys, which no draw changes" if library.has_keys else "has no keys"
         raise _refused("seeding", seeding.rule, f"{right}: the generator {parts.generator} {why}")
+    if parts.generator == "polars" and seeding.rule not in ("same", "linear"):
+        raise _refused("seeding", seeding.rule, "same, or such as seed+epoch: each call of polars is seeded anew")
     if seeding.rule == "[seed,epoch]" and not library.takes_pairs:
         raise _refused("seeding", seeding.rule, "such as seed+epoch: only numpy's generators take a sequence")
-    if library.has_keys and (parts.words_before or parts.words_between):
-        raise _refused("words_before", parts.words_before, "left out: nothing is drawn from a key but by its user")
+    if (library.has_keys or parts.generator == "polars") and (parts.words_before or parts.words_between):
+        raise _refused("words_before", parts.words_before, "left out: nothing else is drawn from this generator")
     _check_draw(parts, spec)
     if parts.seed_below is not None and parts.seed_drawn_by is None:
         raise _refused("seed_below", parts.seed_below, 'left out, or stand beside "seed_drawn_by": nothing is drawn')
@@ -287,6 +289,8 @@ def _check_draw(parts: Parts, spec: JobSpec) -> None:
     kind, by = parts.draw, _DRAWN_BY.get(parts.draw, (parts.generator,))
     if parts.generator not in by:
         raise _refused("generator", parts.generator, f"one of {', '.join(by)} for a draw {kind}")
+    if parts.generator == "polars" and kind not in ("permutation", "shuffle", "none"):
+        raise _refused("draw", kind, "permutation, shuffle or none for the generator polars")
     needed = _NEEDED.get(kind)
     if needed is not None and (parts.drawn if needed == "num_samples" else getattr(spec, needed)) is None:
         raise JobError(f'job field "{needed}" is missing: a draw {kind} needs it', "", needed)

@@ -15,13 +15,14 @@ same state, and so does its copy.
 | numpy | numpy.random.default_rng | numpy/random/_generator.pyx (numpy 2.4; called) |
 | numpy-legacy | numpy.random.seed, RandomState; pandas, sklearn | numpy/random/mtrand.pyx (frozen: NEP 19) |
 | python | random.seed, random.Random | Lib/random.py (Python 3.11 to 3.14) |
+| polars | DataFrame.sample(shuffle=True), shuffle | `mlfs.orders.polars` (polars 2.1) |
 | jax | jax.random.key, PRNGKey | jax/_src/prng.py, random.py (jax 0.5 and later) |
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,7 @@ from mlfs.orders.jax_keys import JaxGenerator
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.order import Indices
 from mlfs.orders.permutation import next_randperm, words_of_randperm
+from mlfs.orders.polars import PolarsGenerator
 from mlfs.orders.python_mt import PythonGenerator
 from mlfs.orders.shuffle import Permutation
 from mlfs.orders.stopping import stop_if_asked
@@ -40,6 +42,7 @@ Seed = int | tuple[int, int]
 """A number, or numpy's sequence of a seed and an epoch."""
 
 _WORD: Final = 1 << 32
+_LONG: Final = (1 << 64) - 1
 TORCH_SHORT_RANGE: Final = 1 << 28
 """Below it torch.randint takes a word of 32 bits, else two. ATen/core/DistributionsHelper.h."""
 _USUAL_BELOW: Final = 1 << 31
@@ -306,6 +309,8 @@ LIBRARIES: Final[Mapping[str, Library]] = {
     "numpy": Library(_Numpy, least=0, takes_pairs=True),
     "numpy-legacy": Library(_NumpyLegacy, least=0, most=_WORD - 1, takes_pairs=True),
     "python": Library(PythonGenerator),
+    # It draws permutations and shuffles alone, which `mlfs.orders.composed` checks.
+    "polars": Library(cast("Callable[..., Generator]", PolarsGenerator), least=0, most=_LONG),
     "jax": Library(JaxGenerator, least=-(1 << 31), most=_WORD - 1, has_keys=True),
 }
 """Each library by the name that a job gives it."""

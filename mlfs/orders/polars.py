@@ -1,0 +1,78 @@
+"""polars' shuffles, bit for bit, without polars: `df.sample(fraction=1, shuffle=True, seed=seed)`, `s.shuffle(seed)`.
+
+In: a seed. Out: permutations. Called by `mlfs.orders.generators`. Sources: rand 0.9, rngs/small.rs (xoshiro256++,
+seeded by splitmix64), seq/increasing_uniform.rs and seq/slice.rs (shuffle), distr/uniform_int.rs (Canon's method), as
+polars 2.1 draws. A call of polars seeds a generator of its own: no epoch goes on from the one before.
+
+The shuffle grows: for i in 0 .. n-1, swap r[i] with r[j], j <= i. One number gives the partners of as many i as the
+product of their bounds fits 32 bits.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from mlfs.orders.shuffle import Permutation, shuffle_from_targets
+from mlfs.orders.stopping import stop_if_asked
+
+_WORD: Final = (1 << 32) - 1
+_LONG: Final = (1 << 64) - 1
+_ASKED_EVERY: Final = 1 << 14
+
+
+class PolarsGenerator:
+    """The generator that one call of polars makes. It draws permutations and shuffles alone; a sample is another draw.
+
+    A million samples take some seconds, as its words come one by one.
+    """
+
+    def __init__(self, seed: int) -> None:
+        state = []
+        for step in range(1, 5):
+            mixed = (seed + step * 0x9E3779B97F4A7C15) & _LONG
+            mixed = ((mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9) & _LONG
+            mixed = ((mixed ^ mixed >> 27) * 0x94D049BB133111EB) & _LONG
+            state.append(mixed ^ mixed >> 31)
+        self._a, self._b, self._c, self._d = state
+
+    def shuffle(self, x: Permutation, /) -> None:
+        """pl.Series(x).shuffle(seed)."""
+        targets = np.zeros(len(x), dtype=np.int64)
+        at = 1  # the first one has no other partner than itself, and takes no word
+        while at < len(x):
+            if at % _ASKED_EVERY < 2:
+                stop_if_asked()
+            bound, stop = at + 1, at + 1
+            while bound * (stop + 1) <= _WORD:
+                stop += 1
+                bound *= stop
+            number = self._below(bound)
+            for i in range(at, min(stop, len(x))):
+                # The last partner of a number takes all that is left of it.
+                number, targets[i] = (0, number) if i == stop - 1 else divmod(number, i + 1)
+            at = stop
+        x[:] = x[shuffle_from_targets(targets, "growing")]
+
+    def permutation(self, n: int, /) -> Permutation:
+        """pl.int_range(n).shuffle(seed)."""
+        values = np.arange(n, dtype=np.int32)
+        self.shuffle(values)
+        return values
+
+    def _below(self, bound: int) -> int:
+        high, low = divmod(self._word() * bound, 1 << 32)
+        if low > -bound & _WORD and low + (self._word() * bound >> 32) > _WORD:
+            high += 1
+        return high
+
+    def _word(self) -> int:
+        a, b, c, d = self._a, self._b, self._c, self._d
+        summed = (a + d) & _LONG
+        drawn = ((summed << 23 | summed >> 41) + a) & _LONG
+        c ^= a
+        d ^= b
+        self._a, self._b = a ^ d, b ^ c
+        self._c, self._d = c ^ (b << 17 & _LONG), (d << 45 | d >> 19) & _LONG
+        return drawn >> 32
