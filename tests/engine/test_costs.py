@@ -76,19 +76,19 @@ class Cost(NamedTuple):
 SELDOM = 0.1
 COSTS = {
     "an open and a close by the kernel, staged": (
-        Cost(105, 7.7, 2850, SELDOM),
+        Cost(95, 7.7, 2850, SELDOM),
         "two requests read, two replies, three looks for more; and what the next case has",
     ),
     "a staged read that no job follows": (
-        Cost(53, SELDOM, 1550, SELDOM),
+        Cost(43, SELDOM, 1550, SELDOM),
         "two events of the digest, what comes next is learned",
     ),
     "a staged read of a registered job": (
-        Cost(76, SELDOM, 3050, SELDOM),
+        Cost(62, SELDOM, 2900, SELDOM),
         "the same events; matched to its rank with a batch of others; the next use is looked at",
     ),
     "a staged read of a job that was found": (
-        Cost(71, SELDOM, 2700, SELDOM),
+        Cost(57, SELDOM, 2500, SELDOM),
         "the same, and whether it still comes as found",
     ),
     "a demand read that no job follows": (

@@ -115,4 +115,4 @@ class Beside:
 
     def _over(self, sample: int) -> bool:
         self._bytes = max(0, self._bytes - self._table.footprint(sample)) if self._until_s else 0
-        return self._table.fulfil(sample)
+        return bool(self._table.fulfil((sample,)))

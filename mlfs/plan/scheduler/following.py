@@ -294,9 +294,7 @@ class Following:
 
     def _over(self, samples: Iterable[int]) -> None:
         """Uses that were counted ahead are over: they came, or were given up."""
-        for sample in samples:
-            if self._table.fulfil(sample):
-                self._window.retire(sample)
+        self._window.retire(*self._table.fulfil(samples))
 
     # -- judging
 

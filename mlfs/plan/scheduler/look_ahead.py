@@ -54,18 +54,19 @@ class Uses:
         self._counted: dict[int, list[bytearray]] = {}
         self._refilling = Refilling()
 
-    def coming(self, rank: int, window_bytes: int) -> Iterator[tuple[int, int, int, int]]:
-        """(rank, position, sample, epoch) of what is refilled now, for any rank, and of this rank's next batch.
+    def coming(self, rank: int, window_bytes: int) -> Iterator[tuple[int, int]]:
+        """(sample, epoch) of what is refilled now, for any rank, and of this rank's next batch.
 
-        Positions that were read or counted already are left out. The look-ahead is past a position when the caller asks
-        for the one after it.
+        Positions that were read or counted already are left out. When the caller asks for the next one, the look-ahead
+        is past a position, and its use is counted ahead.
         """
         index = self.run.epochs.index_at(self.cursors[rank])
         if index is None:
             return
         in_rounds = any(at_hand.refill is not None for at_hand in self.run.epochs.at_hand.values())
         offset = self.cursors[rank] - index.base
-        progress = self.run.ranks.progress[rank]
+        progress, marks = self.run.ranks.progress[rank], self._marks(index)[rank]
+        floor, done = progress.floor, progress.done
         most = self.run.batch_files
         if len(self.cursors) == 1:  # no other rank is behind it: as far as it may be looked at
             most = max(most, progress.frontier + self.run.epochs.first_length - self.cursors[rank])
@@ -77,13 +78,14 @@ class Uses:
                 yield from self.refilled(position, window_bytes)
                 if self.looked - before == LOOK_SAMPLES:
                     return  # enough for one look, and more may be due
-            is_over = progress.is_done(position) or (in_rounds and self._is_counted(index, rank, position))
+            is_over = position < floor or position in done or (in_rounds and marks[position - index.base])
             if sample >= 0 and not is_over:
-                yield rank, position, sample, index.epoch
+                yield sample, index.epoch
+                marks[position - index.base] = 1
             self.cursors[rank] = position + 1
             self.looked += 1
 
-    def refilled(self, cursor: int, window_bytes: int) -> Iterator[tuple[int, int, int, int]]:
+    def refilled(self, cursor: int, window_bytes: int) -> Iterator[tuple[int, int]]:
         """The samples to be refilled when the look-ahead is at a position, LOOK_SAMPLES at most."""
         at_hand, ranks = self.run.epochs.at_hand, self.run.ranks
         frontier = max(rank.frontier for rank in ranks.progress)
@@ -92,10 +94,11 @@ class Uses:
             if due is None:
                 return
             index, rank, offset = due
-            position, sample = index.base + offset, int(index.ids[rank][offset])
-            is_over = rank in ranks.silent or ranks.progress[rank].is_done(position)
-            if sample >= 0 and not is_over and not self._is_counted(index, rank, position):
-                yield rank, position, sample, index.epoch
+            marks, sample = self._marks(index)[rank], int(index.ids[rank][offset])
+            is_over = rank in ranks.silent or ranks.progress[rank].is_done(index.base + offset)
+            if sample >= 0 and not is_over and not marks[offset]:
+                yield sample, index.epoch
+                marks[offset] = 1
             self._refilling.go_on(index.epoch)
             self.looked += 1
 
@@ -108,13 +111,16 @@ class Uses:
         twin.cursors, twin._refilling = self.cursors[:], self._refilling.copy()
         index = self.run.epochs.index_at(self.cursors[rank])
         while index is not None and self.run.epochs.index_at(twin.cursors[rank]) is index:
-            for _, _, sample, _ in twin.coming(rank, window_bytes):
+            for sample, _ in twin.coming(rank, window_bytes):
                 return sample
         return -1
 
-    def _is_counted(self, index: EpochIndex, rank: int, position: int) -> bool:
-        counted = self._counted.get(index.epoch)
-        return counted is not None and counted[rank][position - index.base] == 1
+    def _marks(self, index: EpochIndex) -> list[bytearray]:
+        """By rank and place in the epoch, whether its use is counted ahead."""
+        marks = self._counted.get(index.epoch)
+        if marks is None:
+            marks = self._counted[index.epoch] = [bytearray(index.length) for _ in index.ids]
+        return marks
 
     def ahead(self, table: SampleTable) -> tuple[Ahead, ...]:
         """The samples that are staged ahead of each rank."""
@@ -156,15 +162,6 @@ class Uses:
                             break
                 position = stop
         return found
-
-    def count(self, rank: int, position: int) -> None:
-        """Count the use at a position ahead."""
-        index = self.run.epochs.index_at(position)
-        assert index is not None
-        counted = self._counted.get(index.epoch)
-        if counted is None:
-            counted = self._counted[index.epoch] = [bytearray(index.length) for _ in index.ids]
-        counted[rank][position - index.base] = 1
 
     def passed(self, rank: int, positions: Sequence[int]) -> list[int]:
         """Positions of an epoch were read. Returns the samples of those whose use had been counted ahead."""

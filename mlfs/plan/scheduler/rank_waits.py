@@ -8,7 +8,7 @@ until then. A wait while the file is open counts for the rank that has opened it
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from mlfs.plan.scheduler.job_record import JobRecord
@@ -64,6 +64,8 @@ class RankWaits:
             job.waited(reader.rank, seconds)
         return seconds
 
-    def closed(self, sample: int) -> None:
-        """Forget the reader of a sample that nobody has open any more."""
-        self._open.pop(sample, None)
+    def closed(self, samples: Iterable[int]) -> None:
+        """Forget the readers of samples that nobody has open any more."""
+        for sample in samples:
+            if sample in self._open:
+                del self._open[sample]

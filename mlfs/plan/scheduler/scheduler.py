@@ -222,7 +222,7 @@ class Scheduler:
         if self._seen:
             self._seen = False
             self._judge(now_s)
-        self.window.retire_all(self._beside.expired(now_s))
+        self.window.retire(*self._beside.expired(now_s))
         if self._look or room_came_free:
             self._look_ahead(now_s)
         if not self._look and not self.fetching.stopped:
@@ -255,11 +255,9 @@ class Scheduler:
     # -- reads
 
     def _reads_seen(self, seen: e.ReadsSeen, now_s: float) -> None:
-        for read in seen.reads:
-            self.table.opened(read.sample)
+        self.table.opened([read.sample for read in seen.reads])
         self._following.read(seen.reads)
-        for sample in seen.released:
-            self._closed(sample)
+        self._closed(seen.released)
         self._seen = self._seen or bool(seen.reads)
 
     def _read_seen(self, seen: e.ReadSeen, now_s: float) -> None:
@@ -267,19 +265,19 @@ class Scheduler:
         if not seen.waits:
             self._reads_seen(e.ReadsSeen((read,), ()), now_s)
             return
-        self.table.opened(seen.sample)
+        self.table.opened((seen.sample,))
         self._following.read_one(read, waits=True)
         self._seen = True
 
     def _released(self, released: e.Released | e.Refused, now_s: float) -> None:
         if isinstance(released, e.Refused):
             self._following.refused(released.sample, released.process)
-        self._closed(released.sample)
+        self._closed((released.sample,))
 
-    def _closed(self, sample: int) -> None:
-        if self.table.closed(sample):
-            self._rank_waits.closed(sample)
-            self.window.retire(sample)
+    def _closed(self, samples: Sequence[int]) -> None:
+        free = self.table.closed(samples)
+        self._rank_waits.closed(free)
+        self.window.retire(*free)
 
     def _waits(self, waits: e.Waits, now_s: float) -> None:
         self._waiting.wait(waits.waiter, now_s)
@@ -318,13 +316,12 @@ class Scheduler:
                 break
             uses, rank = found
             before = uses.looked
-            for of_rank, position, sample, epoch in uses.coming(rank, self.table.window_capacity_bytes):
+            for sample, epoch in uses.coming(rank, self.table.window_capacity_bytes):
                 if not self._want(sample, uses.number, epoch, now_s):
-                    self.window.retire_all(self._beside.give_back())
+                    self.window.retire(*self._beside.give_back())
                     self._look = False  # the window is full: whatever makes room looks again
                     return
                 self.table.expect(sample)
-                uses.count(of_rank, position)
             looked += uses.looked - before
         else:
             self._look = not self.fetching.stopped

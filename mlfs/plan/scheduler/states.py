@@ -9,6 +9,7 @@ The record is a few bytes in arrays side by side, so that 100 million samples st
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from mlfs.served.partition import PAGE_BYTES
@@ -173,28 +174,36 @@ class SampleTable:
         if self.state[sample] in (State.RECENT, State.DROPPING):
             self.move(sample, Verb.EXPECT)
 
-    def fulfil(self, sample: int) -> bool:
-        """Count one predicted use as over: it came, or was given up. Returns whether it was the last one."""
-        if self.pending[sample]:
-            self.pending[sample] -= 1
-        if self.pending[sample]:
-            return False
-        if self.state[sample] == State.STAGED:
-            self.move(sample, Verb.USED)
-        return True
+    def fulfil(self, samples: Iterable[int]) -> list[int]:
+        """Count a predicted use of each as over: it came, or was given up. Returns those of which it was the last."""
+        pending, state, over = self.pending, self.state, []
+        for sample in samples:
+            left = pending[sample]
+            if left > 1:
+                pending[sample] = left - 1
+                continue
+            pending[sample] = 0
+            if state[sample] == State.STAGED:
+                self.move(sample, Verb.USED)
+            over.append(sample)
+        return over
 
-    def opened(self, sample: int) -> None:
-        """One more reader holds the sample open."""
-        self.readers[sample] = self.readers.get(sample, 0) + 1
+    def opened(self, samples: Iterable[int]) -> None:
+        """One more reader holds each of the samples open."""
+        for sample in samples:
+            self.readers[sample] = self.readers[sample] + 1 if sample in self.readers else 1
 
-    def closed(self, sample: int) -> bool:
-        """A reader closed the sample. Returns whether nobody holds it open any more."""
-        left = self.readers.get(sample, 0) - 1
-        if left > 0:
-            self.readers[sample] = left
-            return False
-        self.readers.pop(sample, None)
-        return True
+    def closed(self, samples: Iterable[int]) -> list[int]:
+        """Readers closed the samples. Returns those that nobody holds open any more."""
+        readers, free = self.readers, []
+        for sample in samples:
+            if sample in readers and readers[sample] > 1:
+                readers[sample] -= 1
+                continue
+            if sample in readers:
+                del readers[sample]
+            free.append(sample)
+        return free
 
     def resize(self, sample: int, old_bytes: int, new_bytes: int) -> None:
         """The sample's size has changed, and `sizes` has the new one: the window counts it."""

@@ -122,7 +122,7 @@ class Waiting:
         """
         table, sample = self._table, peer.sample
         promised = self._keeping.is_promised(sample)
-        table.opened(sample)
+        table.opened((sample,))
         if table.held_by[sample]:
             self._out.append(Answer(peer))
             return False

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
 
 from mlfs.plan.scheduler.commands import Command, Drop
 from mlfs.plan.scheduler.states import SampleTable, State, Verb
@@ -49,24 +48,21 @@ class Window:
         """Samples that are queued for the dropper or handed to it."""
         return len(self._to_drop) + self._going
 
-    def retire_all(self, samples: Iterable[int]) -> None:
-        """End a use of each of these samples."""
+    def retire(self, *samples: int) -> None:
+        """End a use of each sample. If no other one is to come and nobody has it open, its pages linger or go."""
+        table, state, readers = self._table, self._table.state, self._table.readers
         for sample in samples:
-            self.retire(sample)
-
-    def retire(self, sample: int) -> None:
-        """End a use of the sample. If no other one is to come and nobody has it open, its pages linger or go."""
-        table = self._table
-        if table.state[sample] != State.RECENT or sample in table.readers:
-            return
-        is_scarce = self._short or table.window_bytes > LINGER_SHARE * table.window_capacity_bytes
-        if is_scarce and not self.linger:
-            self._drop(sample)
-            return
-        if not self._lingers[sample]:
-            self._lingers[sample] = 1
-            self._recent.append(sample)
-        self.make_room(0)
+            if state[sample] != State.RECENT or sample in readers:
+                continue
+            is_scarce = self._short or table.window_bytes > LINGER_SHARE * table.window_capacity_bytes
+            if is_scarce and not self.linger:
+                self._drop(sample)
+                continue
+            if not self._lingers[sample]:
+                self._lingers[sample] = 1
+                self._recent.append(sample)
+            if table.window_bytes > table.window_capacity_bytes:
+                self.make_room(0)
 
     def set_linger(self, linger: bool) -> None:
         """Set whether used pages may fill the window: not while a stream is predicted, which needs room."""

@@ -65,7 +65,7 @@ def test_a_wait_while_the_file_is_open_counts_for_who_has_opened_it() -> None:
     jobs.waits.waited(7, 2.0, opened=True)  # its read is told of later
     jobs.waits.read([7], RankReader(1, 1, 8))
     jobs.waits.waited(7, 3.0, opened=True)
-    jobs.waits.closed(7)
+    jobs.waits.closed([7])
     jobs.waits.waited(7, 4.0, opened=True)
     jobs.waits.read([7], None)  # a stranger
     assert jobs.waited == {1: {1: 5.0}}

@@ -61,7 +61,7 @@ def test_a_window_that_has_shrunk_is_left_to_the_order_of_need_until_it_has_grow
 
 def test_a_refill_is_no_use_of_what_was_read_or_counted_or_nobody_reads() -> None:
     read = {42, 43}
-    rank = SimpleNamespace(frontier=20, is_done=lambda position: position in read)
+    rank = SimpleNamespace(floor=20, frontier=20, done=read, is_done=lambda position: position in read)
     ranks = SimpleNamespace(progress=[rank], silent=set())
     at_hand = {0: epoch(0), 1: epoch(1)}
     epochs = SimpleNamespace(
@@ -72,10 +72,8 @@ def test_a_refill_is_no_use_of_what_was_read_or_counted_or_nobody_reads() -> Non
     def looked_at(to: int) -> list[int]:
         found = []
         while uses.cursors[0] < to:
-            for of_rank, position, sample, _ in uses.coming(0, WINDOW):
-                assert sample == at_hand[position // LENGTH].ids[of_rank][position % LENGTH]
-                uses.count(of_rank, position)
-                found.append(position)
+            for sample, number in uses.coming(0, WINDOW):
+                found.append(number * LENGTH + at_hand[number].ids[0].tolist().index(sample))
         return found
 
     uses = Uses(job, 1)

@@ -50,11 +50,11 @@ def test_a_sample_lingers_once_however_often_it_is_read(some: Some) -> None:
 
 def test_a_sample_that_was_open_when_its_turn_came_lingers_again(some: Some) -> None:
     some.read(0)
-    some.table.opened(0)
+    some.table.opened([0])
     some.read(1)
     some.read(2)
     assert some.recent() == [0, 2]  # 0 is open, and 1 made the room
-    assert some.table.closed(0)
+    assert some.table.closed([0])
     some.window.retire(0)
     some.window.make_room(ROOM)
     some.window.send()

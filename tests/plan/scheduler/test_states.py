@@ -75,7 +75,7 @@ def test_the_window_is_the_sum_of_what_is_not_absent_and_staged_is_what_is_expec
         if verb == len(VERB_NAMES):
             table.expect(sample)
         elif verb == len(VERB_NAMES) + 1:
-            table.fulfil(sample)
+            table.fulfil([sample])
         elif verb in ALLOWED[table.state[sample]] and verb not in (Verb.EXPECT, Verb.USED):
             table.move(sample, verb)
         window = sum(table.footprint(one) for one in range(4) if counts(one))

@@ -75,7 +75,7 @@ def test_a_stranger_gets_a_part_of_the_window_until_a_job_needs_it() -> None:
 def test_what_a_reader_has_open_is_not_fetched_for_him_once_more() -> None:
     table = table_of(32)
     beside = Beside(table)
-    table.opened(1)
+    table.opened([1])
     beside.goes_on_from(0, 7, 0.0, range(1, 4))
     beside.fetch(0.0, lambda sample: table.move(sample, Verb.RESERVE) == State.QUEUED)
     assert list(table.pending[:5]) == [0, 0, 1, 1, 0]
