@@ -4,7 +4,8 @@ In: jobs that are registered here; what the servers of other nodes say; what thi
 `mlfs.engine.mount_jobs`, jobs to plan with for `mlfs.engine.shared_plan`, words for the other servers. A job begins
 when a plan begins that is made with it, on all nodes at once. One of several jobs that are registered under one name
 counts, also when they come at the same moment on different nodes, and it is the same on all
-(`mlfs.plan.registrations`): what is under way for another one is given up before it begins.
+(`mlfs.plan.registrations`): what is under way for another one is given up before it begins. An order that a node has
+found out from its reads is planned with as a registered job is.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ import logging
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import trio
 
 from mlfs.engine.mount_jobs import MountJobs
 from mlfs.engine.runner import Runner
-from mlfs.engine.shared_orders import SharedOrders
 from mlfs.engine.shared_plan import SharedPlan, Tell
 from mlfs.errors import JobError, MlfsError
 from mlfs.follow.job import JobRun
@@ -43,12 +43,19 @@ LONGEST_PACKED_BYTES = 60_000
 # A job of so many nodes takes half a MB. A word that unpacks to more than this is none of ours.
 LONGEST_JOB_BYTES = 16 << 20
 
+# Reads that came as an order says before it is told: a wrong finding mostly lasts for fewer, and each costs all nodes a
+# plan and its withdrawal.
+BORNE_OUT_READS = 32
+# What differs between nodes, or shows only later, and is nothing to the order.
+_NOT_THE_ORDER = ("name", "ranks", "batch_size", "start_epoch", "start_step", "epochs")
+
 OTHER_NODES = (
     "its order was served before these nodes joined, and goes on as it is: an order that is dealt to them needs another"
     " registration"
 )
 
 Build = Callable[[JobSpec], JobStreams]
+Fields = Mapping[str, Any]
 
 
 @dataclass(slots=True, eq=False)
@@ -377,6 +384,126 @@ def job_of_words(words: Mapping[str, Any]) -> Mapping[str, Any] | None:
         raise ValueError(f"a job cannot be unpacked: {error}") from None
     unpacked: Mapping[str, Any] = json.loads(text)
     return unpacked
+
+
+# -- orders that a node has found out from its reads: all plan by them as by registered jobs
+
+
+class _Order(NamedTuple):
+    """An order that all plan by. by: the node that told it; of several the lowest."""
+
+    by: int
+    fields: Fields
+
+
+class SharedOrders:
+    """The orders that are told, from where a node finds one out until it takes it back.
+
+    An order is told once it has been borne out by some reads, and taken back by who told it when reads refute it. Each
+    node follows it by its own reads: which ranks run there shows in what is read, and where the reads differ that node
+    finds out for itself what they are. A registered job that was corrected is told alike: all plan by what the script
+    does instead.
+
+    Args:
+        build: computes a job's streams, in a worker thread.
+    """
+
+    def __init__(
+        self,
+        jobs: MountJobs,
+        plan: SharedPlan,
+        runner: Runner,
+        build: Build,
+    ) -> None:
+        self._jobs = jobs
+        self._plan = plan
+        self._runner = runner
+        self._build = build
+        self._orders: dict[str, _Order] = {}
+
+    def end(self) -> None:
+        """Go on alone."""
+        self._orders.clear()
+
+    def look(self, own: int, tell: Tell) -> None:
+        """Now and then: tell what was found out here, and take back what proved wrong."""
+        found = {}
+        for job in self._jobs.jobs.values():
+            # An order that mlfs serves is known to all as the registered job's.
+            found_here = (job.inferred or job.registered is not None) and job.spec.serve is None
+            if found_here and job.predicting and not job.given_up:
+                fields = _order_of(job.spec)
+                found[_key_of_order(fields)] = job, fields
+        for key, (job, fields) in found.items():
+            if key not in self._orders and job.observed >= BORNE_OUT_READS:
+                instead = "" if job.registered is None else job.registered.name
+                tell({"order": fields, "instead": instead}, None)
+                self._plan_by(key, _Order(own, fields), instead)
+        for key in [key for key, order in self._orders.items() if order.by == own and key not in found]:
+            tell({"order_over": key}, None)
+            self._withdraw(key)
+
+    def hear(self, node: int, value: Mapping[str, Any]) -> None:
+        """Take in what the server of another node says."""
+        if "order" in value:
+            fields = value["order"]
+            key = _key_of_order(fields)
+            known = self._orders.get(key)
+            if known is None or node < known.by:
+                self._plan_by(key, _Order(node, fields), str(value.get("instead", "")))
+            if known is None:
+                self._jobs.offer(dict(fields))
+        if "order_over" in value:
+            key = str(value["order_over"])
+            if key in self._orders and self._orders[key].by == node:
+                self._withdraw(key)
+
+    def _plan_by(self, key: str, order: _Order, instead: str) -> None:
+        """Plan by an order, in place of the registered job of that name if it is what is read instead."""
+        before = self._orders.get(key)
+        self._orders[key] = order
+        if before is None or before.fields != order.fields:
+            trio.lowlevel.spawn_system_task(self._prepare, key, order.fields, instead)
+
+    async def _prepare(self, key: str, fields: Fields, instead: str) -> None:
+        job = None
+        try:
+            spec = parse_job({**fields, "name": _name_of_order(key)})
+            streams = await self._runner.run("orders", self._build, spec)
+            job = JobRun(spec, streams, self._jobs.manifest.size, inferred=True)
+        except MlfsError as error:
+            log.warning("an order that another node found cannot be planned with here: %s", error)
+        except Exception:  # a bug: it costs reads of the source, never the mount
+            log.exception("an order that another node found cannot be planned with here")
+        if instead:
+            self._plan.want_no_more(instead)
+        if key in self._orders:
+            self._plan.want(_name_of_order(key), _name_of_order(key), job)
+
+    def _withdraw(self, key: str) -> None:
+        """Nobody plans by an order any more. Here it goes on being followed if reads have borne it out."""
+        del self._orders[key]
+        self._plan.want_no_more(_name_of_order(key))
+        for job in list(self._jobs.jobs.values()):
+            if job.inferred and not job.observed and _key_of_order(_order_of(job.spec)) == key:
+                self._jobs.end(job.name)
+
+
+def _order_of(spec: JobSpec) -> Fields:
+    """An order as it is told: from its first epoch on, for all ranks."""
+    return {name: value for name, value in _fields(spec).items() if name not in ("start_epoch", "start_step")} | {
+        "world_size": spec.world_size
+    }
+
+
+def _key_of_order(fields: Fields) -> str:
+    """The same for the same order."""
+    return json.dumps({name: fields[name] for name in sorted(fields) if name not in _NOT_THE_ORDER})
+
+
+def _name_of_order(key: str) -> str:
+    """By which the planner knows it: no job that is followed here has this name."""
+    return f"found-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
 
 
 # -- the nodes on which a served order rests: from its registration on nothing that happens to a node changes it
