@@ -28,7 +28,7 @@ from mlfs.explain.misfit import (
     unexplained,
 )
 from mlfs.explain.port import Jobs, load_epochs
-from mlfs.explain.screen import Before, find_correction, find_ranks
+from mlfs.explain.screen import EpochBefore, find_correction, find_ranks
 from mlfs.explain.search_stages import PlaceFound, WordsAsked
 from mlfs.explain.statistics import CaseStatistics, Instead
 from mlfs.explain.word_search import place_nearby
@@ -219,7 +219,7 @@ class RegisteredJob:
             spec, streams = moved_job.spec, moved_job.streams
         families, found, opens = NumberedFamilies(job), None, list[Open]()
         for opens, epochs, before, passes in unexplained(job):
-            known = Before(before, passes) if before >= 0 and moved_job is None else None
+            known = EpochBefore(before, passes) if before >= 0 and moved_job is None else None
             found = await self._jobs.runner.run(
                 POOL, find_correction, spec, streams, opens, epochs, len(job.member),
                 shape.batch * max(1, shape.workers), [families.number_of(opened) for opened in opens], known,

@@ -115,7 +115,7 @@ class Screened(NamedTuple):
     goes_on: bool
 
 
-class Before(NamedTuple):
+class EpochBefore(NamedTuple):
     """The last epoch that came as the job in force predicts. A script that has read it does not change its ways.
 
     Attributes:
@@ -146,7 +146,7 @@ def evidence_of(opens: Sequence[Open], families: Sequence[int]) -> list[Evidence
 
 def find_correction(
     spec: JobSpec, streams: JobStreams, opens: list[Open], epochs: list[int], n_entries: int, round_: int = 1,
-    families: Sequence[int] = (), before: Before | None = None,
+    families: Sequence[int] = (), before: EpochBefore | None = None,
 ) -> Hypothesis | None:  # fmt: skip
     """The variant that explains the opens best, None when none does better than chance could.
 
@@ -260,7 +260,7 @@ def _agree(one: Sequence[Numbers], other: Sequence[Numbers]) -> bool:
     )
 
 
-def _goes_on(before: Before, streams: JobStreams, others: JobStreams, epoch: int) -> bool:
+def _goes_on(before: EpochBefore, streams: JobStreams, others: JobStreams, epoch: int) -> bool:
     """Whether another registration, by which the opens are of an epoch, has the order of the epoch before as well."""
     spec, other = streams.spec, others.spec
     if other.world_size != spec.world_size:
@@ -351,7 +351,7 @@ def changed_job(spec: JobSpec, streams: JobStreams, changes: Mapping[str, Any]) 
         return None
 
 
-def _correction(best: Screened, registered: JobSpec, round_: int, before: Before | None) -> Hypothesis | None:
+def _correction(best: Screened, registered: JobSpec, round_: int, before: EpochBefore | None) -> Hypothesis | None:
     """The job to go on with: from where the opens are, for the ranks that read."""
     score, variant, epoch, spec, streams, families, _, goes_on = best
     # The batches count from where the loader began: from the epoch's beginning, unless that is far away.
