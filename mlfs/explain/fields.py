@@ -43,7 +43,7 @@ def in_words(spec: JobSpec) -> str:
         said.append(f"{spec.generator} generator")
     said += [
         f"{name.replace('_', ' ')} {getattr(spec, name)}"
-        for name in ("words_before", "words_between", "words_once")
+        for name in ("draw", "seeding", "words_before", "words_between", "words_once")
         if getattr(spec, name)
     ]
     said += ["a piece for each rank"] if spec.contiguous else []
