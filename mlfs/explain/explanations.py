@@ -23,6 +23,7 @@ from mlfs.explain.search_stages import COMMON_SEEDS, Draw
 from mlfs.explain.usual import LOOPS_OF_TORCH
 from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.job import JobSpec, parse_job
+from mlfs.job.parse import COMPOSED
 from mlfs.launchers import Whose, whose
 from mlfs.orders.repeat_aug import REPEATS
 from mlfs.tree.manifest import Manifest
@@ -174,7 +175,8 @@ def explanations(finding: Finding, draws: Sequence[Draw]) -> list[Fields]:
     same_again = per_epoch | {"set_epoch": False}
     loops = [common | loop | {"seed": finding.seed} for loop in LOOPS_OF_TORCH]
     if finding.world > 1:
-        return [per_epoch, same_again, *(loop | {"dealing": "strided"} for loop in loops)]
+        endless = common | LOOPS_OF_TORCH[0] | {"seed": finding.seed, "seeding": "goes-on", "endless": True}
+        return [per_epoch, same_again, *(loop | {"dealing": "strided"} for loop in loops), endless]
     random = common | {"sampler": "torch-random"}
     if finding.words_before:
         shared = random | {"generator": "shared", "seed": finding.seed}
@@ -193,6 +195,12 @@ def explanations(finding: Finding, draws: Sequence[Draw]) -> list[Fields]:
     drawn = [
         random | {"generator": "default", "seed": seed, "words_before": before} | between
         for between in BETWEEN
+        for seed, before in draws[:MOST_DRAWS]
+    ]
+    default: Fields = common | {"sampler": COMPOSED, "generator": "default"}
+    drawn += [  # the default generator is seeded anew in each epoch
+        default | {"seeding": rule, "seed": seed, "words_before": before}
+        for rule in ("seed+epoch", "same")
         for seed, before in draws[:MOST_DRAWS]
     ]
     return chosen + drawn if finding.seed < COMMON_SEEDS and not draws else drawn + chosen

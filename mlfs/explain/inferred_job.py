@@ -20,6 +20,7 @@ from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
 from mlfs.follow.score import REMEMBERED_OPENS
 from mlfs.job import JobSpec
+from mlfs.job.parse import COMPOSED
 
 # Each generator that is tried further costs a search seconds.
 MOST_GENERATORS = 6
@@ -152,7 +153,7 @@ class InferredJob:
         """Whether torch's default generator may have drawn the seed, as no person would choose it."""
         spec = self.job.spec
         large = spec.sampler == "torch-distributed" and spec.world_size == 1 and spec.seed >= COMMON_SEEDS
-        return large or any(other.spec.generator == "default" for other in self.ranked)
+        return large or any(_goes_on_by_default(other.spec) for other in self.ranked)
 
     @property
     def generators(self) -> tuple[int, ...]:
@@ -164,4 +165,9 @@ class InferredJob:
         """Jobs by the default generator: the one in force if further epochs have borne it out, else its rivals too."""
         borne_out_by_another_epoch = self.last_epoch > self._first
         likely = [self.hypothesis] if borne_out_by_another_epoch else [self.hypothesis, *self.ranked]
-        return [hypothesis.spec for hypothesis in likely if hypothesis.spec.generator == "default"]
+        return [hypothesis.spec for hypothesis in likely if _goes_on_by_default(hypothesis.spec)]
+
+
+def _goes_on_by_default(spec: JobSpec) -> bool:
+    """Whether torch's default generator draws, and goes on from epoch to epoch."""
+    return spec.generator == "default" and spec.sampler != COMPOSED

@@ -76,9 +76,14 @@ _WORDS_OF_A_SEED = 2  # a number of 64 bits
 
 
 def chosen(specs: Iterable[JobSpec], data_set: DataSet, epochs: Sequence[int]) -> tuple[int, int] | None:
-    """The first one whose order, in one of the epochs, begins as the processes' reads do: its number, and the epoch."""
-    for number, spec in enumerate(specs):
-        for epoch in dict.fromkeys(epochs):
+    """The first one whose order, in the first of these epochs, begins as the processes' reads do: its number, and the
+    epoch.
+
+    The order that goes on comes before one that begins again: what repeats an epoch in each epoch does both.
+    """
+    specs = list(specs)
+    for epoch in dict.fromkeys(epochs):
+        for number, spec in enumerate(specs):
             try:
                 positions = list(_positions(spec, data_set, epoch))
                 bits = _bits(positions, data_set)

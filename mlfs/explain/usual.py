@@ -182,6 +182,22 @@ def _samplers(n: int) -> Iterator[UsualStart]:
         yield UsualStart(6.0, (repeated, repeated | {"set_epoch": False}), seeds=(0,))
 
 
+def _libraries() -> Iterator[UsualStart]:
+    """Compositions that libraries make; docs/clients.md has a row of each library."""
+    torch: Fields = {"sampler": COMPOSED, "generator": "torch"}
+    # SpeechBrain and Ultralytics have seeds built in; SpeechBrain counts epochs from 1.
+    yield UsualStart(2.0, (torch | {"seeding": "seed+epoch+1"},), seeds=(563375142,))
+    ultralytics: Fields = {"sampler": "torch-random", "generator": "shared", "persistent_workers": True}
+    yield UsualStart(2.0, (ultralytics,), seeds=(6148914691236517204,))
+    # fastai, detectron2 with a seed in its configuration, ignite's DeterministicEngine.
+    drawn: Fields = {"seed_drawn_by": "python", "seed_below": 1 << 32, "seeding": "drawn"}
+    fastai: Fields = {"sampler": COMPOSED, "generator": "python", "draw": "sample"} | drawn
+    yield UsualStart(2.0, (fastai,), most=_MOST_FOR_LOOPS)
+    yield UsualStart(3.0, (torch | {"endless": True, "seed_drawn_by": "numpy-legacy", "seed_below": 1 << 31},))
+    default: Fields = {"sampler": COMPOSED, "generator": "default", "seeding": "seed+epoch"}
+    yield UsualStart(3.0, (default | {"seed_drawn_by": "torch", "seed_below": 10**9},))
+
+
 def _loops(n: int, count: int) -> Iterator[UsualStart]:
     """Loops of one's own; `count`: how many samples an epoch may have instead of all n."""
     for loop in _LOOPS:
@@ -252,7 +268,7 @@ def usual_orders(n: int, seeds: Sequence[Seed], count: int | None = None) -> lis
         n: how long the data set is. seeds: that are tried. count: see `_loops`.
     """
     found = [_order(0.0, UsualStart(0.0, (_OF_DLIO,)), seed) for seed in _SEEDS_OF_DLIO]
-    for one in (*_loops(n, n if count is None else count), *_samplers(n)):
+    for one in (*_loops(n, n if count is None else count), *_samplers(n), *_libraries()):
         if one.seeds == ():
             found.append(_order(one.bits, one))
         else:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from support.explaining import FILES, SearchInline, explaining, order_of, simulate
+from torch.utils.data import DataLoader
 
 SEED, EPOCHS = 42, 3
 # An epoch's first reads that find its order.
@@ -21,11 +22,27 @@ def shuffled_by_python(epoch: int) -> list[int]:
     return order
 
 
+def shuffled_by_a_loader(epoch: int) -> list[int]:
+    torch.manual_seed(SEED + epoch)
+    return list(DataLoader(range(FILES), batch_size=None, shuffle=True))  # type: ignore[arg-type]
+
+
+def sampled_by_fastai(epoch: int) -> list[int]:
+    random.seed(SEED)
+    rng = random.Random(random.randint(0, 2**32 - 1))
+    for _ in range(epoch + 1):
+        rng = random.Random(rng.randint(0, 2**32 - 1))
+        order = rng.sample(range(FILES), FILES)
+    return order
+
+
 LOOPS: dict[str, Callable[[int], list[int]]] = {
     "pandas' rows, the same in each epoch": lambda epoch: np.random.RandomState(SEED).permutation(FILES).tolist(),
     "a sequence of seed and epoch": lambda epoch: np.random.default_rng([SEED, epoch]).permutation(FILES).tolist(),
     "Python's shuffle, seeded anew": shuffled_by_python,
     "Python's sample": lambda epoch: random.Random(SEED + epoch).sample(range(FILES), FILES),
+    "a loader, torch seeded anew": shuffled_by_a_loader,
+    "fastai's loader": sampled_by_fastai,
     "SPDL's sampler": lambda epoch: np.random.default_rng(epoch).choice(FILES, FILES, replace=False).tolist(),
     "SpeechBrain's sampler": lambda epoch: torch.randperm(
         FILES, generator=torch.Generator().manual_seed(563375142 + 1 + epoch)
