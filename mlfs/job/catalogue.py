@@ -93,7 +93,7 @@ _TORCH: Final = (
         defaults={"generator": "torch"},
         words={"generator": (*_OF_TORCH["generator"], *_LIBRARIES)},
     ),
-    Sampler("sequential", "mlfs.orders.sequential:SequentialOrder", fields("drop_last contiguous")),
+    Sampler("sequential", "mlfs.orders.script_shuffles:sequential_order", fields("drop_last contiguous")),
     Sampler("explicit", "mlfs.orders.explicit:ExplicitOrder", fields("order_file"), fields("order_file")),
 )
 

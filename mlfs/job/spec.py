@@ -350,11 +350,17 @@ class JobSpec(BaseModel):
         ge=1,
         json_schema_extra=_COMPOSED,
     )
-    dealing: Literal["strided", "padded", "contiguous", "batches", "even-batches", "first", "alike"] | None = Field(
+    dealing: (
+        Literal[
+            "strided", "padded", "contiguous", "pieces", "padded-pieces", "batches", "even-batches", "first", "alike"
+        ]
+        | None
+    ) = Field(
         None,
         description='"strided" (indices[rank::world_size]), "padded" (the same, filled up from the start), "contiguous"'
-        ' (a piece for each rank), "batches" (whole ones in turn), "even-batches" (the same,'
-        ' filled up), "first" (all of it to rank 0, which sends it on) or "alike" (all of it for each rank)',
+        ' (a piece for each rank), "pieces" (of one length), "padded-pieces" (the same, filled up), "batches" (whole'
+        ' ones in turn), "even-batches" (the same, filled up), "first" (all of it to rank 0, which sends it on) or'
+        ' "alike" (all of it for each rank)',
         json_schema_extra=_COMPOSED,
     )
     worker_dealing: Literal["batches", "samples"] | None = Field(

@@ -23,7 +23,7 @@ import numpy as np
 from mlfs.errors import JobError
 from mlfs.orders.columns import column_of, weights_for
 from mlfs.orders.deal import DEALINGS, by_samples_to_workers
-from mlfs.orders.draws import Column, Drawing, Draws, Kind, Values, drawing_of
+from mlfs.orders.draws import Column, EpochDraw, Draws, Kind, Values, drawing_of
 from mlfs.orders.endless import Endless
 from mlfs.orders.generators import LIBRARIES, Generator
 from mlfs.orders.grouping import by_length, of_one_group
@@ -181,7 +181,7 @@ class Composition:
 
     # -- draws and their generators
 
-    def _drawing(self, n: int) -> Drawing:
+    def _drawing(self, n: int) -> EpochDraw:
         """The draw of an epoch from n samples, grouped where that comes before they are dealt."""
         parts, spec, column = self._parts, self._spec, self._column
         again = parts.draw in _REPLACES or (parts.generator in _OF_TORCH and not parts.shard_first)

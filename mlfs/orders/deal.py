@@ -92,6 +92,18 @@ def _contiguous(n: int, rank: int, world_size: int, drop_last: bool, batch_size:
     return np.arange(start, start + each + (rank < longer), dtype=np.int64)
 
 
+def _pieces(n: int, rank: int, world_size: int, drop_last: bool, batch_size: int) -> Indices:
+    """Pieces of equal length, rounded up, of which the last ranks have what is left; with drop_last rounded down."""
+    length = rank_length(n, world_size, drop_last)
+    return np.arange(min(rank * length, n), min((rank + 1) * length, n), dtype=np.int64)
+
+
+def _padded_pieces(n: int, rank: int, world_size: int, drop_last: bool, batch_size: int) -> Indices:
+    """The same, filled up from the start, as fastai's DistributedDL does."""
+    length = rank_length(n, world_size, drop_last)
+    return np.arange(rank * length, (rank + 1) * length, dtype=np.int64) % max(n, 1)
+
+
 def _batches(n: int, rank: int, world_size: int, drop_last: bool, batch_size: int) -> Indices:
     """Whole batches as cards are dealt; with drop_last without the last round, if it is not full."""
     return batch_positions(n, rank, world_size, batch_size, even=False, drop_last=drop_last)
@@ -114,10 +126,13 @@ DEALINGS: Final[Mapping[str, Dealing]] = {
         lambda n, rank, world, drop, batch: rank_positions(n, rank, world, drop),
     ),
     "contiguous": Dealing(lambda n, world, drop, batch: rank_length(n, world, drop), _contiguous),
+    "pieces": Dealing(lambda n, world, drop, batch: rank_length(n, world, drop), _pieces),
+    "padded-pieces": Dealing(lambda n, world, drop, batch: rank_length(n, world, drop), _padded_pieces),
     "batches": Dealing(lambda n, world, drop, batch: len(_batches(n, 0, world, drop, batch)), _batches),
     "even-batches": Dealing(lambda n, world, drop, batch: len(_even_batches(n, 0, world, drop, batch)), _even_batches),
     "first": Dealing(lambda n, world, drop, batch: n, _first),
     "alike": Dealing(lambda n, world, drop, batch: n, lambda n, rank, world, drop, batch: np.arange(n, dtype=np.int64)),
 }
-"""Each by the name that a job gives it: every world_size-th sample, the same with padding, pieces, whole batches, the
+"""Each by the name that a job gives it: every world_size-th sample, the same with padding, pieces whose lengths
+differ by one, pieces of one length, the same with padding, whole batches, the
 same filled up from the start, all samples to rank 0, all samples to each rank."""

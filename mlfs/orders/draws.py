@@ -32,7 +32,7 @@ Values = npt.NDArray[np.signedinteger[Any]]
 Column = npt.NDArray[np.float64]
 
 
-class Drawing(NamedTuple):
+class EpochDraw(NamedTuple):
     """A draw as it is made in each epoch.
 
     Attributes:
@@ -51,7 +51,7 @@ _NOTHING: Final = np.empty(0, dtype=np.int32)
 
 
 def drawing_of(kind: Kind, n: int, count: int | None = None, column: Column | None = None, per_group: int = 1,
-               groups_at_once: int | None = None) -> Drawing:  # fmt: skip
+               groups_at_once: int | None = None) -> EpochDraw:  # fmt: skip
     """The draw of a kind, from 0 .. n-1.
 
     Args:
@@ -61,22 +61,22 @@ def drawing_of(kind: Kind, n: int, count: int | None = None, column: Column | No
     """
     most = n if count is None else min(count, n)
     if kind == "shuffle":
-        return Drawing(lambda generator, last: _shuffled(generator, last, most), np.arange(n, dtype=np.int32), most)
+        return EpochDraw(lambda generator, last: _shuffled(generator, last, most), np.arange(n, dtype=np.int32), most)
     drawn = n if count is None else count
     if kind == "sample":
-        return Drawing(lambda generator, last: (generator.sample(n, drawn), last), _NOTHING, drawn)
+        return EpochDraw(lambda generator, last: (generator.sample(n, drawn), last), _NOTHING, drawn)
     if kind == "with-replacement":
-        return Drawing(lambda generator, last: (generator.choices(n, drawn), last), _NOTHING, drawn)
+        return EpochDraw(lambda generator, last: (generator.choices(n, drawn), last), _NOTHING, drawn)
     if kind == "permutation" or column is None:
-        return Drawing(lambda generator, last: (generator.permutation(n)[:most], last), _NOTHING, most)
+        return EpochDraw(lambda generator, last: (generator.permutation(n)[:most], last), _NOTHING, most)
     if kind == "weighted":
-        return Drawing(lambda generator, last: (generator.weighted(column, drawn), last), _NOTHING, drawn)
+        return EpochDraw(lambda generator, last: (generator.weighted(column, drawn), last), _NOTHING, drawn)
     if kind == "repeat-factors":
-        return Drawing(lambda generator, last: (_repeated(generator, column), last), _NOTHING, None)
+        return EpochDraw(lambda generator, last: (_repeated(generator, column), last), _NOTHING, None)
     if kind == "clips":
         lengths = np.diff(np.flatnonzero(np.r_[True, column[1:] != column[:-1], True]))
         clips = int(np.minimum(lengths, per_group).sum())
-        return Drawing(lambda generator, last: (_clips(generator, lengths, per_group), last), _NOTHING, clips)
+        return EpochDraw(lambda generator, last: (_clips(generator, lengths, per_group), last), _NOTHING, clips)
     return _per_group(column, per_group, groups_at_once, drawn)
 
 
@@ -108,7 +108,7 @@ def _clips(generator: Generator, lengths: npt.NDArray[np.intp], most: int) -> Va
     return indices[generator.permutation(len(indices))]
 
 
-def _per_group(groups: Column, per_group: int, at_once: int | None, count: int) -> Drawing:
+def _per_group(groups: Column, per_group: int, at_once: int | None, count: int) -> EpochDraw:
     """So many of each of some groups, again and again; the groups are shuffled in place before each round.
 
     Source: pytorch_metric_learning/samplers/m_per_class_sampler.py.
@@ -130,7 +130,7 @@ def _per_group(groups: Column, per_group: int, at_once: int | None, count: int) 
                 drawn.append(members[at])
         return np.concatenate(drawn), order
 
-    return Drawing(draw, begin, rounds * a_round)
+    return EpochDraw(draw, begin, rounds * a_round)
 
 
 class _State(NamedTuple):
@@ -156,7 +156,7 @@ class Draws:
 
     def __init__(
         self,
-        drawing: Drawing,
+        drawing: EpochDraw,
         first: Generator,
         generator: Callable[[Generator, int], tuple[Generator, Generator]],
         goes_on: bool,

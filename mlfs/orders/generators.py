@@ -22,7 +22,7 @@ same state, and so does its copy.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -187,10 +187,13 @@ class _Seeding(_Torch):
 
 
 class _Numpy:
-    """numpy.random.default_rng."""
+    """numpy.random.default_rng. RandomState calls some of its functions by other names: `_NumpyLegacy` has those."""
+
+    # By name: a copy of the object must call its own generator.
+    _below, _random = "integers", "random"
 
     def __init__(self, seed: Seed) -> None:
-        self._rng = np.random.default_rng(seed)
+        self._rng: Any = np.random.default_rng(seed)
 
     def shuffle(self, x: Permutation, /) -> None:
         """rng.shuffle(x)."""
@@ -200,70 +203,43 @@ class _Numpy:
         """rng.permutation(n)."""
         return shuffled(self, n)
 
-    def sample(self, n: int, count: int, /) -> Indices:
+    def sample(self, n: int, count: int, /) -> Indices | Permutation:
         """rng.choice(n, count, replace=False)."""
-        return self._rng.choice(n, count, replace=False)
+        return np.asarray(self._rng.choice(n, count, replace=False))
 
     def choices(self, n: int, count: int, /) -> Indices:
         """rng.integers(n, size=count); rng.choice(n, count) is the same."""
-        return self._rng.integers(n, size=count)
+        return np.asarray(getattr(self._rng, self._below)(n, size=count))
 
     def weighted(self, weights: Weights, count: int, /) -> Indices:
         """rng.choice(n, count, p=weights / weights.sum())."""
-        return self._rng.choice(len(weights), count, p=weights / weights.sum())
+        return np.asarray(self._rng.choice(len(weights), count, p=weights / weights.sum()))
 
     def uniform(self, count: int, /) -> npt.NDArray[np.floating]:
         """rng.random(count)."""
-        return self._rng.random(count)
+        return np.asarray(getattr(self._rng, self._random)(count))
 
     def number(self, below: int | None, /) -> int:
         """rng.integers(below); 2**31 is the usual one."""
-        return int(self._rng.integers(below or _USUAL_BELOW))
+        return int(getattr(self._rng, self._below)(below or _USUAL_BELOW))
 
     def skip(self, words: int, /) -> None:
-        """Pass over words: the generator has 64 bits, and draws of 32 take them in pairs."""
+        """Pass over words; default_rng has 64 bits, and draws of 32 take them in pairs."""
         for count in _portions(words):
-            self._rng.integers(_WORD, size=count, dtype=np.uint32)
+            getattr(self._rng, self._below)(0, _WORD, count, dtype=np.uint32)
 
 
-class _NumpyLegacy:
+class _NumpyLegacy(_Numpy):
     """numpy.random.RandomState."""
+
+    _below, _random = "randint", "random_sample"
 
     def __init__(self, seed: Seed) -> None:
         self._rng = np.random.RandomState(seed)
 
-    def shuffle(self, x: Permutation, /) -> None:
-        """np.random.shuffle(x)."""
-        self._rng.shuffle(x)
-
-    def permutation(self, n: int, /) -> Permutation:
-        """np.random.permutation(n)."""
-        return shuffled(self, n)
-
-    def sample(self, n: int, count: int, /) -> Indices:
+    def sample(self, n: int, count: int, /) -> Indices | Permutation:
         """np.random.choice(n, count, replace=False), the beginning of a permutation; pandas' sample calls it."""
-        return self._rng.permutation(n)[:count]
-
-    def choices(self, n: int, count: int, /) -> Indices:
-        """np.random.randint(n, size=count); np.random.choice(n, count) is the same."""
-        return self._rng.randint(n, size=count)
-
-    def weighted(self, weights: Weights, count: int, /) -> Indices:
-        """np.random.choice(n, count, p=weights / weights.sum())."""
-        return self._rng.choice(len(weights), count, p=weights / weights.sum())
-
-    def uniform(self, count: int, /) -> npt.NDArray[np.floating]:
-        """np.random.random(count)."""
-        return self._rng.random_sample(count)
-
-    def number(self, below: int | None, /) -> int:
-        """np.random.randint(below); 2**31 is the usual one."""
-        return int(self._rng.randint(below or _USUAL_BELOW))
-
-    def skip(self, words: int, /) -> None:
-        """Pass over words."""
-        for count in _portions(words):
-            self._rng.randint(0, _WORD, count, dtype=np.uint32)
+        return np.asarray(self._rng.permutation(n)[:count])
 
 
 class Library(NamedTuple):

@@ -1,6 +1,6 @@
-"""The samplers "numpy", "python-random" and "hf-datasets": compositions under the names of what scripts call.
+"""The samplers "numpy", "python-random", "hf-datasets" and "sequential": compositions by the names of what is called.
 
-In: a job's seed, legacy, reseed, in_place, world_size, drop_last. Out: each rank's dataset indices. Made by
+In: a job's seed, legacy, reseed, in_place, contiguous, world_size, drop_last. Out: each rank's dataset indices. Made by
 `mlfs.orders.registry`; `mlfs.orders.composed` does all the work. Sources: `mlfs.orders.generators`;
 datasets/arrow_dataset.py (shuffle, shard; datasets 5.2).
 
@@ -46,6 +46,18 @@ def python_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) 
 def _loop(spec: JobSpec, n_samples: int, generator: str, in_place: bool) -> Composition:
     seeding, draw = _RESEEDED if spec.reseed else _GOES_ON, _IN_PLACE if in_place else _SORTED
     return Composition(Parts(generator, seeding, draw, drop_last=spec.drop_last), spec, n_samples)
+
+
+def sequential_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
+    """The data set in index order: torch's SequentialSampler, or DistributedSampler(shuffle=False) with several ranks.
+
+    contiguous: rank r reads the r-th piece of n / world_size samples, rounded up; the last one has what is left (or,
+    with drop_last, each has n / world_size rounded down). So does DLIO with PyTorch's loader
+    (data_loader/torch_data_loader.py, dlio_sampler; argonne-lcf/dlio_benchmark 2025), whatever its file_shuffle and
+    sample_shuffle say.
+    """
+    dealing = "pieces" if spec.contiguous else "padded"
+    return Composition(Parts("torch", _GOES_ON, "none", dealing, drop_last=spec.drop_last), spec, n_samples)
 
 
 def hf_datasets_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:

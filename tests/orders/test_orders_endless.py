@@ -139,3 +139,15 @@ def test_workers_that_take_samples_in_turn(n: int, workers: int, batch: int) -> 
     read = torch.cat(list(DataLoader(Strided(indices), batch_size=batch, num_workers=workers))).tolist()
     fields = {"draw": "permutation", "seed": 9, "batch_size": batch, "num_workers": workers}
     assert_same_order(n, lambda epoch, rank: read, worker_dealing="samples", **fields)
+
+
+@pytest.mark.parametrize(("n", "world"), [(50, 3), (48, 4), (7, 4)])
+def test_fastais_ranks_read_pieces_of_what_is_filled_up(n: int, world: int) -> None:
+    def read(epoch: int, rank: int) -> list[int]:
+        # fastai/distributed.py: DistributedDL.get_idxs
+        order = torch.randperm(n, generator=torch.Generator().manual_seed(3 + epoch)).tolist()
+        n_padded = -(-n // world) * world
+        order += order[: n_padded - n]
+        return order[rank * n_padded // world : (rank + 1) * n_padded // world]
+
+    assert_same_order(n, read, seed=3, seeding="seed+epoch", dealing="padded-pieces", world_size=world, epochs=3)
