@@ -23,7 +23,7 @@ import numpy as np
 from mlfs.errors import JobError
 from mlfs.orders.columns import column_of, weights_for
 from mlfs.orders.deal import DEALINGS, by_samples_to_workers
-from mlfs.orders.draws import Column, EpochDraw, Draws, Kind, Values, drawing_of
+from mlfs.orders.draws import Column, Draws, EpochDraw, Kind, Values, drawing_of
 from mlfs.orders.endless import Endless
 from mlfs.orders.generators import LIBRARIES, Generator
 from mlfs.orders.grouping import by_length, of_one_group
