@@ -197,13 +197,13 @@ class Trial:
         return None if again.ruling() is Ruling.WAITS else found
 
     def _is_likelier(self, again: Rival, joins: Rival) -> bool:
-        """Whether the script was rather started again, as to join its readers would have left out much of an epoch.
-
-        The orders of all epochs are the same in a job that does not call set_epoch.
-        """
+        """Whether the script was rather started again: the reads are of a later epoch too, as it does not call
+        set_epoch, but to join there its readers would have left out much of the one before."""
         shape = joins.matcher.shape
         a_round = max(shape.batch, joins.matcher.batch_size) * max(1, shape.workers)  # is left out of each epoch, maybe
-        left_out = joins.left_out(self._frontiers) if again.share >= SURE_SHARE else 0
+        begun = again.firsts() if again.share >= SURE_SHARE else {}
+        joined = ((rank, at) for rank, at in joins.firsts().items() if begun.get(rank, at) < at)
+        left_out = sum(max(0, at - self._frontiers[rank]) for rank, at in joined)
         return left_out > a_round and again.bits() > joins.bits(left_out)
 
     def inherits(self, read: Read, own: StreamMatcher) -> bool:

@@ -16,7 +16,7 @@ hypothesis is in force as soon as it is no chance, and refuted by the reads that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
@@ -218,13 +218,13 @@ class Rival:
         choices = self.matcher.stream_length * len(self.matcher.ranks)
         return bits(self.matcher.score.agreed, self.reads, choices) - left_out * MISS_BITS
 
-    def left_out(self, frontiers: Sequence[int]) -> int:
-        """Positions between where ranks were, and the first that its reads are of."""
+    def firsts(self) -> dict[int, int]:
+        """By rank, the first position that its reads are of."""
         firsts: dict[int, int] = {}
         for seen in self.matcher.score.history:
             if seen.agrees:
                 firsts[seen.rank_index] = min(seen.position, firsts.get(seen.rank_index, seen.position))
-        return sum(max(0, first - frontiers[rank]) for rank, first in firsts.items())
+        return firsts
 
     def ruling(self, in_force: StreamMatcher | None = None) -> Ruling:
         """The rule, asked of all its reads. Args: in_force: has been shown the same reads."""
