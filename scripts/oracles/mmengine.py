@@ -22,8 +22,7 @@ def cases(draw: random.Random, count: int) -> Iterator[Case]:
         n, world, seed = draw.randint(1, 100), draw.randint(1, 5), draw.choice((0, 42, draw.randrange(1 << 31)))
         shuffle, reads, endless = draw.random() < 0.9, [], bool(number % 2)
         if endless:
-            job, options = {"sampler": "composed"}, {}
-            n = world * -(-n // world)  # or a rank's epochs are not equally long
+            job, options = {"sampler": "composed", "endless": True, "batch_size": draw.randint(1, 8)}, {}
         else:
             options = {"round_up": draw.random() < 0.5}
             job = _by_epochs(shuffle, options["round_up"])
@@ -34,7 +33,8 @@ def cases(draw: random.Random, count: int) -> Iterator[Case]:
             indices: Iterator[int] = iter(sampler)
             for epoch in range(EPOCHS):
                 sampler.set_epoch(epoch)
-                reads.append((epoch, rank, list(islice(indices, n // world)) if endless else list(sampler)))
+                length = -(-n // (world * job["batch_size"])) * job["batch_size"] if endless else None
+                reads.append((epoch, rank, list(islice(indices, length)) if endless else list(sampler)))
         yield Case({"seed": seed, "world_size": world, **job}, n, reads)
 
 

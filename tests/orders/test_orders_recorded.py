@@ -16,6 +16,7 @@ import pytest
 from orders_support import job
 
 from mlfs.orders.registry import build_order
+from mlfs.orders.split import part_indices
 
 RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.json"))
 SCRIPT = Path(__file__).parents[2] / "scripts" / "record_orders.py"
@@ -29,9 +30,12 @@ def check(path: Path) -> int:
     told = json.loads(path.read_text())
     for case in told["cases"]:
         epochs = 1 + max(epoch for epoch, _, _ in case["reads"])
-        order = build_order(job(epochs=epochs, **case["job"]), case["n_samples"])
+        spec = job(epochs=epochs, **case["job"])
+        part = part_indices(spec, case["n_samples"])
+        order = build_order(spec, case["n_samples"] if part is None else len(part))
         for epoch, rank, indices in case["reads"]:
-            read = order.rank_stream(epoch, rank).tolist()
+            stream = order.rank_stream(epoch, rank)
+            read = (stream if part is None else part[stream]).tolist()
             where = f"{told['library']} {told['version']}: {case['job']}, {case['n_samples']} samples, {epoch=} {rank=}"
             assert read == indices, where
             assert len(read) <= order.stream_length(epoch), where
