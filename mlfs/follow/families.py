@@ -420,6 +420,11 @@ class Families:
         ranks = self.own.items()  # -1: it was not known yet when the process proved itself
         return all((own.rank_of(process) if known < 0 else known) != rank_index for process, known in ranks)
 
+    def set_kin_apart(self, process: int, parent: int) -> None:
+        """A process is a family by itself from now on, if it would be the job's readers' for its parent and program."""
+        if self._is_kin(process, parent):
+            self._keys[process] = self.key_of(process, parent)._replace(single=process)
+
     def kept_apart(self, process: int, parent: int) -> Family | None:
         """The family of a process whose reads are kept apart from the job's; None where they are not."""
         family = None if process in self.own else self._families.get(self.key_of(process, parent))

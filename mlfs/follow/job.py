@@ -26,7 +26,7 @@ from mlfs.follow.epoch_index import EpochIndex, Ids, Match
 from mlfs.follow.epochs_at_hand import EpochsAtHand
 from mlfs.follow.evaluation import Evaluation
 from mlfs.follow.evaluation import Verdict as Whose
-from mlfs.follow.evidence import LOOK_BACK_AFTER, LOST_READS, SURE_SHARE, Read
+from mlfs.follow.evidence import LOOK_BACK_AFTER, LOST_READS, STRANGER_READS, SURE_SHARE, Read
 from mlfs.follow.families import Families, Family, Key, State, nameless
 from mlfs.follow.findings import Findings, epochs_in_unknown_order
 from mlfs.follow.hypothesis import SAME_JOB, Hypothesis, Origin, Rival, Ruling
@@ -232,6 +232,8 @@ class JobRun:
         fits = known and self.matcher.fits(sample, process)
         if own and fits and not self.evaluation.may_come and not self.held.reads:
             return self._match(sample, process, parent, at_s)  # nearly always
+        if known and parent and not own and not self.matcher.knows(process) and self._is_started_again(sample):
+            self.readers.set_kin_apart(process, parent)
         departs = known and not (fits or self.held.may_hold)
         if (named and self.evaluation.may_come) or departs:
             seen = self._may_evaluate(Read(sample, process, parent, at_s))
@@ -330,6 +332,24 @@ class JobRun:
                 given.append((seen.match.rank_index, (seen.match.position, seen.match.position + 1)))
             given += seen.given
         return Seen(None, given)
+
+    def _is_started_again(self, sample: int) -> bool:
+        """Whether a process that begins with this sample, and may be kin of the job's readers, is a second start.
+
+        Two runs of one shell without workers are of one family. But a process begins with the job's first sample, while
+        the rank is in the middle of an epoch, in another run only.
+        """
+        first, matcher, middles = self.epochs.first, self.matcher, list[bool]()
+        if first is None or matcher.shape.workers > 1:
+            return False
+        for code in first.codes(sample):
+            rank_index, offset = divmod(code, first.length)
+            rank = matcher.ranks[rank_index]
+            epoch = self.epochs.epoch_of(rank.frontier)
+            begin, end = (self.epochs.timeline.base(one) for one in (epoch, epoch + 1))
+            is_in_middle = begin + STRANGER_READS <= rank.frontier < end - max(matcher.shape.batch, self.batch_files)
+            middles.append(offset == first.begin and rank.is_done(first.base + offset) and is_in_middle)
+        return bool(middles) and all(middles)
 
     # -- rivals
 

@@ -220,6 +220,10 @@ class StreamMatcher:
         """Whether the last opens of a process, too many for chance, all came as predicted."""
         return self._tracker.follows(process)
 
+    def knows(self, process: int) -> bool:
+        """Whether a process has read before."""
+        return self._tracker.knows(process)
+
     def has_strayed(self, process: int) -> bool:
         """Whether a process has read, and what it read last came otherwise than predicted, or is too little to tell."""
         return self._tracker.has_strayed(process)

@@ -254,6 +254,10 @@ class Tracker:
         reader = self._readers.get(process)
         return reader is not None and reader.streak >= SURE_STREAK
 
+    def knows(self, process: int) -> bool:
+        """Whether a process has read before."""
+        return process in self._readers
+
     def has_strayed(self, process: int) -> bool:
         """Whether a process has read, and what it read last came otherwise than predicted, or is too little to tell."""
         return process in self._readers and not self.follows(process)

@@ -91,8 +91,7 @@ def test_the_same_script_started_twice_is_called_so(tmp_path: Path, seed: int, m
     monkeypatch.setattr("mlfs.explain.attempt.SeedSearch", SearchInline)
     rng = random.Random(f"twice {seed}")
     workers, begun = rng.randint(0, 4), rng.choice((30, 100, 300, 450))
-    # Two processes of one shell, without workers, are of one family: the second one may be taken for a kinsman.
-    shell, pace = rng.choice((SHELL, OTHER_SHELL)) if workers else OTHER_SHELL, rng.choice((0.7, 1.0))
+    shell, pace = rng.choice((SHELL, OTHER_SHELL)), rng.choice((0.7, 1.0))
 
     async def body() -> None:
         async with explaining(tmp_path, infer=True, name_of=lambda _: "python") as (jobs, _):
