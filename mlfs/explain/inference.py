@@ -53,21 +53,21 @@ TRY_AGAIN_AFTER = (20, 40, 80)
 
 
 class State(Enum):
-    """The state of inferring."""
+    """The state of inferring, in the words of the status (`InferenceState`) as far as it has one."""
 
-    YIELDS = auto()
+    IDLE = auto()
     """A job is registered, and the reads are its: nothing is inferred."""
 
-    GATHERS = auto()
+    WATCHING = auto()
     """There are too few reads that no job explains."""
 
-    IS_CALLED = auto()
+    CALLED = auto()
     """The reads may tell something: the task is about to look."""
 
-    LOOKS = auto()
+    SEARCHING = auto()
     """The task looks what explains the reads."""
 
-    LEARNS = auto()
+    LEARNING = auto()
     """Its search has found a seed, and goes on: where that was drawn decides on the epochs to come."""
 
 
@@ -90,14 +90,14 @@ class Cause(Enum):
 
 
 TRANSITIONS: Final = {
-    (State.GATHERS, Cause.CALL): State.IS_CALLED,
-    (State.IS_CALLED, Cause.BEGIN): State.LOOKS,
-    (State.LOOKS, Cause.FOUND): State.LEARNS,
-    (State.IS_CALLED, Cause.END): State.GATHERS,
-    (State.LOOKS, Cause.END): State.GATHERS,
-    (State.LEARNS, Cause.END): State.GATHERS,
-    (State.YIELDS, Cause.UNREGISTERED): State.GATHERS,
-    **{(state, Cause.REGISTERED): State.YIELDS for state in State},
+    (State.WATCHING, Cause.CALL): State.CALLED,
+    (State.CALLED, Cause.BEGIN): State.SEARCHING,
+    (State.SEARCHING, Cause.FOUND): State.LEARNING,
+    (State.CALLED, Cause.END): State.WATCHING,
+    (State.SEARCHING, Cause.END): State.WATCHING,
+    (State.LEARNING, Cause.END): State.WATCHING,
+    (State.IDLE, Cause.UNREGISTERED): State.WATCHING,
+    **{(state, Cause.REGISTERED): State.IDLE for state in State},
 }
 """The state after each cause; it stays as it is where a pair is not here."""
 
@@ -123,7 +123,7 @@ class Inference:
         self._make_samples = build.samples
         self._inferred = InferredJobs(jobs, build.streams)
         self._needed = reads_needed(max(jobs.manifest.n_files, FEWEST_SAMPLES))
-        self._state = State.GATHERS
+        self._state = State.WATCHING
         self._called = trio.Event()  # there is something for the task to do
         self._has_registered = False  # whether somebody has registered a job, also one that was set aside
         self._offered: list[Fields] = []  # what explains the reads of other nodes
@@ -146,14 +146,14 @@ class Inference:
 
     def opened(self, opens: Sequence[Read]) -> None:
         """Opens, counted by the jobs that they belong to."""
-        if self._state is State.YIELDS or self._inferred.explains(opens):
+        if self._state is State.IDLE or self._inferred.follow_all(opens):
             return
         for entry, process, parent, _ in opens:
             if process != NAMELESS:  # what nobody can tell apart shows no order
                 self._opened(entry, process, parent)
 
     def _opened(self, entry: int, process: int, parent: int) -> None:
-        if self._state is State.YIELDS:
+        if self._state is State.IDLE:
             return
         inferred = self._inferred.of(entry, process, parent)
         if inferred is not None:
@@ -164,10 +164,10 @@ class Inference:
             return
         self._reads.add(entry, process, parent)
         try_again = self._reads.total in TRY_AGAIN_AFTER
-        if self._state is State.LOOKS:
+        if self._state is State.SEARCHING:
             self._look_with_more(process, try_again)
         elif (try_again and self._lost is not None) or (
-            self._state is State.GATHERS
+            self._state is State.WATCHING
             and self._reads.enough(self._needed)
             and not self._inferred.full
             and not self._inferred.is_on_trial(entry, process, parent)
@@ -207,7 +207,7 @@ class Inference:
 
     def offer(self, fields: Fields) -> None:
         """This explains the reads of another node: it is tried here, without a search and before any read."""
-        if self._state is not State.YIELDS:
+        if self._state is not State.IDLE:
             self._offered.append(fields)
             self._called.set()
 
@@ -217,12 +217,12 @@ class Inference:
         registered = [job for job in self._jobs.jobs.values() if not job.inferred]
         had, self._has_registered = self._has_registered, bool(registered)
         if not all(map(self._is_set_aside, registered)):
-            if self._state is not State.YIELDS:
+            if self._state is not State.IDLE:
                 self._cancel()
                 self._lost = None
                 self._happens(Cause.REGISTERED)
                 self._inferred.end_all()
-        elif self._state is State.YIELDS or (had and not registered):
+        elif self._state is State.IDLE or (had and not registered):
             self._cancel()
             self._begin_anew()
             self._happens(Cause.UNREGISTERED)
@@ -263,7 +263,7 @@ class Inference:
         if await self._try_offered():
             return  # what it does not explain has called the task again
         self._happens(Cause.BEGIN)
-        if self._state is not State.LOOKS:
+        if self._state is not State.SEARCHING:
             return  # it was called for nothing else
         lost, self._lost = self._lost, None
         attempt = self._attempt = Attempt(self._jobs.runner, self._jobs.clock, self._reads.asked(self._needed), lost)
@@ -318,7 +318,7 @@ class Inference:
                 continue  # of a node with another version of mlfs
             known = [*self._by_chance, *(inferred.hypothesis for inferred in self._inferred.in_force.values())]
             is_known = any(order_of(spec) == order_of(other.spec) for other in known)
-            if not (is_known or self._state is State.YIELDS or self._inferred.full):
+            if not (is_known or self._state is State.IDLE or self._inferred.full):
                 installed |= await self._install([Hypothesis(spec, Origin.NODE)], self._may_shuffle())
         return installed
 
@@ -471,18 +471,18 @@ class Inference:
     @property
     def state(self) -> InferenceState:
         """The state in one word."""
-        if self._state is State.YIELDS:
+        if self._state is State.IDLE:
             return InferenceState.IDLE
         if self._inferred.in_force:
             return InferenceState.LOCKED
-        if self._state is not State.GATHERS:
+        if self._state is not State.WATCHING:
             return InferenceState.SEARCHING
         return InferenceState.UNKNOWN if self._unexplained else InferenceState.WATCHING
 
     def statistics(self) -> InferenceStatistics:
         """Frozen figures."""
-        is_at_work = self._attempt is not None and self._state in (State.IS_CALLED, State.LOOKS, State.LEARNS)
+        is_at_work = self._attempt is not None and self._state in (State.CALLED, State.SEARCHING, State.LEARNING)
         attempt = self._attempt.statistics() if self._attempt is not None and is_at_work else None
         return InferenceStatistics(
-            self.state, self._searches, attempt, self._inferred.explanation, self._inferred.rivals
+            self.state, self._searches, attempt, self._inferred.explanation, self._inferred.other_explanations
         )

@@ -54,8 +54,8 @@ class InferredJob:
         self._epoch, self._opens_of_epoch = self._first, JUDGED_OPENS  # the last one that has begun
         self._half_read_at = job.epochs.timeline.base(self._first + 1) - job.streams.length(self._first) // 2
 
-    def explains(self, opens: Sequence[Read]) -> bool:
-        """Take note of opens if all of them came as explained, as they do in the middle of an epoch. Else False.
+    def follow_all(self, opens: Sequence[Read]) -> bool:
+        """Take note of opens if all came as explained, as in the middle of an epoch. Returns whether they did.
 
         The job has counted these opens and no others since it was looked at last, all of them as predicted.
         """
@@ -144,7 +144,7 @@ class InferredJob:
         return self.job.spec.sampler == "sequential"
 
     @property
-    def rivals(self) -> int:
+    def other_explanations(self) -> int:
         """How many other hypotheses explain what was read."""
         return 0 if self.decided else max(0, len(self.ranked) - 1)
 

@@ -56,9 +56,9 @@ class InferredJobs:
         """The jobs that read this file."""
         return [inferred for inferred in self.in_force.values() if inferred.job.member[entry]]
 
-    def explains(self, opens: Sequence[evidence.Read]) -> bool:
-        """Whether the only job in force has opens all of which came as explained; it takes note of them then."""
-        return len(self.in_force) == 1 and next(iter(self.in_force.values())).explains(opens)
+    def follow_all(self, opens: Sequence[evidence.Read]) -> bool:
+        """Have the only job in force take note of opens, if all of them came as it says. Returns whether it did."""
+        return len(self.in_force) == 1 and next(iter(self.in_force.values())).follow_all(opens)
 
     def of(self, entry: int, process: int, parent: int) -> InferredJob | None:
         """The job for which the process reads this file; None where it is a stranger to all."""
@@ -134,9 +134,9 @@ class InferredJobs:
         return "; ".join(in_words(inferred.hypothesis.spec) for inferred in self.in_force.values())
 
     @property
-    def rivals(self) -> int:
+    def other_explanations(self) -> int:
         """How many other hypotheses explain them as well, of the job that has most of them."""
-        return max((inferred.rivals for inferred in self.in_force.values()), default=0)
+        return max((inferred.other_explanations for inferred in self.in_force.values()), default=0)
 
     # -- another one
 

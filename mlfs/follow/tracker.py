@@ -360,7 +360,7 @@ class Tracker:
         reader.put_first(stream)
         reader.drop_unlikely()
         given: list[tuple[int, Given]] = []
-        if stream.entered_at >= 0 and not self._move_rivals(stream, fits):
+        if stream.entered_at >= 0 and not self._move_doubles(stream, fits):
             given = self._take_beginning(stream.rank_index, stream.confirm())
             self._note_rank(now.parent, stream.rank_index)
             self._known[self._worker_of(at)] = None
@@ -371,12 +371,12 @@ class Tracker:
         match, given_now = self._count(now, stream.cell, True, at)
         return match, [*given, *given_now]
 
-    def _move_rivals(self, stream: WorkerStream, fits: list[_Fit]) -> bool:
+    def _move_doubles(self, stream: WorkerStream, fits: list[_Fit]) -> bool:
         """Move on the streams of other ranks in which the open is the next one too. Returns whether there are any.
 
         They go along with the stream that is believed until an open fits only one of them.
         """
-        rivals = [
+        doubles = [
             fit
             for fit in fits
             if fit.turns_ahead == 0
@@ -384,9 +384,9 @@ class Tracker:
             and not fit.goes_on
             and fit.stream.rank_index != stream.rank_index
         ]
-        for rival in rivals:
-            rival.stream.opened(rival.occurrence)
-        return bool(rivals)
+        for double in doubles:
+            double.stream.opened(double.occurrence)
+        return bool(doubles)
 
     def _may_begin(self, at: Occurrence) -> bool:
         """Whether a process may begin there.
