@@ -202,7 +202,7 @@ class Trial:
         shape = joins.matcher.shape
         a_round = max(shape.batch, joins.matcher.batch_size) * max(1, shape.workers)  # is left out of each epoch, maybe
         begun = again.firsts() if again.share >= SURE_SHARE else {}
-        joined = ((rank, at) for rank, at in joins.firsts().items() if begun.get(rank, at) < at)
+        joined = ((rank, at) for rank, at in joins.firsts().items() if begun.get(rank, at) + a_round < at)
         left_out = sum(max(0, at - self._frontiers[rank]) for rank, at in joined)
         return left_out > a_round and again.bits() > joins.bits(left_out)
 
