@@ -43,7 +43,6 @@ from mountd.life_note import LifeNote
 from mountd.metrics import metrics
 from mountd.onlookers import HIDDEN, PATH_FIELDS, UNTOLD, Onlookers, Reader, masked
 from mountd.prime_inodes import InodePrimer
-from mountd.refreshing import Refreshing
 from mountd.shared_texts import SharedTexts
 from mountd.statistics import MountParts, MountStatistics
 from mountd.status import status
@@ -78,9 +77,9 @@ class Control:
     """Implements mountd.virtual.Contents over an engine.
 
     Args:
-        source: the directory that is mounted. parts: what status and metrics are made of.
-        outside: files that links in the source lead to. reports: the directory for reports of jobs that end.
-        life: notes what is registered. onlookers: who of other users may see which names; None: there are none.
+        parts: the running parts of the mount, of which status and metrics are made, too. outside: files that links in
+            the source lead to. reports: the directory for reports of jobs that end. life: notes what is registered.
+            onlookers: who of other users may see which names; None: there are none.
 
     Attributes:
         answer: to the last command. job_reports: written when jobs end.
@@ -88,23 +87,19 @@ class Control:
 
     def __init__(
         self,
-        engine: Engine,
-        source: str,
         parts: MountParts,
         recorders: Recorders,
-        primer: InodePrimer,
-        refreshing: Refreshing,
         outside: Outside | None = None,
         reports: str | None = None,
         life: LifeNote | None = None,
         onlookers: Onlookers | None = None,
     ) -> None:
-        self.engine = engine
-        self.source = source
+        self.engine = engine = parts.engine
+        self.source = parts.about.source
         self.parts = parts
         self.recorders = recorders
-        self._ending = Ending(engine, primer)
-        self._refreshing = refreshing
+        self._ending = Ending(engine, parts.primer)
+        self._refreshing = parts.refreshing
         self.outside = outside
         self._life = life
         self._onlookers = onlookers

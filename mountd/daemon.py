@@ -138,7 +138,8 @@ def serve(config: MountConfig, report: Report) -> int:
         places, notes = _places(config, source, samples, showcase, cleanup)
         seen = seen_before(manifest, view.scanned) if config.allow_other else None
         outside = files_behind(b"/proc/self/fd/%d" % source.root.fd)
-        service = _Service(config, view, samples, source, places, showcase, outside, seen, notes, report)
+        tree = _Tree(view, samples, source, outside, seen)
+        service = _Service(config, tree, places, showcase, notes, report)
         for number in STOP_SIGNALS:  # from here to the end a signal must not skip the cleaning up
             cleanup.callback(signal.signal, number, signal.signal(number, service.note_signal))
         return trio.run(service.run)
@@ -172,31 +173,41 @@ def _places(
     return Places(SourcePlace(source, samples), stores), notes
 
 
+class _Tree(NamedTuple):
+    """The data set with which the mount begins.
+
+    Attributes:
+        outside: the files that links in it lead to. seen: see `mlfs.engine.engine.MountedData`.
+    """
+
+    view: TreeView
+    samples: Samples
+    source: PosixSource
+    outside: Outside
+    seen: NDArray[np.uint8] | None
+
+
 class _Service:
     """One mount from the moment its parts are there until it is gone."""
 
     def __init__(
         self,
         config: MountConfig,
-        view: TreeView,
-        samples: Samples,
-        source: PosixSource,
+        tree: _Tree,
         places: Places,
         showcase: Showcase,
-        outside: Outside,
-        seen: NDArray[np.uint8] | None,
         notes: Sequence[str],
         report: Report,
     ) -> None:
         self.config = config
-        self.samples = samples
-        self.manifest = view.manifest
-        self.source = source
+        self.samples = tree.samples
+        self.manifest = tree.view.manifest
+        self.source = tree.source
         self.places = places
         self.showcase = showcase
-        self.outside = outside
-        self.how, self.links = view.how, view.links
-        self.seen = seen
+        self.outside = tree.outside
+        self.how, self.links = tree.view.how, tree.view.links
+        self.seen = tree.seen
         self.notes = list(notes)
         self.report = report
         self.channel = Pyfuse3Channel()
@@ -235,10 +246,8 @@ class _Service:
         )  # fmt: skip
         parts = MountParts(about, engine, explainer, self.channel, primer, self.source, self.read_failures, refreshing)
         extended = ExtendedAttributes(self.manifest, self.source, engine.looks, runner, self.config.source_timeout_s)
-        control = Control(
-            engine, self.config.source, parts, recorders, primer, refreshing, self.outside, self.config.report, life,
-            Onlookers(self.manifest, extended.has_acl, extended.may_have_acl),
-        )  # fmt: skip
+        onlookers = Onlookers(self.manifest, extended.has_acl, extended.may_have_acl)
+        control = Control(parts, recorders, self.outside, self.config.report, life, onlookers)
         self._leave_record()
         try:
             self._mount(engine, control, primer, extended, refreshing)

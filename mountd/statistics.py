@@ -71,37 +71,27 @@ class MountStatistics:
     refresh: RefreshStatistics = field(default_factory=RefreshStatistics)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class MountParts:
     """The parts of a mount, to be asked about themselves."""
 
-    def __init__(
-        self,
-        about: About,
-        engine: Engine,
-        explainer: Explainer,
-        channel: Channel,
-        primer: InodePrimer,
-        source: PosixSource,
-        read_failures: ReadFailures,
-        refreshing: Refreshing,
-    ) -> None:
-        self._about = about
-        self._engine = engine
-        self._explainer = explainer
-        self._channel = channel
-        self._primer = primer
-        self._source = source
-        self._read_failures = read_failures
-        self._refreshing = refreshing
+    about: About
+    engine: Engine
+    explainer: Explainer
+    channel: Channel
+    primer: InodePrimer
+    source: PosixSource
+    read_failures: ReadFailures
+    refreshing: Refreshing
 
     def _about_now(self) -> About:
         """A refresh may have read what the first scan could not."""
-        manifest = self._engine.manifest
-        if not manifest.growths or len(manifest.unreadable) == self._about.unreadable:
-            return self._about
+        manifest = self.engine.manifest
+        if not manifest.growths or len(manifest.unreadable) == self.about.unreadable:
+            return self.about
         first = int(manifest.unreadable[0]) if len(manifest.unreadable) else -1
         return replace(
-            self._about,
+            self.about,
             unreadable=len(manifest.unreadable),
             first_unreadable=os.fsdecode(manifest.path(first)) if first >= 0 else "",
             unreadable_errno=manifest.unreadable_error(first) if first >= 0 else 0,
@@ -114,18 +104,18 @@ class MountParts:
             process=ProcessStatistics(
                 mlfs.__version__,
                 os.getpid(),
-                time.time() - self._about.started,
+                time.time() - self.about.started,
                 resident_bytes(),
                 usable_processors(),
             ),
-            engine=self._engine.statistics(),
-            explainer=self._explainer.statistics(),
-            requests=self._channel.requests_so_far(),
-            directories_to_list=self._primer.waiting(),
-            source=self._source.statistics(),
-            read_failures=self._read_failures.statistics(),
-            misses=self._refreshing.misses.statistics(),
-            refresh=self._refreshing.statistics(),
+            engine=self.engine.statistics(),
+            explainer=self.explainer.statistics(),
+            requests=self.channel.requests_so_far(),
+            directories_to_list=self.primer.waiting(),
+            source=self.source.statistics(),
+            read_failures=self.read_failures.statistics(),
+            misses=self.refreshing.misses.statistics(),
+            refresh=self.refreshing.statistics(),
         )
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.plan.scheduler.evicting import ROUND_SHARE, furthest_first, needs
+from mlfs.plan.scheduler.evicting import ROUND_SHARE, distances, furthest_first
 from mlfs.plan.scheduler.keeping import LARGEST_SHARE
 from mlfs.served.partition import footprints
 
@@ -185,7 +185,7 @@ def missed_evicting(streams: Sequence[Reads], owner: Sequence[int], sizes: Bytes
             continue
         misses += 1
         if used + sizes[sample] > room and sizes[sample] <= LARGEST_SHARE * room:
-            needed = needs(len(sizes), [(_ahead(one, at), 0) for one, at in zip(streams, cursors, strict=True)])
+            needed = distances(len(sizes), [(_ahead(one, at), 0) for one, at in zip(streams, cursors, strict=True)])
             victims = furthest_first(np.flatnonzero(held), needed, counts)
             freed = np.cumsum(sizes[victims])
             gone = victims[: int(np.searchsorted(freed, max(wanted, sizes[sample]))) + 1]

@@ -25,7 +25,7 @@ from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.states import SampleTable, State
 
 Ids = npt.NDArray[np.integer]
-Needs = npt.NDArray[np.int64]
+Distances = npt.NDArray[np.int64]
 
 ROUND_SHARE = 0.03
 """The share of a place's room that a round frees. Half of it stands empty on average, which costs hits; with less there
@@ -39,7 +39,7 @@ BUSY = (State.QUEUED, State.FETCHING)
 """A fetch is about to take the copy's bytes."""
 
 
-def needs(samples: int, streams: Iterable[tuple[Ids, int]]) -> Needs:
+def distances(samples: int, streams: Iterable[tuple[Ids, int]]) -> Distances:
     """How far ahead each sample is needed next, shape (samples,), `NOT_NEEDED` for those that are not.
 
     Args:
@@ -54,7 +54,7 @@ def needs(samples: int, streams: Iterable[tuple[Ids, int]]) -> Needs:
     return result
 
 
-def furthest_first(held: Ids, needed: Needs, reads: Ids) -> Ids:
+def furthest_first(held: Ids, needed: Distances, reads: Ids) -> Ids:
     """The samples that are held, the one needed furthest ahead first.
 
     Args:
@@ -118,7 +118,7 @@ class Evicting:
         evictable = np.flatnonzero(held & ~np.isin(state, BUSY))
         if plan is None or plan.evicts_by is None or not len(evictable):
             return  # the room is promised to fetches under way: looking at what is needed would not change that
-        needed = needs(len(table.held_by), _streams(jobs))
+        needed = distances(len(table.held_by), _streams(jobs))
         victims: list[int] = []
         freed = 0
         for sample in furthest_first(evictable, needed, plan.evicts_by).tolist():

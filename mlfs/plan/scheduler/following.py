@@ -15,7 +15,6 @@ from mlfs.follow.evidence import Read
 from mlfs.follow.job import NOTHING_YET, JobRun, Seen
 from mlfs.follow.nameless import NAMELESS
 from mlfs.plan.loader_load import JobLoad
-from mlfs.plan.scheduler.beside import Beside
 from mlfs.plan.scheduler.commands import (
     AnotherLeads,
     Command,
@@ -32,6 +31,7 @@ from mlfs.plan.scheduler.job_record import JobRecord
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.rank_waits import RankReader, RankWaits
 from mlfs.plan.scheduler.states import SampleTable
+from mlfs.plan.scheduler.strangers_ahead import StrangersAhead
 from mlfs.plan.scheduler.window import Window
 
 
@@ -45,7 +45,7 @@ class Following:
     """
 
     def __init__(
-        self, table: SampleTable, window: Window, keeping: Keeping, beside: Beside, out: list[Command]
+        self, table: SampleTable, window: Window, keeping: Keeping, beside: StrangersAhead, out: list[Command]
     ) -> None:
         self._table = table
         self._window = window

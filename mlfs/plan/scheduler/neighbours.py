@@ -1,7 +1,7 @@
 """Likely next reads where nobody knows the order: files that lie next to each other, files that followed before.
 
 Pure. In: reads that no job follows. Out: the samples that their reader is likely to read next, as long as such
-predictions come true. Used by `mlfs.plan.scheduler.beside`, which has them fetched as a stranger's.
+predictions come true. Used by `mlfs.plan.scheduler.strangers_ahead`, which has them fetched as a stranger's.
 
 An order may be random and still have runs: directories in a random order with the files of each in the order of their
 names, shards that are read from the first file to the last, samples of several files. Two rules see that. *Adjacent*:

@@ -23,7 +23,6 @@ from mlfs.follow.evidence import Read
 from mlfs.follow.job import JobRun
 from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.scheduler import events as e
-from mlfs.plan.scheduler.beside import Beside
 from mlfs.plan.scheduler.commands import Command, Count, Digested, Fault, Item, WakeAt
 from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
 from mlfs.plan.scheduler.evicting import Evicting
@@ -35,6 +34,7 @@ from mlfs.plan.scheduler.look_ahead import Ahead, nearest
 from mlfs.plan.scheduler.routing import MeasuredRates, Routing
 from mlfs.plan.scheduler.states import SampleTable, State, Verb
 from mlfs.plan.scheduler.statistics import Statistics
+from mlfs.plan.scheduler.strangers_ahead import StrangersAhead
 from mlfs.plan.scheduler.waiting import Waiting
 from mlfs.plan.scheduler.warming import Warming
 from mlfs.plan.scheduler.window import Pressure, Window
@@ -77,7 +77,7 @@ class Scheduler:
         self._out = out
         self.window, self._routing, self._keeping, self.fetching = window, routing, keeping, fetching
         self._pressure = Pressure(limits.window_bytes)
-        self._beside = Beside(table)
+        self._beside = StrangersAhead(table)
         self._following = Following(table, window, keeping, self._beside, out)
         self._jobs, self._rank_waits = self._following.records, self._following.rank_waits
         self._waiting = Waiting(table, limits, window, routing, keeping, fetching, self._rank_waits, out)

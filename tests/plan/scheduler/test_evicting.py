@@ -15,7 +15,7 @@ from mlfs.plan.placement import NOWHERE
 from mlfs.plan.scheduler import evicting, keeping
 from mlfs.plan.scheduler.commands import Command, Evict
 from mlfs.plan.scheduler.config import PlaceInfo
-from mlfs.plan.scheduler.evicting import NOT_NEEDED, ROUND_SHARE, Evicting, furthest_first, needs
+from mlfs.plan.scheduler.evicting import NOT_NEEDED, ROUND_SHARE, Evicting, distances, furthest_first
 from mlfs.plan.scheduler.job_record import JobRecord
 from mlfs.plan.scheduler.keeping import Keeping, Plan
 from mlfs.plan.scheduler.states import PAGE_BYTES, SampleTable, Verb
@@ -171,7 +171,9 @@ def test_where_fetches_under_way_have_all_the_room_nobody_looks_at_what_is_neede
     for sample in range(ROOM):
         some.table.move(sample, Verb.RESERVE)
     looked: list[int] = []
-    monkeypatch.setattr(evicting, "needs", lambda samples, streams: looked.append(samples) or needs(samples, streams))
+    monkeypatch.setattr(
+        evicting, "needs", lambda samples, streams: looked.append(samples) or distances(samples, streams)
+    )
     assert not some.evicted()
     assert not looked
     some.table.move(7, Verb.CANCEL)
@@ -191,5 +193,5 @@ def test_needs_are_the_nearest_places(streams: list[tuple[list[int], int]]) -> N
         for at, sample in enumerate(ids):
             if sample >= 0:
                 expected[sample] = min(expected[sample], ahead + at)
-    found = needs(10, [(np.array(ids, dtype=np.int32), ahead) for ids, ahead in streams])
+    found = distances(10, [(np.array(ids, dtype=np.int32), ahead) for ids, ahead in streams])
     assert found.tolist() == list(expected.values())

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from mlfs.plan.place_kind import PlaceKind
-from mlfs.plan.scheduler.beside import PATIENCE_S, SHARE_OF_WINDOW, Beside
 from mlfs.plan.scheduler.config import PlaceInfo
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.states import PAGE_BYTES, SampleTable, State, Verb
+from mlfs.plan.scheduler.strangers_ahead import PATIENCE_S, SHARE_OF_WINDOW, StrangersAhead
 
 N = 64
 
@@ -49,7 +49,7 @@ def test_without_jobs_all_samples_are_alike() -> None:
 @pytest.mark.promise("strangers-room")
 def test_a_stranger_gets_a_part_of_the_window_until_a_job_needs_it() -> None:
     table = table_of(32)
-    beside = Beside(table)
+    beside = StrangersAhead(table)
 
     def reserve(sample: int) -> bool:
         table.move(sample, Verb.RESERVE)
@@ -74,7 +74,7 @@ def test_a_stranger_gets_a_part_of_the_window_until_a_job_needs_it() -> None:
 
 def test_what_a_reader_has_open_is_not_fetched_for_him_once_more() -> None:
     table = table_of(32)
-    beside = Beside(table)
+    beside = StrangersAhead(table)
     table.opened([1])
     beside.goes_on_from(0, 7, 0.0, range(1, 4))
     beside.fetch(0.0, lambda sample: table.move(sample, Verb.RESERVE) == State.QUEUED)
@@ -94,7 +94,7 @@ def test_pages_that_were_found_gone_are_fetched_for_the_next_reader_of_the_same_
         table.move(sample, Verb.LAND)
         return True
 
-    beside = Beside(table)
+    beside = StrangersAhead(table)
     for sample in range(N):
         table.move(sample, Verb.DEMAND)
         table.move(sample, Verb.LAND)

@@ -27,7 +27,7 @@ MOST_PROCESSES = 64
 """Strangers whose next reads are looked at, between two times that some are fetched: the last ones to read."""
 
 
-class Beside:
+class StrangersAhead:
     """The uses of strangers that are counted ahead, and the samples that strangers are likely to read next.
 
     Invariant: each sample of `_until_s` counts once in `SampleTable.pending`, and no other use is counted here.
