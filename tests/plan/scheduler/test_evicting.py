@@ -172,7 +172,7 @@ def test_where_fetches_under_way_have_all_the_room_nobody_looks_at_what_is_neede
         some.table.move(sample, Verb.RESERVE)
     looked: list[int] = []
     monkeypatch.setattr(
-        evicting, "needs", lambda samples, streams: looked.append(samples) or distances(samples, streams)
+        evicting, "distances", lambda samples, streams: looked.append(samples) or distances(samples, streams)
     )
     assert not some.evicted()
     assert not looked
