@@ -19,8 +19,6 @@ from mlfs.explain.attempt import Attempt
 from mlfs.explain.beginning import Beginning, Beginnings, enough, processes_ready
 from mlfs.explain.causes import LookedAt, likely_causes, registered_and_true
 from mlfs.explain.misfit import (
-    FEWEST_OPENS,
-    LAST_OPENS,
     disagreeing,
     disagrees,
     is_mere_walk,
@@ -33,7 +31,7 @@ from mlfs.explain.search_stages import PlaceFound, WordsAsked
 from mlfs.explain.statistics import CaseStatistics, Instead
 from mlfs.explain.word_search import place_nearby
 from mlfs.explain.words import WordsDrawn, drawing_of, moved, switched, whereabouts
-from mlfs.follow.evidence import JUDGED_OPENS, fits
+from mlfs.follow.evidence import JUDGED_OPENS, SEARCHED_READS, UNFIT_READS, fits
 from mlfs.follow.families import Family, Key
 from mlfs.follow.hypothesis import Fit, Hypothesis, Origin, Ruling, ruling
 from mlfs.follow.job import JobRun
@@ -93,9 +91,9 @@ class RegisteredJob:
     def digested(self) -> None:
         """Opens were counted, perhaps some of the job."""
         self.wake()
-        if self.job.score.agreement_of_last(LAST_OPENS) == 1.0:  # what the matcher knows of the loader is right
+        if self.job.score.agreement_of_last(SEARCHED_READS) == 1.0:  # what the matcher knows of the loader is right
             self._loader = LearnedLoader(self.job.matcher.shape, self.job.matcher.lag)
-            if len(self.job.score.history) >= LAST_OPENS:  # a few hits say nothing against what was found instead
+            if len(self.job.score.history) >= SEARCHED_READS:  # a few hits say nothing against what was found instead
                 self._take_back()
 
     def wake(self) -> None:
@@ -113,7 +111,7 @@ class RegisteredJob:
         if not disagrees(self.job):
             return bool(self._unknown_ranks())
         waits = self._gave_up or self.job.score.observed < self._not_before
-        return not waits or self._beginnings.another_began(self.job, FEWEST_OPENS)
+        return not waits or self._beginnings.another_began(self.job, UNFIT_READS)
 
     @property
     def _gave_up(self) -> bool:
@@ -408,7 +406,7 @@ class RegisteredJob:
                 case Ruling.WAITS if self.is_set_aside and job.shared.are_read_for_another:
                     log.info("job %s: another job explains the reads by now: %s", job.name, found.sentence)
                     return False
-                case Ruling.WAITS if elsewhere >= LAST_OPENS and not disagrees(job):
+                case Ruling.WAITS if elsewhere >= SEARCHED_READS and not disagrees(job):
                     log.info("job %s: only strangers read so: %s", job.name, found.sentence)
                     return False
                 case Ruling.WAITS:

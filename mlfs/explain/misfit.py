@@ -10,27 +10,21 @@ from collections.abc import Iterable, Sequence
 from statistics import median_low
 from typing import NamedTuple
 
-from mlfs.follow.evidence import SURE_SHARE
+from mlfs.follow.evidence import (
+    HIT_WORTH,
+    JUDGED_SAMPLES,
+    JUMPS,
+    READS_AGAIN,
+    READS_BEFORE,
+    SEARCHED_READS,
+    SEARCHED_SHARE,
+    SURE_SHARE,
+    UNFIT_READS,
+)
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
 from mlfs.orders.registry import built_in
 
-# A smaller data set has too few orders: many variants explain any reads of it.
-FEWEST_SAMPLES = 12
-# Two batches of eight, say. Fewer opens cannot tell one of some hundred variants from chance.
-FEWEST_OPENS = 16
-# A search is worth its time when of so many last opens fewer than this share agree: a lost batch is no reason.
-LAST_OPENS = 24
-WORTH_A_SEARCH = 0.75
-# What an open that agreed weighs against one that did not, where the disagreement is looked for: in a wrong order some
-# opens agree by chance.
-HIT_WORTH = 0.4
-# Fewer opens that agreed before the disagreement are chance: the script has just begun, in another order.
-FEWEST_BEFORE = 4
-# Opens of a second run before it is believed that there is one.
-FEWEST_AGAIN = 8
-# Jumps of workers over each other's batches that are no chance: once, files in between may be missing otherwise.
-FEWEST_JUMPS = 2
 # How far a jump is looked through for files that another worker reads: the next batch begins right there.
 LONGEST_LOOK = 64
 
@@ -47,23 +41,23 @@ def disagreeing(opens: Iterable[Open]) -> list[Open]:
         if worth > best:
             best, at = worth, number
     had_agreed = sum(seen.agrees for seen in listed[:at])
-    return listed if best and had_agreed < FEWEST_BEFORE else listed[at:]
+    return listed if best and had_agreed < READS_BEFORE else listed[at:]
 
 
 def disagrees(job: JobRun) -> bool:
     """Whether so many of the last opens were not predicted that it is worth finding out why."""
     score = job.score
-    if started_again(job) or len(score.history) < FEWEST_OPENS or job.matcher.stream_length < FEWEST_SAMPLES:
+    if started_again(job) or len(score.history) < UNFIT_READS or job.matcher.stream_length < JUDGED_SAMPLES:
         return False
-    if score.agreement_of_last(LAST_OPENS) >= WORTH_A_SEARCH:
+    if score.agreement_of_last(SEARCHED_READS) >= SEARCHED_SHARE:
         return False
-    return len(disagreeing(score.history)) >= FEWEST_OPENS
+    return len(disagreeing(score.history)) >= UNFIT_READS
 
 
 def started_again(job: JobRun) -> bool:
     """Whether processes that are no kin of those before seem to read the job from its start: it will be followed."""
     again = job.from_start
-    return again is not None and not again.by_known_reader and again.reads >= FEWEST_AGAIN and again.share >= SURE_SHARE
+    return again is not None and not again.by_known_reader and again.reads >= READS_AGAIN and again.share >= SURE_SHARE
 
 
 def may_lack_set_epoch(job: JobRun) -> bool:
@@ -79,7 +73,7 @@ def may_lack_set_epoch(job: JobRun) -> bool:
     if job.from_start is None or not job.from_start.by_known_reader:
         return False
     first = job.spec.start_epoch
-    return not any(cell.agreed > FEWEST_OPENS for (epoch, _), cell in job.score.cells.items() if epoch > first)
+    return not any(cell.agreed > UNFIT_READS for (epoch, _), cell in job.score.cells.items() if epoch > first)
 
 
 class Unexplained(NamedTuple):
@@ -106,21 +100,21 @@ def unexplained(job: JobRun) -> list[Unexplained]:
     spec, opens = job.spec, disagreeing(job.score.history)
     before = [seen.cell.epoch for seen in list(job.score.history)[: -len(opens)] if seen.agrees]
     an_epoch = max(1, job.streams.length(spec.start_epoch) * len(spec.ranks))
-    if len(before) < FEWEST_BEFORE:  # nothing ever fitted: the script has just begun, or it began some epochs ago
+    if len(before) < READS_BEFORE:  # nothing ever fitted: the script has just begun, or it began some epochs ago
         asked = [Unexplained(opens, [spec.start_epoch])]
-        passes = max(0, job.score.observed - FEWEST_OPENS) // an_epoch
+        passes = max(0, job.score.observed - UNFIT_READS) // an_epoch
         last = min(spec.start_epoch + passes, spec.epochs - 1)
         if last > spec.start_epoch:
             asked.append(Unexplained(opens[-(job.score.observed - passes * an_epoch) :], [last, last - 1]))
         return asked
-    passes = max(0, len(opens) - FEWEST_OPENS) // an_epoch
+    passes = max(0, len(opens) - UNFIT_READS) // an_epoch
     opens = opens[passes * an_epoch :]
-    fitting = median_low(before[-FEWEST_BEFORE:])  # one of them may be another epoch's by chance
+    fitting = median_low(before[-READS_BEFORE:])  # one of them may be another epoch's by chance
     last = fitting + passes
     epochs = list(range(min(last, spec.epochs - 1), min(last + 3, spec.epochs)))
     if len(epochs) > 1 and read_before(job, last, opens):
         epochs = [*epochs[1:], epochs[0]]
-    is_known = before.count(fitting) >= LAST_OPENS
+    is_known = before.count(fitting) >= SEARCHED_READS
     return [Unexplained(opens, epochs, fitting if is_known else -1, passes)]
 
 
@@ -160,4 +154,4 @@ def is_mere_walk(opens: Sequence[Open], first: int) -> bool:
         last[seen.process] = seen.entry
         jumped = range(before + 1, min(seen.entry, before + 1 + LONGEST_LOOK))
         jumps += any(owners.get(entry, seen.process) != seen.process for entry in jumped)
-    return jumps < FEWEST_JUMPS
+    return jumps < JUMPS

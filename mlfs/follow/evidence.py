@@ -89,3 +89,23 @@ readers of today though it does not read as predicted: a script that was started
 ASTRAY_READS = 16
 """Reads of a process that is kin of the job's readers and reads something else while they read as predicted, before it
 is a stranger all the same: another script of the same shell."""
+
+# -- a registered job's reads call for another explanation
+
+JUDGED_SAMPLES = 12
+"""Samples of a rank's epoch below which no other registration is looked for: so few have so few orders that many
+registrations explain any reads."""
+UNFIT_READS = 16
+"""Reads that disagree before it is looked for: two batches of eight. Fewer cannot tell one of some hundred from
+chance."""
+SEARCHED_READS, SEARCHED_SHARE = 24, 0.75
+"""The last reads, and the share of them below which a search is worth its time: a lost batch is no reason."""
+HIT_WORTH = 0.4
+"""What a predicted read weighs against one that was not, where the disagreement is seen to begin: in a wrong order some
+are predicted by chance."""
+READS_BEFORE = 4
+"""Predicted reads before a disagreement below which they are chance: the script has just begun, in another order."""
+READS_AGAIN = 8
+"""Reads of a second run before it is believed that there is one, and no other registration is looked for."""
+JUMPS = 2
+"""Jumps of workers over each other's batches that show workers, and no `cp -r`: one may be a file that is missing."""

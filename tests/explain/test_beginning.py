@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlfs.explain.beginning import Beginnings, enough, processes_ready
-from mlfs.explain.misfit import FEWEST_OPENS
+from mlfs.follow.evidence import UNFIT_READS
 from mlfs.follow.job import JobRun
 from mlfs.follow.score import REMEMBERED_OPENS
 from mlfs.job import parse_job
@@ -55,8 +55,8 @@ def test_who_looks_on_does_not_tell_of_a_later_epoch() -> None:
         if not epoch:
             assert beginnings.latest(job).passes == 1  # it has just ended
             beginnings.passes = 0
-    read(job, np.random.default_rng(2).permutation(samples)[: FEWEST_OPENS + 1], 300)
+    read(job, np.random.default_rng(2).permutation(samples)[: UNFIT_READS + 1], 300)
     assert beginnings.peek(job).passes == 2
-    assert beginnings.another_began(job, FEWEST_OPENS)
+    assert beginnings.another_began(job, UNFIT_READS)
     assert beginnings.latest(job).passes == 2
-    assert not beginnings.another_began(job, FEWEST_OPENS)
+    assert not beginnings.another_began(job, UNFIT_READS)
