@@ -14,6 +14,7 @@ import pytest
 from support.drawn import cases
 from support.explaining import BATCH, FILES, FakeJobs, SearchInline, explaining, order_of, simulate
 
+from mlfs.follow.nameless import NAMELESS
 from mlfs.follow.strangers_seen import in_words, strangers_to_all
 
 SHELL, OTHER_SHELL, MAIN, SECOND, STRANGER = 50, 60, 1000, 5000, 9000
@@ -117,6 +118,40 @@ def test_the_same_script_started_twice_is_called_so(tmp_path: Path, seed: int, m
             assert "as the same script would that was started twice" in in_words(stranger)
             assert missed <= 16
             assert not job.findings.known
+
+    simulate(body)
+
+
+# -- readers that cannot be told apart
+
+
+@pytest.mark.parametrize("seed", range(cases(3)))
+@pytest.mark.promise("namespace-readers")
+def test_nothing_is_corrected_or_inferred_from_readers_without_names(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlfs.explain.attempt.SeedSearch", SearchInline)
+    rng = random.Random(f"nameless {seed}")
+    workers, world = rng.choice((0, 2, 3)), rng.choice((1, 2, 4))
+    wrong = rng.choice(({}, {"seed": 42}, {"set_epoch": False}, {"world_size": 3}, {"sampler": "torch-random"}))
+    true: dict[str, Any] = {"seed": SEED, "world_size": world}
+
+    async def body() -> None:
+        async with explaining(tmp_path, infer=True, infer_s=0.02) as (jobs, _):
+            registered = await jobs.register(name="train", **(true | wrong))
+            predicted = []
+            for epoch in range(EPOCHS):
+                orders = [list(order_of(jobs.manifest, epoch, rank, **true)) for rank in range(world)]
+                for opens in zip(*(training(order, MAIN, SHELL, workers, epoch) for order in orders), strict=True):
+                    for entry, _, _ in opens:
+                        predicted.append(await read(jobs, (entry, NAMELESS, 0)))
+                judge(jobs)
+            (job,) = jobs.running.values()
+            assert job is registered
+            assert not job.findings.known
+            assert not job.statistics().readers.strangers
+            if not wrong:
+                assert sum(predicted) >= 0.94 * len(predicted)
 
     simulate(body)
 
