@@ -12,14 +12,16 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `support`, from any directory below
 
+from support import spent
 from support.fuse import PATIENCE_S, TOKEN, Mounted, detach, fuse_mounts, happened, kill, processes_with
 from support.slow import SlowSource
 from support.trees import image_folder, make_tree
@@ -110,10 +112,32 @@ def pytest_runtestloop() -> None:
     gc.enable()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Count what the test costs, its fixtures included."""
+    before_s = spent.now_s()
+    try:
+        return (yield)
+    finally:
+        spent.by_part[spent.part_of(item.nodeid)] += spent.now_s() - before_s
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of xdist tells whoever has started it."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["spent"] = dict(spent.by_part)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    spent.by_part.update(getattr(node, "workeroutput", {}).get("spent", {}))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What reads cost, as tests/engine/test_costs.py has counted it; and how many tests had a second try."""
+    """What reads and what tests cost, and how many tests had a second try. tests/engine/test_costs.py counts reads."""
     again = len(terminalreporter.stats.get("rerun", ()))
     terminalreporter.write_line(f"tests that were run a second time: {again}")
+    terminalreporter.write_line(spent.in_words())
     reports = [report for found in terminalreporter.stats.values() for report in found]
     calls = [report for report in reports if getattr(report, "when", "") == "call"]
     costs = [str(value) for report in calls for name, value in report.user_properties if name == "cost"]

@@ -65,6 +65,41 @@ def test_a_signal_ends_a_registration_whose_order_takes_long(mount: MlfsMount, n
     mount.register(seed=0, epochs=1)
 
 
+@pytest.mark.promise("control-refusal")
+@pytest.mark.parametrize(
+    ("line", "field"),
+    [
+        ("not json", ""),
+        ("[1]", ""),
+        ('{"seed": 0}', "epochs"),
+        ('{"seed": "zero", "epochs": 1}', "seed"),
+        ('{"seed": 0, "epochs": 0}', "epochs"),
+        ('{"seed": 0, "epochs": 1, "world_size": 2, "ranks": [2]}', "ranks"),
+        ('{"seed": 0, "epochs": 1, "sampler": "torch-distribute"}', "sampler"),
+        ('{"seed": 0, "epochs": 1, "sede": 0}', "sede"),
+        ('{"seed": 0, "epochs": 1, "root": "nothing/here"}', "root"),
+        ('{"op": "unregister", "name": "nobody"}', "name"),
+        ('{"op": "jump"}', "op"),
+    ],
+)
+def test_bad_lines_fail_in_write_and_say_why(mount: MlfsMount, line: str, field: str) -> None:
+    control = Path(mount.path) / ".mlfs/control"
+    fd = os.open(control, os.O_WRONLY)
+    try:
+        with pytest.raises(OSError, match="Invalid argument") as caught:
+            os.write(fd, line.encode() + b"\n")
+        assert caught.value.errno == errno.EINVAL
+    finally:
+        os.close(fd)
+    answer = json.loads(control.read_text())
+    assert answer["ok"] is False
+    assert answer["field"] == field
+    assert "\n" not in answer["error"]
+    if field:
+        assert field in answer["error"]
+    assert mount.status()["jobs"] == []
+
+
 def ask(mount: MlfsMount, line: str) -> tuple[int, dict[str, Any]]:
     """The errno of the write (0: accepted) and the answer, as the very descriptor that wrote sees it."""
     fd = os.open(mount.path / ".mlfs/control", os.O_RDWR)

@@ -137,42 +137,6 @@ def test_the_orders_shown_are_torchs(images: Path) -> None:
         assert (spec["seed"], spec["world_size"], spec["ranks"]) == (-5, 7, [2, 3])
 
 
-@pytest.mark.promise("control-refusal")
-@pytest.mark.parametrize(
-    ("line", "field"),
-    [
-        ("not json", ""),
-        ("[1]", ""),
-        ('{"seed": 0}', "epochs"),
-        ('{"seed": "zero", "epochs": 1}', "seed"),
-        ('{"seed": 0, "epochs": 0}', "epochs"),
-        ('{"seed": 0, "epochs": 1, "world_size": 2, "ranks": [2]}', "ranks"),
-        ('{"seed": 0, "epochs": 1, "sampler": "torch-distribute"}', "sampler"),
-        ('{"seed": 0, "epochs": 1, "sede": 0}', "sede"),
-        ('{"seed": 0, "epochs": 1, "root": "nothing/here"}', "root"),
-        ('{"op": "unregister", "name": "nobody"}', "name"),
-        ('{"op": "jump"}', "op"),
-    ],
-)
-def test_bad_lines_fail_in_write_and_say_why(images: Path, line: str, field: str) -> None:
-    with MlfsMount(images) as mount:
-        control = Path(mount.path) / ".mlfs/control"
-        fd = os.open(control, os.O_WRONLY)
-        try:
-            with pytest.raises(OSError, match="Invalid argument") as caught:
-                os.write(fd, line.encode() + b"\n")
-            assert caught.value.errno == errno.EINVAL
-        finally:
-            os.close(fd)
-        answer = json.loads(control.read_text())
-        assert answer["ok"] is False
-        assert answer["field"] == field
-        assert "\n" not in answer["error"]
-        if field:
-            assert field in answer["error"]
-        assert mount.status()["jobs"] == []
-
-
 @pytest.mark.promise("control-owner")
 def test_only_the_owner_may_write(images: Path) -> None:
     with MlfsMount(images, "--allow-other") as mount:

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from support import spent
 from support.fuse import (
     PATIENCE_S,
     REPORTERS,
@@ -109,6 +110,8 @@ class MlfsMount:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Unmount as a user does; by force if that fails, and then the test fails unless it has failed already."""
+        for pid in self.pids():
+            spent.add_daemon(pid)
         result = self.run("unmount", str(self.path), check=False) if self.is_mounted else None
         clean = happened(lambda: not self.is_mounted and not self.pids(), PATIENCE_S)
         left, faults = self.pids(), self._faults()
