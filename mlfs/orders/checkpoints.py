@@ -29,11 +29,19 @@ class Checkpoints(Generic[State]):
         first: the state before epoch 0.
         advance: gives the state after an epoch from the state before it and its number; does not change its argument.
         most: how many old states to keep; they may be large.
+        leap: gives the state after the second epoch from that after the first one, however far; None: nothing can.
     """
 
-    def __init__(self, first: State, advance: Callable[[State, int], State], most: int) -> None:
+    def __init__(
+        self,
+        first: State,
+        advance: Callable[[State, int], State],
+        most: int,
+        leap: Callable[[State, int, int], State] | None = None,
+    ) -> None:
         self._first = first
         self._advance = advance
+        self._leap = leap
         self._most = most
         self._old: dict[int, State] = {}
         self._recent: OrderedDict[int, State] = OrderedDict()
@@ -44,6 +52,8 @@ class Checkpoints(Generic[State]):
         with self._lock:
             known = max((e for e in (*self._recent, *self._old) if e <= epoch), default=-1)
             state = self._first if known < 0 else self._recent.get(known, self._old.get(known, self._first))
+            if self._leap is not None and epoch > known + 1:
+                state, known = self._leap(state, known, epoch), epoch
             for number in range(known + 1, epoch + 1):
                 state = self._advance(state, number)
                 if number % _STRIDE == 0 and len(self._old) < self._most:

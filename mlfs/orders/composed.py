@@ -217,7 +217,16 @@ class Composition:
             return drawing, drawing if parts.seeding.rule == "drawn" else before
 
         first, goes_on = self._made(self._seed), parts.seeding.goes_on
-        return Draws(self._drawing(n), first, generator_of, goes_on, self._words_after(n), self._words(n))
+        words, after = self._words(n), self._words_after(n)
+
+        def words_of(begin: int, end: int) -> int:
+            """The same as `generator_of` and the draws, over many epochs."""
+            begun = int(begin == 0) if self._spec.persistent_workers else end - begin
+            once = parts.words_once if begin <= 1 < end else 0
+            return (end - begin) * ((words or 0) + after) + begun * base + once
+
+        leaps = words_of if parts.seeding.rule == "goes-on" else None
+        return Draws(self._drawing(n), first, generator_of, goes_on, after, words, leaps)
 
     def _generator(self, before: Generator, epoch: int, rank: int) -> Generator:
         """The generator that an epoch draws with."""

@@ -152,6 +152,7 @@ class Draws:
         goes_on: whether that of the epoch before counts.
         words_between: words that others draw from the generator in each epoch, after this draw.
         words: those that this draw takes; None where it does not take as many in each epoch.
+        words_of: all words that the epochs from one up to another take; None where an epoch may have another generator.
     """
 
     def __init__(
@@ -162,6 +163,7 @@ class Draws:
         goes_on: bool,
         words_between: int = 0,
         words: int | None = None,
+        words_of: Callable[[int, int], int] | None = None,
     ) -> None:
         self._draw, self._generator = drawing.draw, generator
         self._words_between = words_between
@@ -170,7 +172,12 @@ class Draws:
         begin = _State(first, drawing.begin, None)
         state_bytes = drawing.begin.nbytes + (0 if self._words is not None else 4 * (drawing.length or 0))
         most = _KEPT_BYTES // max(state_bytes, _STATE_BYTES)
-        self._states = Checkpoints(begin, self._advance if self._words is None else self._pass_over, most=most)
+        self._words_of = words_of
+        if self._words is None:
+            self._states = Checkpoints(begin, self._advance, most=most)
+        else:
+            leap = None if words_of is None else self._leap
+            self._states = Checkpoints(begin, self._pass_over, most=most, leap=leap)
         self._alone = lru_cache(maxsize=EPOCHS_KEPT)(self._drawn_alone)
 
     def epoch(self, epoch: int) -> Values:
@@ -196,6 +203,13 @@ class Draws:
         drawing, left = self._begun(before, epoch)
         drawing.skip((self._words or 0) + self._words_between)
         return _State(left, before.kept, None)
+
+    def _leap(self, before: _State, last: int, epoch: int) -> _State:
+        """Pass over all epochs behind `last` at once: a job may begin with its millionth."""
+        assert self._words_of is not None
+        generator = copy.deepcopy(before.generator)
+        generator.skip(self._words_of(last + 1, epoch + 1))
+        return _State(generator, before.kept, None)
 
     def _begun(self, before: _State, epoch: int) -> tuple[Generator, Generator]:
         """The generator that an epoch draws with, and the one that is left behind it."""

@@ -97,6 +97,9 @@ class TorchWords:
         words."""
         return int(self.take(2)[1])
 
+    def __deepcopy__(self, memo: object) -> TorchWords:
+        return self.copy()
+
     def copy(self) -> TorchWords:
         """Another generator that goes on from the same state."""
         other = TorchWords.__new__(TorchWords)
