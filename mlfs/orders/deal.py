@@ -40,6 +40,12 @@ def batch_total(n: int, world_size: int, batch_size: int, even: bool, drop_last:
     return -(-n // all_ranks) * all_ranks if even else n
 
 
+def batch_length(n: int, world_size: int, batch_size: int, even: bool, drop_last: bool) -> int:
+    """The number of positions that rank 0 takes of `batch_positions`, without a list of them: n may be billions."""
+    rounds, rest = divmod(batch_total(n, world_size, batch_size, even, drop_last), world_size * batch_size)
+    return rounds * batch_size + min(rest, batch_size)
+
+
 def batch_positions(n: int, rank: int, world_size: int, batch_size: int, even: bool, drop_last: bool) -> Indices:
     """The positions 0 .. n-1 that a rank takes, in order, when batches are dealt out as cards are.
 
@@ -128,8 +134,12 @@ DEALINGS: Final[Mapping[str, Dealing]] = {
     "contiguous": Dealing(lambda n, world, drop, batch: rank_length(n, world, drop), _contiguous),
     "pieces": Dealing(lambda n, world, drop, batch: rank_length(n, world, drop), _pieces),
     "padded-pieces": Dealing(lambda n, world, drop, batch: rank_length(n, world, drop), _padded_pieces),
-    "batches": Dealing(lambda n, world, drop, batch: len(_batches(n, 0, world, drop, batch)), _batches),
-    "even-batches": Dealing(lambda n, world, drop, batch: len(_even_batches(n, 0, world, drop, batch)), _even_batches),
+    "batches": Dealing(
+        lambda n, world, drop, batch: batch_length(n, world, batch, even=False, drop_last=drop), _batches
+    ),
+    "even-batches": Dealing(
+        lambda n, world, drop, batch: batch_length(n, world, batch, even=world > 1, drop_last=drop), _even_batches
+    ),
     "first": Dealing(lambda n, world, drop, batch: n, _first),
     "alike": Dealing(lambda n, world, drop, batch: n, lambda n, rank, world, drop, batch: np.arange(n, dtype=np.int64)),
 }
