@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from mlfs.follow.epoch_index import EpochIndex
+from mlfs.follow.evidence import TRIAL_READS
 from mlfs.follow.timeline import Timeline
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
@@ -80,8 +81,17 @@ class EpochsAtHand:
 
     @property
     def first(self) -> EpochIndex | None:
-        """The first epoch, None before it is at hand. It stays at hand: the script may be started again."""
+        """The first epoch, None before it is at hand."""
         return self._at_hand.get(self._spec.start_epoch)
+
+    def first_ones(self) -> dict[int, EpochIndex]:
+        """The epochs that a trial's reads are of if the script is started again; they stay at hand. It is the first
+        one alone, but for short epochs in a small tree."""
+        start, enough = self._spec.start_epoch, self.timeline.start + TRIAL_READS
+        stop = start + 1
+        while self._n_entries <= SMALL_TREE and stop < self._spec.epochs and self.timeline.base(stop) < enough:
+            stop += 1
+        return {epoch: self._at_hand[epoch] for epoch in range(start, stop) if epoch in self._at_hand}
 
     @property
     def last(self) -> EpochIndex | None:
@@ -105,8 +115,9 @@ class EpochsAtHand:
         self._last_found = None
 
     def let_go(self, slowest: int) -> list[int]:
-        """Let go of the epochs that all ranks have left, but for the first. Args: the slowest rank's epoch."""
-        left = [epoch for epoch in self._at_hand if epoch < slowest - 1 and epoch != self._spec.start_epoch]
+        """Let go of the epochs that all ranks have left, but for the first ones. Args: the slowest rank's epoch."""
+        stay = self.first_ones()
+        left = [epoch for epoch in self._at_hand if epoch < slowest - 1 and epoch not in stay]
         for epoch in left:
             del self._at_hand[epoch]
             self._last_found = None

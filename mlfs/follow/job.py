@@ -356,10 +356,10 @@ class JobRun:
     def _from_start(self, like: StreamMatcher) -> StreamMatcher | None:
         """A matcher that expects another run of the script. Args: like: has learned the loader.
 
-        It is matched to the first epoch only: it must not learn to follow the run that is under way.
+        It is matched to the first epochs only: it must not learn to follow the run that is under way.
         """
-        first = self.epochs.first
-        return None if first is None else self._expect({first.epoch: first}, LearnedLoader(like.shape, like.lag))
+        first = self.epochs.first_ones()
+        return self._expect(first, LearnedLoader(like.shape, like.lag)) if first else None
 
     def _rival(self, origin: Origin, matcher: StreamMatcher, of_family: bool, by_known_reader: bool = False) -> Rival:
         job = self.registered if origin is Origin.AS_REGISTERED and self.registered is not None else self

@@ -55,6 +55,23 @@ def test_a_script_that_reads_each_epoch_alike_is_followed_from_its_start(seed: i
     assert job.ranks.current_epochs() == (0, 0)
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_a_script_of_short_epochs_is_followed_from_its_start(seed: int) -> None:
+    """Its first 32 reads are of several epochs, none of which the run before has any more."""
+    rng = random.Random(seed)
+    n, batch, workers = rng.choice((8, 12, 20, 26)), rng.choice((2, 4)), rng.choice((0, 1, 2))
+    job = job_of(n, batch_size=batch, epochs=14, start_epoch=rng.choice((0, 2)))
+    start, killed_in = job.spec.start_epoch, rng.randrange(1, 5)
+    for epoch in range(start, start + killed_in + 1):
+        stop = rng.randrange(1, n) if epoch == start + killed_in else None
+        read(job, Loader(batch, workers, 100), SHELL, epoch, stop, rng)
+    shell = rng.choice((SHELL, OTHER_SHELL))
+    for epoch in range(start, start + 8):
+        read(job, Loader(batch, workers, 300), shell, epoch, None, rng)
+    assert job.ranks.current_epochs() == (start + 8, start + 8)
+    assert job.score.agreed >= 0.9 * job.score.observed
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_script_whose_epochs_are_other_processes_goes_on(seed: int) -> None:
     """They begin where the one before has ended: nothing was left out."""
