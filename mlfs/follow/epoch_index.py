@@ -35,7 +35,7 @@ class EpochIndex:
         length: samples per rank.
         code: int32 array by entry id: rank_index * length + index, -1 where no local rank reads the entry.
         more: further codes of entries read more than once in the epoch (padding, linked files).
-        ids: each local rank's stream, entry ids (-1: outside of the mount).
+        ids: each local rank's stream, entry ids (-1: nothing of the mount is read there).
         refill: what is fetched in the order of the tree; None for an order that mlfs does not serve in rounds.
     """
 
@@ -52,7 +52,7 @@ class EpochIndex:
         self.base: Final = base
         self.begin: Final = begin
         self.length: Final = len(streams[0]) if streams else 0
-        self.ids: Final = tuple(stream.astype(np.int32) for stream in streams)
+        self.ids: Final = tuple(np.maximum(stream, -1).astype(np.int32) for stream in streams)
         self.refill: Final = refill
         dtype = np.int32 if self.length * max(1, len(streams)) < 2**31 else np.int64
         self.code: Final = np.full(n_entries, -1, dtype=dtype)

@@ -26,7 +26,8 @@ def test_a_stream_goes_through_its_workers_batches(length: int, batch: int, work
     """From wherever it is entered, over samples that are no files of the mount, to the end."""
     begin = data.draw(st.integers(0, length - 1))
     outside = data.draw(st.sets(st.integers(0, length - 1), max_size=length - 1))
-    ids = np.array([-1 if offset in outside else 100 + offset for offset in range(length)])
+    nothing = data.draw(st.sampled_from((-1, -2)))  # outside of the mount, or nothing is read: a sample in memory
+    ids = np.array([nothing if offset in outside else 100 + offset for offset in range(length)])
     index = EpochIndex(3, 1000, [ids], 100 + length, begin)
     shape = Shape(batch, workers)
     for worker, part in enumerate(parts_of(length, begin, batch, workers)):
