@@ -56,11 +56,6 @@ class EpochsAtHand:
         """Linear position after the last epoch."""
         return self.timeline.end
 
-    @property
-    def end_at_hand(self) -> int:
-        """Linear position after the last epoch at hand."""
-        return self.timeline.base(self._next)
-
     def index_at(self, position: int) -> EpochIndex | None:
         """The epoch at hand that a linear position lies in."""
         last = self._last_found  # each read asks several times, nearly always for the same epoch
@@ -98,15 +93,16 @@ class EpochsAtHand:
         """The job's last epoch, None before it is at hand."""
         return self._at_hand.get(self._spec.epochs - 1)
 
-    @property
-    def next_may_come(self) -> bool:
-        """Whether there is an epoch after those at hand, and its order may still be computed."""
-        return self._next < self._spec.epochs and self._next not in self._failed
+    def next_after(self, position: int) -> int:
+        """The first epoch that is not at hand, from that on which a linear position lies in."""
+        epoch = self.epoch_of(position)
+        while epoch in self._at_hand:
+            epoch += 1
+        return epoch
 
-    @property
-    def _next(self) -> int:
-        """The epoch after those at hand."""
-        return max(self._at_hand, default=self._spec.start_epoch - 1) + 1
+    def may_come(self, epoch: int) -> bool:
+        """Whether the job has an epoch, and its order may still be computed."""
+        return epoch < self._spec.epochs and epoch not in self._failed
 
     def add(self, index: EpochIndex) -> None:
         """An epoch's order was computed."""

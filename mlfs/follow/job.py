@@ -448,6 +448,8 @@ class JobRun:
         if leading is not None:
             self.forget(leading)
             job._begin_anew(leading.matcher, job.loader.shape_is_learned)
+            job.late = LateReads()
+            job.bytes_read.begin_anew()
         return job
 
     # -- reads that are matched
@@ -554,7 +556,7 @@ class JobRun:
         """Take an epoch's order into use, and let go of those that all ranks have left: returns these."""
         self.epochs.add(index)
         self.bytes_read.epoch_added(index)
-        self.held.epoch_added(max(self.ranks.frontiers), self.matcher.lag)
+        self.held.look_ahead(max(self.ranks.frontiers), self.matcher.lag)
         return self.epochs.let_go(self.ranks.current_epochs()[0])
 
     # -- judging
@@ -600,6 +602,8 @@ class JobRun:
             self.spec, self.streams, self.epochs, matcher, from_start=False, shape_is_learned=shape_is_learned
         )  # fmt: skip
         self.ranks = LocalRanks(self.spec, self.epochs, matcher, self.ranks.silent)
+        self.held.look_ahead(max(self.ranks.frontiers), matcher.lag)
+        self.rates = RankRates()
         self.evaluation = Evaluation(self.epochs.timeline, self.spec.start_epoch)
 
     def take_counts(self, other: JobRun, opens: Sequence[Open], said: str = "", way_out: str = "") -> None:
@@ -698,13 +702,14 @@ class HeldReads:
     def __init__(self, epochs: EpochsAtHand) -> None:
         self._epochs = epochs
         self.reads: deque[HeldRead] = deque()
-        self._near_end = True  # a rank may come to the end of what is at hand with its next reads
+        self._next = epochs.next_after(epochs.timeline.start)  # the epoch after those at hand that the ranks come to
+        self._near_end = True  # a rank may come to that one with its next reads
         self._near_from = 0  # the position from which on a rank is near it
 
     @property
     def may_hold(self) -> bool:
         """Whether a read that fits nothing waits, as it may be of an epoch whose order is not at hand."""
-        return bool(self.reads) or (self._near_end and self._epochs.next_may_come)
+        return bool(self.reads) or (self._near_end and self._epochs.may_come(self._next))
 
     def hold(self, sample: int, process: int, parent: int, at_s: float, matcher: StreamMatcher) -> bool:
         """Whether a read waits. If so it is kept until `release`."""
@@ -721,13 +726,14 @@ class HeldReads:
         if frontier >= self._near_from:
             self._near_end = True
 
-    def epoch_added(self, furthest: int, lag: int) -> None:
-        """Another epoch is at hand.
+    def look_ahead(self, furthest: int, lag: int) -> None:
+        """Another epoch is at hand, or the ranks are elsewhere.
 
         Args:
             furthest: the frontier of the rank that is furthest. lag: how far from its frontier a rank may read.
         """
-        self._near_from = self._epochs.end_at_hand - lag - 1
+        self._next = self._epochs.next_after(furthest)
+        self._near_from = self._epochs.timeline.base(self._next) - lag - 1
         self._near_end = furthest >= self._near_from
 
     def release(self) -> list[HeldRead]:
@@ -853,6 +859,10 @@ class BytesRead:
     def by_epoch(self) -> dict[int, int]:
         """Bytes that came from the PFS for each epoch, ascending."""
         return dict(sorted(self.pfs_by_epoch.items()))
+
+    def begin_anew(self) -> None:
+        """Another run of the script reads."""
+        self.pfs_by_epoch = {}
 
     def go_on_from(self, before: BytesRead) -> None:
         """Take over what was read from the PFS for the job that this one replaces."""

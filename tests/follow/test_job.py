@@ -150,6 +150,35 @@ def test_a_script_that_is_started_again_is_followed_from_its_first_epoch(parent:
     assert None not in read(job, 1, process=300, stop=20)[1:]  # the epochs at hand are its own too
 
 
+def test_the_figures_of_a_script_that_is_started_again_are_of_its_second_run() -> None:
+    """So is what waits: a read of an epoch that was let go, and is not at hand again yet."""
+    job = job_of(epochs=9)
+    load(job)
+    for epoch in range(5):
+        assert None not in read(job, epoch)
+        load(job)
+    job.late.comes_into_force(0.0, job.score.cells)
+    for epoch in range(5):
+        job.count_pfs(epoch, 1000)
+    job.judge(1.0)
+    read(job, 5, stop=100)
+    job.judge(9.0)
+    again = job.streams.epoch_ids(0, 0).tolist()
+    for entry in again:
+        if job.observe(entry, 300, 9).another_leads:
+            job.follow_leading()
+    job.count_pfs(0, 10)
+    job.judge(12.0)
+    figures = job.statistics()
+    assert (figures.pfs_bytes_by_epoch, figures.late_opens) == ({0: 10}, {})
+    assert figures.ranks[0].samples_per_s >= 0
+    assert sorted(job.epochs.at_hand) == [0, 4, 5, 6]
+    assert read(job, 1, process=300, stop=20) == [None] * 20
+    assert load(job) == [1, 2]
+    assert [seen.match for seen in job.release_held()] == [Match(0, N + at) for at in range(20)]
+    assert job.score.agreed == job.observed
+
+
 def test_what_seemed_to_be_a_second_run_is_forgotten() -> None:
     job = job_of()
     load(job)
