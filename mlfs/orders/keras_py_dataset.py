@@ -15,7 +15,7 @@ evaluate, predict and validation_data are in order: "shuffle": false. A data set
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -28,18 +28,25 @@ from mlfs.orders.python_mt import PythonGenerator
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
 
+# A pass takes some tens of microseconds, and nobody reads before it has come to the one that he reads.
+_MOST_PASSES: Final = 10_000
+
 
 class PyDatasetOrder:
     """The batches, shuffled anew in each epoch by one generator that goes on.
 
     Raises:
-        JobError: ranks.
+        JobError: ranks, or so many passes before the first epoch that they would take seconds.
     """
 
     def __init__(self, spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> None:
         if spec.world_size > 1:
             hint = "every process reads everything: register world_size 1"
             raise JobError("a PyDataset shards nothing", hint, "world_size")
+        if (spec.passes_before or 0) > _MOST_PASSES:
+            hint = "each pass is shuffled after the one before it"
+            message = f'job field "passes_before" is {spec.passes_before}, must be 0 to {_MOST_PASSES} for a PyDataset'
+            raise JobError(message, hint, "passes_before")
         self._spec = spec
         self._n_samples = n_samples
         batches, generator = -(-n_samples // spec.batch_size), PythonGenerator(spec.seed)
