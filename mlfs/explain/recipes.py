@@ -33,6 +33,9 @@ MOST_BITS = 6.0
 MOST_BITS_OF_LOOPS = 9.0
 """And so unusual loops of one's own before the search gives up."""
 
+MOST_BITS_OF_PARTS = 2.0
+"""And so unusual ones in each part of a data set, of which there may be a hundred."""
+
 # Ranks of one node, and the first ones of others: each rank's stream is compared with each head.
 _MOST_RANKS = 16
 # Where its workers begin tells which ranks are here, and their batch size. Processes of other ranks read some of a
@@ -75,7 +78,7 @@ def _tried(orders: Sequence[UsualOrder], n: int) -> list[UsualOrder]:
 def of_a_part(n: int, seeds: Sequence[int]) -> list[UsualOrder]:
     """The loops that are tried of a part of a data set, with seeds that are known: torch's own too."""
     orders = usual_orders(n, [Seed(0.0, seed) for seed in seeds])
-    return [order for order in orders if order.is_loop and order.bits <= MOST_BITS and n <= order.most]
+    return [order for order in orders if order.is_loop and order.bits <= MOST_BITS_OF_PARTS and n <= order.most]
 
 
 def repeats_samples(fields: Fields) -> bool:
