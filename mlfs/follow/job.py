@@ -486,12 +486,12 @@ class JobRun:
             if self.held.hold(*read, self.matcher):
                 continue
             seen = self._match_unproved(read)
-            if seen.another_leads:
-                return seen
             if match is not None and seen.match is not None:
                 given.append((match.rank_index, (match.position, match.position + 1)))  # it is over, as that one is
             match = seen.match or match
             given += seen.given
+            if seen.another_leads:
+                return Seen(match, given, another_leads=True)
         return Seen(match, given)
 
     def _disown(self, family: Family) -> None:
@@ -522,7 +522,7 @@ class JobRun:
         if matcher.score.agreed <= before and (match is None or matcher.score.agreement_of_last(LOST_READS) == 0.0):
             self._propose(process, parent)
         if (self._rivals or self.leading) and self._another_leads(Read(sample, process, parent, at_s), match):
-            return ANOTHER_LEADS
+            return Seen(match, given, another_leads=True)  # that one may be refused: these positions are over anyhow
         if match is None:
             return Seen(None, given)
         self.late.read((at_s,), match.position, self.epochs)

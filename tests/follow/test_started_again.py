@@ -73,6 +73,28 @@ def test_a_script_of_short_epochs_is_followed_from_its_start(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
+def test_what_was_read_is_over_though_the_run_that_it_seemed_to_begin_is_refused(seed: int) -> None:
+    """Else it would wait for its reader in the window for ever."""
+    rng = random.Random(seed)
+    n, batch, workers = rng.choice((100, 300)), rng.choice((4, 8)), rng.choice((0, 1, 2))
+    job = job_of(n, batch_size=batch)
+    over: set[int] = set()
+    refused = 0
+    for epoch, first_process in ((0, 100), (1, 100), (0, 300), (0, 500), (0, 700)):
+        loader = Loader(batch, workers, first_process)
+        for process, entry in loader.epoch(epoch, job.streams.epoch_ids(epoch, 0), rng):
+            seen = job.observe(entry, process, SHELL if process == loader.pid0 else loader.pid0)
+            over.update([] if seen.match is None else [seen.match.position])
+            over.update(position for _, given in seen.given for position in range(*given))
+            if seen.another_leads and job.leading is not None:
+                refused += 1
+                job.forget(job.leading)
+            load(job)
+    assert refused
+    assert {position for position in range(5 * n) if job.ranks.progress[0].is_done(position)} <= over
+
+
+@pytest.mark.parametrize("seed", range(20))
 def test_a_script_whose_epochs_are_other_processes_goes_on(seed: int) -> None:
     """They begin where the one before has ended: nothing was left out."""
     rng = random.Random(seed)

@@ -271,13 +271,12 @@ class Following:
 
     def _came(self, job: JobRecord, seen: Seen) -> None:
         """Act on what a job made of a read."""
-        if seen.another_leads:
-            self._out.append(AnotherLeads(job.run))
-            return
         if seen.given:
             self._over(job.uses.given_up(seen.given))
         if seen.match is not None:
             self._over(job.uses.passed(seen.match.rank_index, (seen.match.position,)))
+        if seen.another_leads:
+            self._out.append(AnotherLeads(job.run))
 
     def who_needs(self, sample: int) -> tuple[int, int] | None:
         """The number of a job that will read the sample by its prediction, and the epoch that it reads; or None."""
