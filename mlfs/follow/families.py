@@ -494,13 +494,14 @@ class Families:
             return False  # the job's own matcher sees it alone
         family = self.family_of(read.process, read.parent)
         rival = family.only_reader
-        if rival is None or rival.reads >= ONLY_READER_READS:
-            before = [] if rival is not None else own.opens()
+        if rival is None:
             rival = family.only_reader = propose()
-            for seen in before:
+            for seen in own.opens():
                 if self.key_of(seen.process, seen.parent) == family.key:
                     rival.read(seen.entry, seen.process, seen.parent)
         else:
+            if rival.reads >= ONLY_READER_READS:
+                rival = family.only_reader = propose()
             rival.read(read.sample, read.process, read.parent)
         return rival.leads(read.process, InForce())
 

@@ -290,10 +290,12 @@ class JobRun:
     def _match_first(self, read: Read) -> Seen:
         """A read before anybody has proved to read for the job. Each family is seen alone too where several read."""
         readers, first = self.readers, self.epochs.first
+        was_apart = readers.kept_apart(read.process, read.parent) is not None
         walker = readers.read_first(read)
         if walker is not None:
             seen = APART
-            self._disown(walker)
+            if not was_apart:  # since then none of its reads was matched
+                self._disown(walker)
         else:
             seen = self._match_unproved(read)
         if first is None or seen.another_leads:

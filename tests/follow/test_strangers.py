@@ -12,7 +12,11 @@ import pytest
 from loaders import Loader, in_turns
 from support.drawn import cases
 
-from mlfs.follow.job import JobRun
+from mlfs.follow.evidence import ONLY_READER_READS, Read
+from mlfs.follow.families import Families, nameless
+from mlfs.follow.hypothesis import Hypothesis, Origin, Rival
+from mlfs.follow.job import JobRun, matcher_at_start
+from mlfs.follow.matching import Open, StreamMatcher
 from mlfs.follow.plain_order import PlainOrder
 from mlfs.follow.strangers_seen import in_words, strangers_to_all
 from mlfs.job import parse_job
@@ -152,6 +156,46 @@ def test_who_walks_the_directories_is_told_of_by_name_and_pid() -> None:
     assert in_words(stranger) == f"cp (pid {STRANGER}) reads {stranger.reads} files in directory order"
     assert stranger.reads >= 580
     assert job.score.agreed == job.score.observed == 1800
+
+
+def test_a_family_that_is_seen_anew_is_seen_from_that_read_on() -> None:
+    """It may be the first of the job's order."""
+    job, readers, rivals = job_of(2000, {}), Families(nameless), list[Rival]()
+    load(job)
+
+    def propose() -> Rival:
+        matcher = matcher_at_start(job.spec, job.streams, job.epochs.timeline, job.epochs.at_hand)
+        rivals.append(Rival(Hypothesis(job.spec, Origin.ONLY_READER), matcher, of_family=True))
+        return rivals[-1]
+
+    entries = random.Random(0).sample(range(2000), ONLY_READER_READS + 2)
+    for parent in (50, 60):
+        readers.read_first(Read(0, 10 * parent, parent, 0.0))
+    for entry in entries:
+        readers.read_by_one(Read(entry, 500, 50, 0.0), job.matcher, propose)
+    assert [rival.reads for rival in rivals] == [ONLY_READER_READS, 1]
+
+
+def test_a_walk_before_anybody_has_proved_himself_costs_no_look_at_all_reads_with_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+    opens = StreamMatcher.opens
+
+    def counted(matcher: StreamMatcher) -> list[Open]:
+        nonlocal looks
+        looks += 1
+        return opens(matcher)
+
+    monkeypatch.setattr(StreamMatcher, "opens", counted)
+    job, rng = job_of(2000, {}), random.Random(0)
+    load(job)
+    for at in range(400):
+        job.observe(rng.randrange(2000), 100, 7)
+        job.observe(at, STRANGER, 9)
+    (stranger,) = job.statistics().readers.strangers
+    assert (stranger.process, stranger.plain) == (STRANGER, True)
+    assert looks < 40
 
 
 def test_a_walk_is_plain_and_a_shuffle_is_not() -> None:
