@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from itertools import count as count_from
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -72,9 +73,10 @@ def seen_by_count(opens: Iterable[Open], epochs: Mapping[int, EpochIndex]) -> li
     """All opens that ever were, wherever they were matched: an entry is read once an epoch, so its count is its epoch.
 
     This finds the shape where matching by a wrong one has led astray. An epoch has an entry several times where a
-    sampler repeats its samples, and ranks have entries in common: see `_in_one_rank`.
+    sampler repeats its samples, and ranks have entries in common: see `_in_one_rank`. Opens of epochs behind one that
+    is not at hand any more are left out: so many of an entry there were in that one as nobody knows by now.
     """
-    in_order = [epochs[epoch] for epoch in sorted(epochs)]
+    in_order = [epochs[epoch] for epoch in takewhile(epochs.__contains__, count_from(min(epochs, default=0)))]
     counts: Counter[int] = Counter()
     last: dict[int, int] = {}
     parent_of: dict[int, int] = {}

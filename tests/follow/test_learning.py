@@ -96,6 +96,17 @@ def test_opens_are_taken_where_they_were_matched_or_by_how_often_an_entry_was_op
     assert counted == [(71, 0, 0), (74, 0, 1), (74, 1, 0), (72, 0, 3), (70, 0, 2)]
 
 
+@given(st.integers(0, 1 << 20), st.integers(1, 3), st.integers(2, 9))
+def test_how_often_an_entry_was_opened_tells_nothing_behind_an_epoch_that_was_let_go(
+    seed: int, known: int, left: int
+) -> None:
+    """The first epochs stay at hand, and of those behind them the last ones."""
+    orders = [np.random.default_rng((seed, epoch)).permutation(20) for epoch in range(known + left + 2)]
+    epochs = {e: EpochIndex(e, 20 * e, [orders[e]], 20) for e in range(len(orders)) if not known <= e < known + left}
+    opens = [Open(entry, 7, 1, Cell(0, 0), False, -1, -1) for order in orders for entry in order.tolist()]
+    assert seen_by_count(opens, epochs) == [Seen(7, 0, epoch, x) for epoch in range(known) for x in range(20)]
+
+
 @pytest.mark.parametrize(("world", "workers", "batch"), [(1, 2, 8), (2, 2, 16), (2, 3, 5), (4, 2, 32)])
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_the_shape_is_learned_where_samples_are_repeated_and_ranks_have_them_in_common(
