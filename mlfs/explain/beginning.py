@@ -79,8 +79,7 @@ class Beginnings:
 
     def _passed(self, job: JobRun) -> tuple[int, int]:
         """Epochs that went by since the last one that came as predicted, and the opens of the one under way."""
-        an_epoch = max(1, job.streams.length(job.spec.start_epoch) * len(job.spec.ranks))
-        return divmod(job.score.observed - self._lost[1], an_epoch)
+        return divmod(job.score.observed - self._lost[1], job.ranks.epoch_reads)
 
 
 def beginning_of(job: JobRun) -> Beginning:

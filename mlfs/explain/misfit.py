@@ -99,7 +99,7 @@ def unexplained(job: JobRun) -> list[Unexplained]:
     """
     spec, opens = job.spec, disagreeing(job.score.history)
     before = [seen.cell.epoch for seen in list(job.score.history)[: -len(opens)] if seen.agrees]
-    an_epoch = max(1, job.streams.length(spec.start_epoch) * len(spec.ranks))
+    an_epoch = job.ranks.epoch_reads
     if len(before) < READS_BEFORE:  # nothing ever fitted: the script has just begun, or it began some epochs ago
         asked = [Unexplained(opens, [spec.start_epoch])]
         passes = max(0, job.score.observed - UNFIT_READS) // an_epoch

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 import numpy as np
 
 from mlfs.follow.epochs_at_hand import EpochsAtHand
+from mlfs.follow.evidence import SURE_STREAK, fits
 from mlfs.follow.job_statistics import RankStatistics
 from mlfs.follow.matching import StreamMatcher
 from mlfs.follow.progress import RankProgress
@@ -58,6 +59,21 @@ class LocalRanks:
         """The next position of each rank that is not silent."""
         return [progress.frontier for rank, progress in enumerate(self.progress) if rank not in self._silent]
 
+    @property
+    def epoch_reads(self) -> int:
+        """Reads that an epoch has here: of the ranks that have read as predicted; of all while none has.
+
+        Reads in another order lie in silent ranks, too: `silent` does not tell.
+        """
+        count = len(self.progress)
+        if not self._are_told:
+            cells = self._matcher.score.cells.items()
+            read = {
+                rank for (_, rank), cell in cells if cell.agreed >= SURE_STREAK and fits(cell.observed, cell.agreed)
+            }
+            count = len(read - {-1}) or count
+        return max(1, self._epochs.first_length * count)
+
     def current_epochs(self) -> tuple[int, int]:
         """Epochs of the slowest and of the fastest rank."""
         frontiers = self.frontiers
@@ -78,6 +94,11 @@ class LocalRanks:
             reads_here=index not in self._silent,
             samples_per_s=samples_per_s,
         )
+
+    @property
+    def _are_told(self) -> bool:
+        """Whether the registration says which ranks read here."""
+        return "ranks" in self._spec.model_fields_set or len(self.progress) == 1
 
     # -- reads
 
@@ -107,7 +128,7 @@ class LocalRanks:
 
     def newly_silent(self) -> list[int]:
         """Ranks that turn out to be silent now. None are where the user said which ranks read here."""
-        if "ranks" in self._spec.model_fields_set or len(self.progress) == 1:
+        if self._are_told:
             return []
         start = self._epochs.timeline.start
         if max(self.frontiers) - start <= self._matcher.lag:

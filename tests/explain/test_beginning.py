@@ -47,6 +47,27 @@ def test_first_reads_tell_as_long_as_they_are_remembered() -> None:
     assert (forgotten.opens, processes_ready(forgotten, samples)) == ([], 0)
 
 
+def test_an_epoch_has_no_reads_of_ranks_that_nobody_reads_here() -> None:
+    """The registration left out which ranks read here."""
+    samples = 4 * 600
+    spec = parse_job({"seed": 3, "epochs": 4, "batch_size": 8, "name": "train", "world_size": 4})
+    streams = JobStreams(spec, np.arange(samples), build_order(spec, samples))
+    job, beginnings = JobRun(spec, streams, np.full(samples, 10, dtype=np.int64)), Beginnings()
+    for epoch in range(4):
+        job.add_epoch(job.load_epoch(epoch))
+    for sample in streams.epoch_ids(0, 0).tolist():
+        job.observe(sample, 100, 9)
+    assert job.ranks.newly_silent() == [1, 2, 3]
+    assert job.ranks.epoch_reads == 600
+    rng = np.random.default_rng(0)
+    read(job, rng.permutation(samples)[:100], 200)
+    assert (beginnings.latest(job).epoch, job.ranks.epoch_reads) == (1, 600)  # some of these lie in silent ranks
+    while job.score.observed < 2 * 600 + UNFIT_READS:
+        read(job, rng.permutation(samples)[:1], 200)
+    assert beginnings.another_began(job, UNFIT_READS)
+    assert beginnings.peek(job).epoch == 2
+
+
 def test_who_looks_on_does_not_tell_of_a_later_epoch() -> None:
     samples = 200
     job, beginnings = job_of(samples), Beginnings()
