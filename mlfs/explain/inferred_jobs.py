@@ -179,9 +179,9 @@ class InferredJobs:
 
     def with_seed_of(self, finding: Finding) -> InferredJob | None:
         """The job that was installed for the finding, before it was known where its seed was drawn."""
-        for inferred in self.in_force.values():
-            spec = inferred.hypothesis.spec
-            if ("seed" in spec.model_fields_set and spec.seed == finding.seed) or spec.generator == "default":
+        for inferred in self.in_force.values():  # the generator in force may have another one: it drew this one
+            specs = [other.spec for other in (inferred.hypothesis, *inferred.ranked)]
+            if any("seed" in spec.model_fields_set and spec.seed == finding.seed for spec in specs):
                 return inferred
         return None
 
