@@ -389,10 +389,11 @@ class Inference:
                     break
                 if isinstance(event, Woken):
                     attempt.has_woken()
-                    if self._lost is None:
+                    if self._lost is not None:
+                        if await self._goes_on(self._lost):
+                            break
+                    elif not self._offered:
                         self._called = trio.Event()
-                    elif await self._goes_on(self._lost):
-                        break
                     continue
                 self._happens(Cause.FOUND)
                 if isinstance(event, Recipe):
