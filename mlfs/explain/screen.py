@@ -168,12 +168,13 @@ def find_correction(
     in_force = {epoch: [streams.epoch_ids(epoch, rank) for rank in spec.ranks] for epoch in epochs}
     as_registered = [ids for epoch, ids in in_force.items() if epoch >= epochs[0]]
     best: Screened | None = None
+    half: Screened | None = None  # the best of the single ones
     computed, begun_s = 0, thread_time()
     scored: dict[tuple[int, ...], tuple[Score, frozenset[int]] | None] = {}  # several variants have one order
 
     def half_right() -> Variant | None:
         """The mistake that explains some of the opens: another one beside it may explain the others."""
-        return best.variant if best is not None and beyond_chance(best.surplus, 1) else None
+        return half.variant if half is not None and beyond_chance(half.surplus, 1) else None
 
     for variant in chain(singles, pairs(fields, singles, _fields_of, half_right)):
         if variant.mistakes > 1 and best is not None and best.goes_on and best.score.explains_all:
@@ -206,6 +207,7 @@ def find_correction(
             goes_on = beyond_chance(surplus, 1) and (before is None or _goes_on(before, streams, other[1], epoch))
             if best is None or (goes_on, surplus) > (best.goes_on, best.surplus):
                 best = Screened(screened[0], variant, epoch, *other, screened[1], surplus, goes_on)
+                half = best if is_single else half
         if best is not None and best.goes_on and best.score.exact and best.surplus > 2 * LEAST_BITS:
             break  # beyond doubt, and the likelier variants come first
     if best is None or not beyond_chance(best.surplus, 1):

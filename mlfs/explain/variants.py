@@ -70,9 +70,11 @@ def pairs(
         half_right: the single one that explains some of the reads, if any does: asked once, when all have been tried.
     """
     half = half_right()
-    found: list[tuple[bool, int, int, Variant]] = []
+    found: list[Variant] = []
     tried: set[frozenset[tuple[str, Any]]] = set()
     for one in singles:
+        if one is not half and 2 * one.rarity > LARGEST_PRODUCT:
+            continue
         changed = {**fields, **one.changes}
         for other in variants(changed, reads_of(str(changed["sampler"])), LARGEST_PRODUCT // one.rarity):
             changes = {**one.changes, **other.changes}
@@ -81,9 +83,8 @@ def pairs(
                 continue
             tried.add(named)
             epoch, rarity = other.epoch if one.epoch is None else one.epoch, one.rarity * other.rarity
-            both = Variant(changes, f"{one.sentence}; {other.sentence}", epoch, rarity, mistakes=2)
-            found.append((not both.adds_to(half), rarity, len(found), both))
-    yield from (both for _, _, _, both in sorted(found))
+            found.append(Variant(changes, f"{one.sentence}; {other.sentence}", epoch, rarity, mistakes=2))
+    yield from sorted(found, key=lambda both: (not both.adds_to(half), both.rarity))
 
 
 def variants(fields: Mapping[str, Any], reads: Collection[str], rarest: int = ANY_RARITY) -> Iterator[Variant]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import random
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +17,9 @@ from support.trees import make_classes
 from mlfs.cli import register
 from mlfs.errors import JobError
 from mlfs.explain.explainer import Explainer
+from mlfs.explain.variants import LARGEST_PRODUCT, pairs, variants
 from mlfs.job import parse_job
-from mlfs.orders.registry import build_order
+from mlfs.orders.registry import build_order, built_in
 from mlfs.orders.streams import build_streams
 
 FILES, EPOCHS, SHELL = 300, 3, 50
@@ -53,6 +54,25 @@ GIVEN: Mapping[str, Mapping[str, Any]] = {"torch-stateful": {"num_workers": 0}}
 # A pair that was once missed, for the first case that is drawn.
 FIRST_DRAWN = {"torch-distributed": ["start_epoch", "world_size"], "grain": ["seed", "world_size"]}
 DRAWN = range(cases(1))
+
+
+def test_pairs_are_some_hundred_however_many_epochs_there_are() -> None:
+    """They are all made before the first one is tried, and the loop's thread waits for the GIL meanwhile."""
+    fields = parse_job({"epochs": 1 << 16, "world_size": 4, "ranks": [0], "start_epoch": 3}).model_dump()
+    own = built_in(fields["sampler"])
+    assert own is not None
+    reads, asked = own.fields, []
+
+    def reads_of(sampler: str) -> Collection[str]:
+        asked.append(sampler)
+        return reads
+
+    singles = list(variants(fields, reads))
+    assert len(singles) > 60_000
+    found = list(pairs(fields, singles, reads_of, lambda: None))
+    assert len(asked) < 200
+    assert len(found) < 1000
+    assert max(both.rarity for both in found) <= LARGEST_PRODUCT
 
 
 class Drawn(NamedTuple):
