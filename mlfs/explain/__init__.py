@@ -7,10 +7,12 @@ is registered and its reads don't come as it says, they must show what its scrip
    where on a job's opens disagree with its prediction.
 2. Hypotheses (`mlfs.follow.hypothesis`): `screen` tries the `variants` of a registration, `words` and `word_search`
    look where in its generator's words an epoch begins; `search` tries seeds by the million, in a process of its own
-   (`seed_search`), and `explanations` says which jobs a seed may stand for; `next_epoch` goes by the epochs
-   before. `data_sets` says which files are samples, `popular` which seeds people choose.
+   (`seed_search`, which an `attempt` begins and ends), and `explanations` says which jobs a seed may stand for;
+   `next_epoch` goes by the epochs before. `data_sets` says which files are samples, `usual` which seeds and orders
+   people choose; `recipes` tries these, also within a part of a data set (`splits`). `question` has the ways in which a
+   seed's order may be read, `probes` what each demands of the seed, and `confirm` holds a seed against all reads.
 3. The two rules: `mlfs.follow.hypothesis.ruling` says which hypothesis takes a registered job's place,
-   `evidence.refuted` which one goes. All that is measured, and every threshold, is in `evidence`.
+   `evidence.refuted` which one goes.
 4. Jobs in force: `inferred_jobs`, and in place of a registered job `correction`.
 
 `explainer` holds the story together, `inference` and `correction` are its two cases. `port` has all that they ask of

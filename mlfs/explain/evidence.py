@@ -1,7 +1,7 @@
-"""The evidence of reads, in bits, and every threshold by which something is concluded from it.
+"""The evidence of reads, in bits, and the thresholds by which hypotheses are concluded from it.
 
 Pure. In: numbers of reads that fit and of explanations that were tried. Out: bits, and yes or no. Used by all of
-`mlfs.explain`, so that there is one measure of chance.
+`mlfs.explain`, so that there is one measure of chance; a number that one generator alone needs stands beside it.
 
 Evidence is log2 of how improbable it is that reads in another order fit as well. An explanation that was picked from
 many fits by chance more easily than one that was the only one: so the choice that there was is taken off, as log2 of

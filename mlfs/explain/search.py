@@ -10,8 +10,9 @@ and the caller may stop at any of them.
 2. The first million words of torch's default generator, where a hint, or one of the most usual
    ones, was set and a model initialised before the first epoch: all of them before any is looked at further.
 3. The seeds 0 to 2^20 - 1 as in 1; then 2 for more seeds that people choose; then samplers that are not torch's, with
-   the seeds that people choose; then 2 again, further for each seed.
-4. Parts of the data set, as scripts split it with a popular seed; in each of them a little of 1 to 3.
+   the seeds that people choose.
+4. Parts of the data set, as scripts split it with a popular seed; in each of them a little of 1 to 3. Then 2 again,
+   further for each seed.
 5. All 2^32 seeds of a permutation. This also explains scripts that set no seed, for whatever torch drew is one of them.
    `generators` then finds out which generators may have drawn it.
 6. The million seeds of which Keras' image_dataset_from_directory draws one, where the script gives it none.

@@ -1,8 +1,9 @@
-"""The worth of a read, and how much evidence decides: every number by which a job or a family of readers is judged.
+"""The worth of a read, and how much evidence decides: the bars for hypotheses, and for families of readers.
 
-Pure. In: nothing. Out: a read, the bits that reads are worth, and the bars. Hypotheses
-(`mlfs.follow.hypothesis`) and families of readers (`mlfs.follow.families`) are judged by these and by nothing else. The
-bars were found by measuring, on drawn jobs and on real scripts: each says what goes wrong below it.
+Pure. In: nothing. Out: a read, the bits that reads are worth, and the bars. Hypotheses (`mlfs.follow.hypothesis`) and
+families of readers (`mlfs.follow.families`) are judged by these and by nothing else; the numbers by which a job is
+believed again, drifts, or was resumed stand in `job`, `score` and `findings`. The bars were found by measuring, on
+drawn jobs and on real scripts: each says what goes wrong below it.
 """
 
 from __future__ import annotations

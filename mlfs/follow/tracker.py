@@ -35,7 +35,8 @@ REMEMBERED_PROCESSES = 4096
 """Processes that are remembered, and parents of processes. Loaders start new workers each epoch, so only the last ones
 matter."""
 STREAMS_OF_A_PROCESS = 6
-"""Worker streams that a process may be reading: the same entry may occur in three epochs, and for two ranks in each."""
+"""Worker streams that a process may be reading: an entry occurs once in each epoch at hand, seldom for two ranks, and
+the likeliest three epochs are the rank's own one and those beside it."""
 FAR_STREAK = 6
 """Opens in order that a process must make before it is believed to be further ahead than its rank can have come: all
 that lies between is given up then."""
