@@ -12,10 +12,8 @@ from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
 
-import numpy as np
-
 from mlfs.explain.evidence import SEED_BITS, bits_of_distinct
-from mlfs.explain.question import FEWEST_READS, DataSet, Reading, step
+from mlfs.explain.question import FEWEST_READS, DataSet, Reading, places_of, step
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.order import Indices
 
@@ -127,9 +125,7 @@ def confirm_order(drawn: Indices, data_set: DataSet) -> Finding | None:
 
     Once the samples are numbered as they were drawn, the data set is read in their order. Others may read beside it.
     """
-    wanted = np.unique(np.fromiter((value for head in data_set.heads for value in head), dtype=np.int64))
-    at = np.flatnonzero(np.isin(drawn, wanted))
-    place_of = dict(zip(drawn[at][::-1].tolist(), at[::-1].tolist(), strict=True))
+    place_of = places_of(drawn, data_set.read)
     placed = DataSet(len(drawn), tuple(tuple(place_of.get(value, -1) for value in head) for head in data_set.heads))
     found = _in_order(placed)
     return found if found is not None and found.bits >= SEED_BITS else None

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mlfs.errors import JobError
 from mlfs.explain.fields import JOB_NAME
-from mlfs.explain.question import FEWEST_SAMPLES, DataSet
+from mlfs.explain.question import FEWEST_SAMPLES, DataSet, places_of
 from mlfs.job import JobSpec, parse_job
 from mlfs.orders.layouts import layout_names
 from mlfs.tree.manifest import Manifest
@@ -163,7 +163,5 @@ def _while_equal(one: list[int], other: list[int]) -> list[int]:
 
 def as_indices(heads: Sequence[Sequence[int]], ids: SampleIds) -> DataSet:
     """The reads as dataset indices. A file that is no sample is left out, one that is several counts as the first."""
-    wanted = np.unique(np.fromiter((entry for head in heads for entry in head), dtype=np.int64))
-    at = np.flatnonzero(np.isin(ids, wanted))
-    index_of = dict(zip(ids[at][::-1].tolist(), at[::-1].tolist(), strict=True))
+    index_of = places_of(ids, (entry for head in heads for entry in head))
     return DataSet(len(ids), tuple(tuple(index_of[entry] for entry in head if entry in index_of) for head in heads))

@@ -20,10 +20,11 @@ from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields, proposed
 from mlfs.explain.next_epoch import BASE_SEED_WORDS, continued
 from mlfs.explain.recipes import Recipe, repeats_samples
 from mlfs.explain.search_stages import COMMON_SEEDS, Draw
-from mlfs.explain.usual import LOOPS_OF_TORCH
+from mlfs.explain.usual import LOOPS_OF_TORCH, preset_of
 from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.job import JobSpec, parse_job
 from mlfs.job.parse import COMPOSED
+from mlfs.job.spec import DATA_FIELDS
 from mlfs.launchers import Whose, whose
 from mlfs.orders.repeat_aug import REPEATS
 from mlfs.tree.manifest import Manifest
@@ -149,7 +150,7 @@ def of_other_part(spec: JobSpec, heads: Sequence[Sequence[int]], make_samples: M
     Args:
         spec: the other job. heads: the first reads of these processes, as entries.
     """
-    split = spec.model_dump(mode="json", exclude_unset=True, include=_OF_A_PART)
+    split = spec.model_dump(mode="json", exclude_unset=True, include=set(DATA_FIELDS))
     found: list[Hypothesis] = []
     for part in {*range(len(spec.split or ()))} - {spec.part}:
         fields: Fields = split | {"part": part}
@@ -158,9 +159,6 @@ def of_other_part(spec: JobSpec, heads: Sequence[Sequence[int]], make_samples: M
         if finding is not None:
             found += proposed((fields | ranked for ranked in explanations(finding, ())), Origin.FILES)
     return found
-
-
-_OF_A_PART = {"root", "layout", "extensions", "split", "part", "split_seed", "split_by"}
 
 
 # -- a permutation, as torch's samplers make it
@@ -190,7 +188,7 @@ def explanations(finding: Finding, draws: Sequence[Draw]) -> list[Fields]:
         same_again,
         once,
         once | {"words_between": BASE_SEED_WORDS},
-        *loops,
+        *(loop for loop in loops if preset_of(loop) == loop),
     ]  # by a person: a small number
     drawn = [
         random | {"generator": "default", "seed": seed, "words_before": before} | between

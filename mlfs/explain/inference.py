@@ -363,8 +363,8 @@ class Inference:
     async def _validates(self) -> bool:
         """Whether processes read, as it stands, what another job leaves of a data set that it has split."""
         heads, runner = self._shuffling().heads(self._needed), self._jobs.runner
-        for inferred in list(self._inferred.in_force.values()):
-            ranked = await runner.run(POOL, of_other_part, inferred.job.spec, heads, self._make_samples)
+        for spec in [one.job.spec for one in self._inferred.in_force.values() if one.job.spec.split is not None]:
+            ranked = await runner.run(POOL, of_other_part, spec, heads, self._make_samples)
             if ranked and await self._install_found(ranked):
                 return True
         return False

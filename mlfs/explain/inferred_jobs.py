@@ -11,14 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-
 from mlfs.errors import JobError
 from mlfs.explain.confirm import Finding
 from mlfs.explain.fields import JOB_NAME, in_words
 from mlfs.explain.first_reads import FirstReads, Read
 from mlfs.explain.inferred_job import InferredJob
 from mlfs.explain.port import Jobs, load_epochs
+from mlfs.explain.question import places_of
 from mlfs.follow import evidence
 from mlfs.follow.families import State
 from mlfs.follow.hypothesis import Hypothesis
@@ -266,7 +265,7 @@ def _following(streams: JobStreams, epoch: int, recent: Sequence[Read]) -> tuple
     entries = {read.entry for read in recent}
     following, lowest = 0, streams.length(epoch)
     last: dict[tuple[int, int], int] = {}
-    positions = [_positions(streams, epoch, rank, entries) for rank in streams.ranks]
+    positions = [places_of(streams.epoch_ids(epoch, rank), entries) for rank in streams.ranks]
     for entry, pid, _ in recent:
         for rank, position_of in enumerate(positions):
             at = position_of.get(entry)
@@ -277,9 +276,3 @@ def _following(streams: JobStreams, epoch: int, recent: Sequence[Read]) -> tuple
                 lowest = min(lowest, at - 1)
             last[pid, rank] = at
     return following / len(recent), lowest
-
-
-def _positions(streams: JobStreams, epoch: int, rank: int, entries: set[int]) -> dict[int, int]:
-    ids = streams.epoch_ids(epoch, rank)
-    at = np.flatnonzero(np.isin(ids, np.fromiter(entries, dtype=np.int64)))
-    return dict(zip(ids[at][::-1].tolist(), at[::-1].tolist(), strict=True))

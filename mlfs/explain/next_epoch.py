@@ -19,13 +19,11 @@ from itertools import pairwise
 from math import log2
 from typing import NamedTuple
 
-import numpy as np
-
 from mlfs.errors import JobError
 from mlfs.explain.confirm import order_head
 from mlfs.explain.evidence import NEXT_EPOCH_BITS, bits_near_the_start
 from mlfs.explain.fields import Fields, proposed
-from mlfs.explain.question import DataSet
+from mlfs.explain.question import DataSet, places_of
 from mlfs.explain.recipes import OF_THREADS
 from mlfs.explain.search_stages import SAMPLER_SEED_WORD, Draw, WordsAsked
 from mlfs.explain.word_search import place_nearby
@@ -103,12 +101,10 @@ def _positions(spec: JobSpec, data_set: DataSet, epoch: int) -> Iterable[Mapping
         seed = _drawn(spec, epoch) if default else spec.seed + (epoch if spec.set_epoch else 0)
         yield {value: at for at, value in enumerate(order_head(n, seed, 0, _HEAD))}
         return
-    wanted = np.unique(np.fromiter((value for head in data_set.heads for value in head), dtype=np.int64))
     order = build_order(spec, n)
     for rank in spec.ranks:
         stream = order.rank_stream(epoch, rank)
-        at = np.flatnonzero(np.isin(stream, wanted))
-        yield dict(zip(stream[at][::-1].tolist(), at[::-1].tolist(), strict=True))
+        yield places_of(stream, data_set.read)
 
 
 def _drawn(spec: JobSpec, epoch: int) -> int:

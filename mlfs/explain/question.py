@@ -11,11 +11,16 @@ i % batch for the first of several workers (torch/utils/data/dataloader.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from math import log2
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from mlfs.explain.evidence import SEED_BITS, bits_of_distinct
 from mlfs.explain.probes import WORDS_IN_REACH, Condition, Probe
+from mlfs.orders.order import Indices
 
 FEWEST_READS = 10
 # With fewer samples half of an epoch would be over before the reads tell 80 bits.
@@ -56,6 +61,17 @@ class DataSet(NamedTuple):
 
     n: int
     heads: tuple[tuple[int, ...], ...]
+
+    @property
+    def read(self) -> Iterator[int]:
+        """All that was read."""
+        return chain.from_iterable(self.heads)
+
+
+def places_of(stream: npt.NDArray[np.int32] | Indices, wanted: Iterable[int]) -> dict[int, int]:
+    """The first place of some numbers in a stream; those that are not in it are left out."""
+    at = np.flatnonzero(np.isin(stream, np.unique(np.fromiter(wanted, dtype=np.int64))))
+    return dict(zip(stream[at][::-1].tolist(), at[::-1].tolist(), strict=True))
 
 
 class Reading(NamedTuple):

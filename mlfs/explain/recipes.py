@@ -17,7 +17,7 @@ from mlfs.errors import JobError
 from mlfs.explain.confirm import confirm_order, pattern_of
 from mlfs.explain.evidence import NEARLY_BITS, SEED_BITS, bits_near_the_start, bits_of_distinct
 from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields
-from mlfs.explain.question import DataSet
+from mlfs.explain.question import DataSet, places_of
 from mlfs.explain.usual import BATCHES_OF_KERAS, Seed, UsualOrder, preset_of, usual_orders, usual_seeds
 from mlfs.job import parse_job
 from mlfs.job.parse import COMPOSED
@@ -153,9 +153,7 @@ class _Readers:
     """
 
     def __init__(self, stream: Indices, data_set: DataSet, threads: bool) -> None:
-        wanted = np.unique(np.fromiter((value for head in data_set.heads for value in head), dtype=np.int64))
-        at = np.flatnonzero(np.isin(stream, wanted))
-        position_of = dict(zip(stream[at][::-1].tolist(), at[::-1].tolist(), strict=True))
+        position_of = places_of(stream, data_set.read)
         heads = [[position_of.get(value, -1) for value in head] for head in data_set.heads]
         patterns = [pattern for places in heads if (pattern := pattern_of(places, 0, 1)) is not None]
         proving = [one for one in patterns if bits_of_distinct(data_set.n, one.matched) >= SEED_BITS]

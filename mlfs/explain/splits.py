@@ -46,7 +46,7 @@ def parts_of(data_set: DataSet, seeds: Sequence[int]) -> Iterator[SplitPart]:
     The rest beside the part that is trained with is a part as well: it is read in the order of the list.
     """
     n = data_set.n
-    wanted = np.unique(np.fromiter((value for head in data_set.heads for value in head), dtype=np.int64))
+    wanted = np.unique(np.fromiter(data_set.read, dtype=np.int64))
     if not len(wanted):
         return
     sizes = sorted({floor(share * n) + more for share in _SHARES for more in (-1, 0, 1)})
