@@ -11,9 +11,10 @@ epoch, and for several ranks where an order is padded), so a process keeps all c
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import NamedTuple
+from operator import itemgetter
+from typing import Final, NamedTuple
 
 from mlfs.follow.epoch_index import EpochIndex, Match
 from mlfs.follow.evidence import SURE_STREAK, Read
@@ -46,6 +47,9 @@ MOST_STRAYS = 4
 """The same for streams in the middle of which an open lies, near its rank and far ahead of it."""
 
 
+_process_of: Final = itemgetter(Read._fields.index("process"))
+
+
 class _Process:
     """The reads of one process.
 
@@ -72,11 +76,11 @@ class _Process:
         stream = self.streams[0]
         return None if stream.next_entry != entry or stream.entered_at >= 0 else stream
 
-    def goes_on(self, stretch: Stretch) -> None:
-        """It opened what comes next in its likeliest stream."""
-        self.streams[0].advance(stretch.positions[-1])
-        self.last_entry = stretch.samples[-1]
-        self.streak += len(stretch.samples)
+    def goes_on(self, entry: int, position: int, count: int) -> None:
+        """It opened what comes next in its likeliest stream, so many up to this one."""
+        self.streams[0].advance(position)
+        self.last_entry = entry
+        self.streak += count
 
     @property
     def opened_again(self) -> int:
@@ -206,6 +210,7 @@ class Tracker:
         """
         begun: dict[int, Stretch] = {}
         opens: list[Open] = []
+        counts = Counter(map(_process_of, reads))
         for sample, process, parent, at_s in reads:
             stretch = begun.get(process)
             if stretch is None:
@@ -213,7 +218,7 @@ class Tracker:
                 stream = reader.reads_next(sample) if reader is not None and process in own else None
                 if stream is None:
                     break
-                stretch = begun[process] = stream.stretch(process, len(reads), until(stream.rank_index))
+                stretch = begun[process] = stream.stretch(process, counts[process], until(stream.rank_index))
             at = len(stretch.times)
             if at == len(stretch.samples) or stretch.samples[at] != sample:
                 break
@@ -226,7 +231,7 @@ class Tracker:
         for stretch in stretches:
             count = len(stretch.times)
             del stretch.samples[count:], stretch.positions[count:]
-            self._readers[stretch.process].goes_on(stretch)
+            self._readers[stretch.process].goes_on(stretch.samples[-1], stretch.positions[-1], count)
             positions.setdefault(stretch.rank_index, []).extend(stretch.positions)
         self._score.count_predicted(opens)
         taken = ((rank_index, self.ranks[rank_index].take(read, self.lag)) for rank_index, read in positions.items())
@@ -234,7 +239,15 @@ class Tracker:
 
     def observe(self, entry: int, process: int, parent: int) -> Observed:
         """Follow an open, and count it. An entry that its process opens again at once counts for nothing."""
-        return self._observe_other(self._readers.get(process), entry, process, parent)
+        reader = self._readers.get(process)
+        stream = reader.reads_next(entry) if reader is not None else None
+        if reader is None or stream is None:
+            return self._observe_other(reader, entry, process, parent)
+        rank_index, position = stream.rank_index, stream.next_position
+        reader.goes_on(entry, position, 1)
+        opened = (entry, process, parent, stream.cell, True, rank_index, position, 0)
+        self._score.count(tuple.__new__(Open, opened))
+        return Match(rank_index, position), self._take(rank_index, position)
 
     def fits(self, entry: int, process: int) -> bool:
         """Whether an open would be predicted; nothing is recorded."""
