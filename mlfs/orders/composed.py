@@ -99,6 +99,9 @@ class Composition:
 
     def __init__(self, parts: Parts, spec: JobSpec, n_samples: int, column: Column | None = None) -> None:
         check(parts, spec, n_samples)
+        if parts.draw == "repeat-factors" and column is not None and float(np.sum(column)) < 1:
+            hint = "a factor says how often a pass has a sample: detectron2's are 1 or more"
+            raise JobError("the repeat factors add up to less than 1: passes have no samples", hint, "weights_file")
         self._parts, self._spec, self._n, self._column = parts, spec, n_samples, column
         self._library = LIBRARIES[parts.generator]
         self._dealing = DEALINGS[parts.dealing]
@@ -184,9 +187,7 @@ class Composition:
     def _drawing(self, n: int) -> EpochDraw:
         """The draw of an epoch from n samples, grouped where that comes before they are dealt."""
         parts, spec, column = self._parts, self._spec, self._column
-        again = parts.draw in _REPLACES or (parts.generator in _OF_TORCH and not parts.shard_first)
-        count = parts.drawn if again else min(parts.drawn or n, n)
-        drawing = drawing_of(parts.draw, n, count, column, spec.per_group or 1, spec.groups_at_once)
+        drawing = drawing_of(parts.draw, n, self._drawn(n), column, spec.per_group or 1, spec.groups_at_once)
         if parts.grouping != "by-length" or column is None:
             return drawing
         together = spec.group_batch or spec.batch_size
@@ -197,13 +198,19 @@ class Composition:
 
         return drawing._replace(draw=draw)
 
+    def _drawn(self, n: int) -> int | None:
+        """How many are drawn of n samples; None: as many as there are."""
+        parts = self._parts
+        again = parts.draw in _REPLACES or (parts.generator in _OF_TORCH and not parts.shard_first)
+        return parts.drawn if again else min(parts.drawn or n, n)
+
     def _words(self, n: int) -> int | None:
-        return self._library.words(self._parts.draw, n, self._parts.drawn or n)
+        return self._library.words(self._parts.draw, n, self._drawn(n) or n)
 
     def _words_after(self, n: int) -> int:
         """Words that are drawn in each epoch after what is read."""
         trails = self._library.trails and self._parts.draw not in _REPLACES
-        if not trails or self._spec.trailing_permutation is False or (self._parts.drawn or n) % max(n, 1):
+        if not trails or self._spec.trailing_permutation is False or (self._drawn(n) or n) % max(n, 1):
             return self._parts.words_between
         return self._parts.words_between + words_of_randperm(n)
 
@@ -286,12 +293,21 @@ def check(parts: Parts, spec: JobSpec, n_samples: int) -> None:
     if (library.has_keys or parts.generator == "polars") and (parts.words_before or parts.words_between):
         raise _refused("words_before", parts.words_before, "left out: nothing else is drawn from this generator")
     _check_draw(parts, spec)
+    if parts.draw == "weighted" and parts.generator in _OF_TORCH:
+        check_weighted(parts.drawn or n_samples)
     if parts.seed_below is not None and parts.seed_drawn_by is None:
         raise _refused("seed_below", parts.seed_below, 'left out, or stand beside "seed_drawn_by": nothing is drawn')
     if (spec.passes_before or spec.passes_between) and (parts.endless or not seeding.goes_on):
         right = "left out: " + ("a stream has no passes" if parts.endless else "each epoch is seeded anew")
         raise _refused("passes_before" if spec.passes_before else "passes_between", "1 or more", right)
     _check_ends(parts, spec, n_samples)
+
+
+def check_weighted(count: int) -> None:
+    """Refuse a single draw by weights: torch.multinomial makes it in another way. Raises: JobError."""
+    if count == 1:
+        message = 'job field "num_samples" is 1: that order is not known'
+        raise JobError(message, 'write it down and use "sampler": "explicit"', "num_samples")
 
 
 def _check_draw(parts: Parts, spec: JobSpec) -> None:
@@ -325,6 +341,8 @@ def _check_ends(parts: Parts, spec: JobSpec, n_samples: int) -> None:
         if parts.epoch_steps is not None:
             raise _refused("epoch_steps", parts.epoch_steps, 'left out, or stand beside "endless": an epoch is a pass')
         return
+    if LIBRARIES[parts.generator].base_words or LIBRARIES[parts.generator].trails:
+        raise _refused("generator", parts.generator, "torch: a stream without an end has one iterator")
     if not n_samples:
         raise JobError("passes over no samples are no stream", 'is "root" or "layout" another?', "root")
     if parts.dealing not in _OF_ENDLESS:

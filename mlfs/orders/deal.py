@@ -121,8 +121,8 @@ def _even_batches(n: int, rank: int, world_size: int, drop_last: bool, batch_siz
 
 
 def _first(n: int, rank: int, world_size: int, drop_last: bool, batch_size: int) -> Indices:
-    """Rank 0 reads all, and sends it to the others."""
-    return np.arange(n if rank == 0 else 0, dtype=np.int64)
+    """Rank 0 reads all, and sends it to the others; with drop_last whole batches."""
+    return np.arange(0 if rank else n - n % batch_size if drop_last else n, dtype=np.int64)
 
 
 DEALINGS: Final[Mapping[str, Dealing]] = {

@@ -171,7 +171,8 @@ class Draws:
         self._words = None if len(drawing.begin) else words
         begin = _State(first, drawing.begin, None)
         state_bytes = drawing.begin.nbytes + (0 if self._words is not None else 4 * (drawing.length or 0))
-        most = _KEPT_BYTES // max(state_bytes, _STATE_BYTES)
+        # How long passes are that differ in length, nobody says: only the last ones are kept.
+        most = 0 if drawing.length is None else _KEPT_BYTES // max(state_bytes, _STATE_BYTES)
         self._words_of = words_of
         if self._words is None:
             self._states = Checkpoints(begin, self._advance, most=most)

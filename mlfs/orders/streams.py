@@ -182,11 +182,12 @@ def _sizes(tree: Tree, sample_ids: SampleIds) -> npt.NDArray[np.int64]:
 
 
 def _directories(tree: Tree, sample_ids: SampleIds) -> npt.NDArray[np.int64]:
-    """A number for the directory of each sample's first file, by dataset index; -1 for samples elsewhere."""
+    """A number for the directory of each sample's first file, in the order of their paths, by dataset index; -1 for
+    samples elsewhere."""
     first = sample_ids.reshape(len(sample_ids), -1)[:, 0].tolist()
-    numbers: dict[bytes, int] = {}
-    above = (tree.path(entry).rpartition(b"/")[0] if entry >= 0 else None for entry in first)
-    found = (-1 if path is None else numbers.setdefault(path, len(numbers)) for path in above)
+    above = [tree.path(entry).rpartition(b"/")[0] if entry >= 0 else None for entry in first]
+    numbers = {path: number for number, path in enumerate(sorted({path for path in above if path is not None}))}
+    found = (-1 if path is None else numbers[path] for path in above)
     return np.fromiter(found, dtype=np.int64, count=len(first))
 
 
@@ -228,15 +229,26 @@ class _PathIndex:
 
 def samples_of(spec: JobSpec, tree: Tree, source: bytes | None = None, outside: Outside | None = None) -> SampleIds:
     """The data set of a job: the part of the samples that it reads. Args and Raises: as `build_streams`."""
+    return _but_cached(spec, _part_of_samples(spec, tree, source, outside))
+
+
+def _part_of_samples(spec: JobSpec, tree: Tree, source: bytes | None, outside: Outside | None) -> SampleIds:
     sample_ids = samples(spec, tree, source, outside)
     part = part_indices(spec, len(sample_ids), lambda: _directories(tree, sample_ids))
     if part is not None:
         sample_ids = sample_ids[part]
-    if spec.cached_samples is not None:
-        sample_ids = sample_ids.copy()
-        sample_ids[: spec.cached_samples] = NOTHING
     sample_ids.flags.writeable = False
     return sample_ids
+
+
+def _but_cached(spec: JobSpec, sample_ids: SampleIds) -> SampleIds:
+    """The same without those that the script keeps in memory."""
+    if spec.cached_samples is None:
+        return sample_ids
+    read = sample_ids.copy()
+    read[: spec.cached_samples] = NOTHING
+    read.flags.writeable = False
+    return read
 
 
 def build_streams(
@@ -258,8 +270,9 @@ def build_streams(
     Raises:
         JobError: one line about what cannot be used.
     """
-    sample_ids = samples_of(spec, tree, source, outside)
-    resolve = _PathIndex(spec, tree, Links(tree, source, outside), sample_ids)
+    whole = _part_of_samples(spec, tree, source, outside)
+    sample_ids = _but_cached(spec, whole)
+    resolve = _PathIndex(spec, tree, Links(tree, source, outside), whole)
     order = build_order(spec, len(sample_ids), resolve)
     if spec.serve is not None:
         entries = sample_ids if sample_ids.ndim == 1 else sample_ids[:, 0]

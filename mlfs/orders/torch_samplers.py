@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 from mlfs.errors import JobError
 from mlfs.orders.columns import weights_for
-from mlfs.orders.composed import Composition, Parts
+from mlfs.orders.composed import Composition, Parts, check_weighted
 from mlfs.orders.draws import Column, Kind
 from mlfs.orders.order import Resolve
 from mlfs.orders.permutation import words_of_randperm
@@ -71,10 +71,10 @@ def weighted_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None
     Raises:
         JobError: the file cannot be used, or torch would not draw by this rule.
     """
-    if spec.replacement is False or (spec.num_samples or n_samples) == 1:
-        field = "replacement" if spec.replacement is False else "num_samples"
-        message = f'job field "{field}" is {"false" if field == "replacement" else 1}: that order is not known'
-        raise JobError(message, 'write it down and use "sampler": "explicit"', field)
+    if spec.replacement is False:
+        message = 'job field "replacement" is false: that order is not known'
+        raise JobError(message, 'write it down and use "sampler": "explicit"', "replacement")
+    check_weighted(spec.num_samples or n_samples)
     parts = Parts(_itself(spec), _GOES_ON, "weighted")
     return _one_stream(spec, n_samples, parts, weights_for(spec, n_samples))
 

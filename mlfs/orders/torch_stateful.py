@@ -18,6 +18,7 @@ the second is read; persistent workers make two in the first epoch and one in ea
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -98,10 +99,12 @@ class StatefulOrder:
 
     def _draw_epoch(self, epoch: int) -> Indices:
         words = self._tape.at(self._place(epoch))
-        stream, at_once = np.empty(self._length, dtype=np.int64), _CHUNK if self._replacement else self._n
-        for start in range(0, self._length, max(at_once, 1)):
-            words.skip(self._pause if start == at_once else 0)
-            drawn = words.take(at_once) % np.uint32(self._n) if self._replacement else next_randperm(self._n, words)
-            stream[start : start + at_once] = drawn[: self._length - start]
+        stream = np.empty(self._length, dtype=np.int64)
+        # The pause comes once, after what is drawn first.
+        starts = range(0, self._length, max(self._n, 1)) if not self._replacement else (0, min(_CHUNK, self._length))
+        for number, (start, end) in enumerate(pairwise((*starts, self._length))):
+            words.skip(self._pause if number == 1 else 0)
+            drawn = words.take(end - start) % np.uint32(self._n) if self._replacement else next_randperm(self._n, words)
+            stream[start:end] = drawn[: end - start]
         stream.flags.writeable = False
         return stream

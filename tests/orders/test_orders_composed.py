@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -318,3 +319,35 @@ def test_polars_shuffles_are_known() -> None:
         14,
     ]
     assert_same_order(68, lambda epoch, rank: read, draw="permutation", generator="polars", seeding="same", seed=0)
+
+
+def test_each_rank_draws_of_its_own_part_no_more_than_it_has() -> None:
+    """Words are passed over as they are drawn: four ranks of ten samples each, of which forty are wanted."""
+    fields = {"draw": "sample", "generator": "torch", "shard_first": True, "num_samples": 40, "world_size": 4}
+    order = build_order(parse_job({"name": "j", "epochs": 4, "seed": 3} | fields), 40)
+    for rank in range(4):
+        generator = torch.Generator().manual_seed(3)
+        for epoch in range(4):
+            part = np.arange(rank, 40, 4)[torch.randperm(10, generator=generator).numpy()]
+            assert order.rank_stream(epoch, rank).tolist() == part.tolist()
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"endless": True, "generator": "loader"}, "generator"),
+        ({"endless": True, "generator": "own"}, "generator"),
+        ({"draw": "weighted", "generator": "torch", "weights_file": "/nowhere", "num_samples": 1}, "num_samples"),
+    ],
+)
+def test_what_no_library_draws_so_is_refused(fields: dict[str, object], field: str) -> None:
+    with pytest.raises(JobError) as refused:
+        build_order(parse_job({"name": "j", "epochs": 4, "sampler": "composed"} | fields), 40)
+    assert refused.value.field == field
+
+
+def test_factors_by_which_passes_are_empty_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "factors").write_text("\n".join(["1e-60"] * 40))
+    fields = {"draw": "repeat-factors", "endless": True, "weights_file": str(tmp_path / "factors")}
+    with pytest.raises(JobError, match="less than 1"):
+        build_order(parse_job({"name": "j", "epochs": 4} | fields), 40)
