@@ -176,7 +176,8 @@ class Digest:
                 events.append(Refused(entry, process))
             else:
                 events.append(SourceGave(entry, source_bytes))
-        events.append(ReadsSeen(reads, released))
+        if reads or released:
+            events.append(ReadsSeen(reads, released))
         self._step(*events)
         self._tell([*opens, *reads] if opens else reads)
 

@@ -62,7 +62,8 @@ class SharedPlan:
         jobs: MountJobs,
     ) -> None:
         self._planner = planner
-        self._sharing = ReadCounts(sizes, runner)
+        self._counts = ReadCounts(sizes, runner)
+        self._counted_for = -1  # the node that plans, as far as was counted
         self._runner = runner
         self._clock = clock
         self._step = step
@@ -128,7 +129,7 @@ class SharedPlan:
         """Go on alone."""
         self._cluster = self._held = None
         self._early.clear()
-        self._sharing.forget()
+        self._counts.forget()
         self._go_on()
         self._planner.share(None, self._jobs.jobs.values())
 
@@ -193,8 +194,7 @@ class SharedPlan:
 
     def adopt(self) -> None:
         """A sample is asked for by whoever goes by the newest plan: so does this node from now on, if it has it."""
-        if self._cluster is not None:
-            self._cluster.adopt()
+        if self._cluster is not None and self._cluster.adopt():
             self._go_on()
 
     def plan_made(self, plan: Plan | None) -> None:
@@ -216,8 +216,9 @@ class SharedPlan:
                         self._carry_out(cluster, command)
                     except Exception:  # a bug: it costs what the command is about, never the mount
                         log.exception("a command of the cluster's plan could not be carried out: %r", type(command))
-            if not cluster.plans:
-                self._sharing.forget()
+            if cluster.planner != self._counted_for:
+                self._counted_for = cluster.planner
+                self._counts.forget()  # another node may plan now: what was counted for the one before is of no use
         self._changed.set()
         self._changed = trio.Event()
 
@@ -305,13 +306,13 @@ class SharedPlan:
         trio.lowlevel.spawn_system_task(make)
 
     async def _count(self, cluster: p.ClusterPlan, command: p.CountReaders) -> None:
-        await self._sharing.count(command.members, command.jobs)
+        await self._counts.count(command.members, command.jobs)
         cluster.counted(command.of)
 
     async def _share(self, cluster: p.ClusterPlan, command: p.FindOwners) -> None:
         of, members, holdings = command
         holder = await self._runner.run("plan", holdings.holders, members.away)
-        shares, by_what = await self._sharing.share(members, holder)
+        shares, by_what = await self._counts.share(members, holder)
         packed = await self._runner.run("plan", members.pack, shares)
         text = await self._runner.run("plan", pieces, packed)
         share = await self._runner.run("plan", members.own_share, shares, np.asarray(self._sizes), by_what)

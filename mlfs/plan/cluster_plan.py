@@ -98,9 +98,7 @@ class Round(NamedTuple):
     def word(self) -> Mapping[str, Any]:
         """The form in which other nodes are told of it."""
         away, jobs = self.target
-        return {
-            "round": [self.id, self.stage, away, dict(jobs), self.views, self.owners, self.shared, self.late]
-        }  # fmt: skip
+        return {"round": [self.id, self.stage, away, dict(jobs), self.views, self.owners, self.shared, self.late]}
 
 
 def round_of(value: Any) -> Round:
@@ -442,14 +440,12 @@ class ClusterPlan:
         counted = {name: target.jobs[name] for name in jobs}
         same_owners = begun is not None and begun.target.away == target.away and counted == self._counted
         making = self._making = _Making(said, counted, Holdings(self._samples), self._now_s)
+        self._enter(making, said)
         if self._outdone or not same_owners or self.adopted != self._pieces[0]:
             making.busy = True
-            self._enter(making, said)
             self._commands.append(CountReaders(id_, replace(self.members, away=target.away), jobs))
         else:
-            self._enter(making, said)
-            self._enter(making, said._replace(stage=PlanStage.MADE))
-            self._go_on()
+            self._as_made(making, said)
 
     def _there(self, making: _Making) -> Collection[int]:
         """The nodes that have done what the stage asks of them."""
@@ -657,13 +653,16 @@ class ClusterPlan:
 
     # -- who owns what
 
-    def adopt(self) -> None:
-        """Keep by the newest plan from now on, if it is here: it begins, or who asks for a sample goes by it."""
+    def adopt(self) -> bool:
+        """Keep by the newest plan from now on, if it is here: it begins, or who asks for a sample goes by it. Returns
+        whether it was another one before.
+        """
         if self.newest is None or self._fetched.share is None or self.newest.owners == self.adopted:
-            return
+            return False
         of = self.adopted = self.newest.owners
         self._got = [one for one in self._got if one[0].number >= of.number]
         self._commands.append(Adopt(of, self._fetched.share))
+        return True
 
     def hold(self, of: PlanId, samples: Samples) -> None:
         """Tell all of samples that this node got while that plan was made."""

@@ -3,9 +3,9 @@
 In: an `EpochBytes`, the performance model, a policy's traits, the rule of sharing. Out: loading times, step ends.
 Called by `mlfs.lab.sim.run`. Source: NoPFS, Section 4, and docs/model.md for the two rules of sharing the PFS.
 
-- paper: each prefetch thread of a node gets t(gamma) / gamma, where gamma counts nodes. Nodes may so draw more than
-the PFS has; this rule reproduces the published figures. - conserving: all readers together get t(gamma). A class gives
-r_j(p_j) to all who ask; a node's network carries b_c.
+- paper: each prefetch thread of a node gets t(gamma) / gamma, where gamma counts nodes. Nodes may so draw more than the
+  PFS has; this rule reproduces the published figures.
+- conserving: all readers together get t(gamma). A class gives r_j(p_j) to all who ask; a node's network carries b_c.
 """
 
 from __future__ import annotations

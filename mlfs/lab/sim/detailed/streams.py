@@ -23,7 +23,7 @@ NOTHING = -1
 
 
 class OrderStreams:
-    """An `SimulatedOrder` in the shape of `mlfs.orders.streams.JobStreams`: rank r is GPU r mod M of node r div M.
+    """A `SimulatedOrder` in the shape of `mlfs.orders.streams.JobStreams`: rank r is GPU r mod M of node r div M.
 
     Attributes:
         batch_files: samples of a rank's batch; where a batch is shorter, its last places are empty.
