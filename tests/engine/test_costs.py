@@ -76,11 +76,11 @@ class Cost(NamedTuple):
 SELDOM = 0.1
 COSTS = {
     "an open and a close by the kernel, staged": (
-        Cost(95, 7.7, 2650, SELDOM),
+        Cost(80, 7.7, 2230, SELDOM),
         "two requests read, two replies, three looks for more; and what the next case has",
     ),
     "a staged read that no job follows": (
-        Cost(43, SELDOM, 1280, SELDOM),
+        Cost(28, SELDOM, 920, SELDOM),
         "two events of the digest, what comes next is learned",
     ),
     "a staged read of a registered job": (

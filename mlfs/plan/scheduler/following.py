@@ -165,9 +165,13 @@ class Following:
 
     def read(self, reads: Sequence[Read]) -> None:
         """Have the jobs match reads of samples that are in place, in their order."""
+        if not self._records:
+            self.rank_waits.read([read.sample for read in reads], None)
+            self._window.retire(*self._beside.read(reads))
+            return
         at, end = 0, len(reads)
         while at < end:
-            count = self._follow(reads[at:]) if self._records else 0
+            count = self._follow(reads[at:])
             if not count:
                 self.read_one(reads[at])
             at += count or 1
@@ -208,7 +212,7 @@ class Following:
         """
         followed, coming, matched = False, NOTHING_YET, NOT_MATCHED
         counted: list[tuple[int, int]] = []
-        for job in list(self._records.values()) if self._records else ():
+        for job in list(self._records.values()):
             run = job.run
             if not run.member[read.sample]:
                 continue
@@ -233,7 +237,7 @@ class Following:
         else:
             self._goes_on(read.sample, read.at_s, matched)
         if not followed:
-            self._read_beside(read, coming.coming)
+            self._window.retire(*self._beside.read((read,), coming.coming))
 
     def opened(self, opened: Opened) -> None:
         """Count what is known of a read only now that its reader, who waited, goes on."""
@@ -259,12 +263,6 @@ class Following:
         if job is not None:
             positions, size_bytes = (matched.position,), self._table.sizes[sample]
             job.loads.read(reader.rank, reader.process, matched.base, positions, (at_s,), waits_s, (size_bytes,))
-
-    def _read_beside(self, read: Read, coming: Sequence[int]) -> None:
-        """A stranger has read, or somebody whose order nobody knows. `coming`: what he reads next, if a job says it."""
-        if self._beside.read(read.sample):
-            self._window.retire(read.sample)
-        self._beside.goes_on_from(read.sample, read.process, read.at_s, coming)
 
     def _others(self, job: JobRecord) -> list[JobRun]:
         return [other.run for other in self._records.values() if other is not job]

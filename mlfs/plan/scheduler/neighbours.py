@@ -16,11 +16,13 @@ of it. Samples that a reader would come to so late that their pages would not wa
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
+
+from mlfs.follow.evidence import Read
 
 LONGEST_STEP = 4
 """Files that an adjacent reader may leave out at a time: labels beside images, what a worker beside it reads."""
@@ -74,12 +76,12 @@ class NeighboursStatistics:
 class _Reader:
     """A process: what it read last, and when; how often in a row it read as each rule said; how fast it reads."""
 
-    __slots__ = ("at_s", "in_a_row", "interval_s", "last")
+    __slots__ = ("adjacent", "at_s", "earlier", "interval_s", "last")
 
     def __init__(self, sample: int, at_s: float) -> None:
         self.last, self.at_s = sample, at_s
         self.interval_s = 0.0
-        self.in_a_row = dict.fromkeys(Rule, 0)
+        self.adjacent = self.earlier = 0
 
 
 class Neighbours:
@@ -94,32 +96,47 @@ class Neighbours:
         self._sizes = sizes
         self._patience_s = patience_s
         # One more than the sample that came next, 0 for none. The kernel gives memory only to those that are written.
-        self._next = np.zeros(len(sizes) if len(sizes) <= MOST_REMEMBERED else 0, dtype=np.uint32)
+        # Its memoryview gives and takes one in half of the time.
+        self._next = np.zeros(len(sizes) if len(sizes) <= MOST_REMEMBERED else 0, dtype=np.uint32).data
         self._readers: OrderedDict[int, _Reader] = OrderedDict()
         self._judged = {rule: deque[bool](maxlen=JUDGED_READS) for rule in Rule}
         self._reads = 0
 
-    def read(self, sample: int, process: int, at_s: float) -> None:
-        """A process reads a sample that no job follows."""
-        self._reads += 1
-        reader = self._readers.get(process)
-        if reader is None:
-            self._readers[process] = _Reader(sample, at_s)
-            if len(self._readers) > MOST_READERS:
-                self._readers.popitem(last=False)
-        elif sample != reader.last:
-            self._judge(reader, sample)
+    def read(self, reads: Iterable[Read]) -> None:
+        """Processes read samples that no job follows, in this order. It is done for each read of an unknown job."""
+        readers, adjacent, earlier = self._readers, self._judged[Rule.ADJACENT], self._judged[Rule.EARLIER]
+        came_next = self._next
+        for sample, process, _, at_s in reads:
+            self._reads += 1
+            reader = readers.get(process)
+            if reader is None:
+                readers[process] = _Reader(sample, at_s)
+                if len(readers) > MOST_READERS:
+                    readers.popitem(last=False)
+                continue
+            last = reader.last
+            if sample == last:
+                continue
+            right = 0 < sample - last <= LONGEST_STEP
+            adjacent.append(right)
+            reader.adjacent = reader.adjacent + 1 if right else 0
+            if came_next:
+                if said := came_next[last]:
+                    earlier.append(said == sample + 1)
+                    reader.earlier = reader.earlier + 1 if said == sample + 1 else 0
+                came_next[last] = sample + 1
             interval_s = max(0.0, at_s - reader.at_s)
             reader.interval_s = (3 * reader.interval_s + interval_s) / 4 if reader.interval_s else interval_s
             reader.last, reader.at_s = sample, at_s
-            self._readers.move_to_end(process)
+            readers.move_to_end(process)
 
     def coming(self, process: int) -> list[int]:
         """The samples that a process is likely to read next, the next one first."""
         reader, rule = self._readers.get(process), self._used()
         if reader is None or rule is None:
             return []
-        ahead = min(MOST_AHEAD, 1 << min(reader.in_a_row[rule], MOST_AHEAD))
+        in_a_row = reader.adjacent if rule is Rule.ADJACENT else reader.earlier
+        ahead = min(MOST_AHEAD, 1 << min(in_a_row, MOST_AHEAD))
         if reader.interval_s > 0.0:
             ahead = min(ahead, max(1, int(self._patience_s / reader.interval_s)))
         return self._adjacent(reader.last, ahead) if rule is Rule.ADJACENT else self._earlier(reader.last, ahead)
@@ -128,19 +145,6 @@ class Neighbours:
         """Frozen figures."""
         shares = tuple((rule, share) for rule in Rule if (share := self._share(rule)) is not None)
         return NeighboursStatistics(self._reads, shares, self._used())
-
-    def _judge(self, reader: _Reader, sample: int) -> None:
-        """Compare a read with what each rule said, and remember what came next."""
-        self._count(Rule.ADJACENT, reader, 0 < sample - reader.last <= LONGEST_STEP)
-        if len(self._next):
-            said = int(self._next[reader.last]) - 1
-            if said >= 0:
-                self._count(Rule.EARLIER, reader, said == sample)
-            self._next[reader.last] = sample + 1
-
-    def _count(self, rule: Rule, reader: _Reader, right: bool) -> None:
-        self._judged[rule].append(right)
-        reader.in_a_row[rule] = reader.in_a_row[rule] + 1 if right else 0
 
     def _share(self, rule: Rule) -> float | None:
         judged = self._judged[rule]
@@ -158,7 +162,7 @@ class Neighbours:
     def _earlier(self, sample: int, ahead: int) -> list[int]:
         coming: list[int] = []
         while len(coming) < ahead:
-            sample = int(self._next[sample]) - 1
+            sample = self._next[sample] - 1
             if sample < 0 or sample in coming:
                 break
             coming.append(sample)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
+from mlfs.follow.evidence import Read
 from mlfs.plan.scheduler.config import SAME_TIME_S
 from mlfs.plan.scheduler.neighbours import Neighbours, NeighboursStatistics
 from mlfs.plan.scheduler.states import SampleTable, State, Verb
@@ -42,17 +43,23 @@ class StrangersAhead:
         self._go_on: OrderedDict[int, Sequence[int]] = OrderedDict()
         self._neighbours = Neighbours(table.sizes, PATIENCE_S)
 
-    def goes_on_from(self, sample: int, process: int, at_s: float, coming: Sequence[int]) -> None:
-        """A stranger, or somebody whose order nobody knows, reads a sample.
+    def read(self, reads: Sequence[Read], coming: Sequence[int] = ()) -> list[int]:
+        """Strangers, or readers whose order nobody knows, read samples. Returns those whose last counted use is over.
 
         Args:
-            coming: what he reads next, if a job says it; else it is told by what came after what so far.
+            coming: what they read next, if a job says it; else it is told by what came after what so far.
         """
-        self._neighbours.read(sample, process, at_s)
-        self._go_on[process] = coming
-        self._go_on.move_to_end(process)
-        if len(self._go_on) > MOST_PROCESSES:
+        over = []
+        if self._until_s:
+            ended = [read.sample for read in reads if self._until_s.pop(read.sample, None) is not None]
+            over = [sample for sample in ended if self._over(sample)]
+        self._neighbours.read(reads)
+        for process in dict.fromkeys(read.process for read in reads):
+            self._go_on[process] = coming
+            self._go_on.move_to_end(process)
+        while len(self._go_on) > MOST_PROCESSES:
             self._go_on.popitem(last=False)
+        return over
 
     def pages_gone(self, sample: int) -> None:
         """Somebody read a sample whose pages the kernel had taken back."""
@@ -91,10 +98,6 @@ class StrangersAhead:
     def counted(self, sample: int) -> int:
         """How many uses of a sample are counted here."""
         return int(sample in self._until_s)
-
-    def read(self, sample: int) -> bool:
-        """A stranger reads a sample. Returns whether its last counted use is over by that."""
-        return self._until_s.pop(sample, None) is not None and self._over(sample)
 
     def expired(self, now_s: float) -> list[int]:
         """Give up uses whose stranger did not come. Returns the samples whose last counted use is over by that."""

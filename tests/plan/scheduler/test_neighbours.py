@@ -8,15 +8,21 @@ from collections.abc import Callable, Iterator
 import pytest
 from support.held import held_bytes
 
+from mlfs.follow.evidence import Read
 from mlfs.plan.scheduler.neighbours import MOST_AHEAD, MOST_READERS, Neighbours, Rule
 
 N = 1000
 Reads = list[tuple[int, int]]
 
 
+def read(sample: int, process: int, at_s: float) -> Read:
+    """A read by a process, whose parent is of no account."""
+    return Read(sample, process, 0, at_s)
+
+
 def coming_after(neighbours: Neighbours, sample: int, process: int, at_s: float) -> list[int]:
     """What is said to come next, once a process has read a sample."""
-    neighbours.read(sample, process, at_s)
+    neighbours.read([read(sample, process, at_s)])
     return neighbours.coming(process)
 
 
@@ -91,7 +97,7 @@ def test_what_was_learned_is_said_with_its_figures() -> None:
     neighbours = Neighbours([1] * N, 1.0)
     assert neighbours.statistics().words == ""
     for sample in range(1200 - N, N):
-        neighbours.read(sample, 1, 0.0)
+        neighbours.read([read(sample, 1, 0.0)])
     assert neighbours.statistics().words == (
         "no job follows 800 reads; of the last 64 of them 100 % were the next file of the directory:"
         " up to 16 files are fetched ahead of such a reader"
@@ -122,7 +128,7 @@ def test_what_has_no_bytes_is_left_out_and_memory_is_bounded() -> None:
     assert all(sample % 2 for sample in coming)
     held = []
     for process in range(10 * MOST_READERS):
-        neighbours.read(process, process, 0.0)
+        neighbours.read([read(process, process, 0.0)])
         if process in (2 * MOST_READERS, 10 * MOST_READERS - 1):
             held.append(held_bytes(neighbours))
     assert held[1] <= 1.05 * held[0]

@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from mlfs.follow.evidence import Read
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.config import PlaceInfo
 from mlfs.plan.scheduler.keeping import Keeping
@@ -55,19 +56,17 @@ def test_a_stranger_gets_a_part_of_the_window_until_a_job_needs_it() -> None:
         table.move(sample, Verb.RESERVE)
         return True
 
-    beside.goes_on_from(0, 7, 0.0, range(20))
+    beside.read([Read(31, 7, 0, 0.0)], range(20))
     beside.fetch(0.0, reserve)
     assert list(table.pending[:6]) == [1] * (32 // SHARE_OF_WINDOW) + [0, 0]
-    assert beside.read(0)
-    assert not beside.read(0)
-    beside.goes_on_from(0, 7, 0.5, range(1, 20))
+    assert beside.read([Read(0, 7, 0, 0.5), Read(0, 7, 0, 0.5)], range(1, 20)) == [0]
     beside.fetch(0.5, reserve)
     assert list(table.pending[:6]) == [0, 1, 1, 1, 1, 0]
     assert beside.next_due_s() == PATIENCE_S
     assert beside.expired(PATIENCE_S) == [1, 2, 3]
     assert beside.give_back() == [4]
     assert sum(table.pending) == 0
-    beside.goes_on_from(0, 7, 2.0, range(30, 40))
+    beside.read([Read(31, 7, 0, 2.0)], range(30, 40))
     beside.fetch(2.0, lambda sample: False)
     assert sum(table.pending) == 0
 
@@ -76,7 +75,7 @@ def test_what_a_reader_has_open_is_not_fetched_for_him_once_more() -> None:
     table = table_of(32)
     beside = StrangersAhead(table)
     table.opened([1])
-    beside.goes_on_from(0, 7, 0.0, range(1, 4))
+    beside.read([Read(0, 7, 0, 0.0)], range(1, 4))
     beside.fetch(0.0, lambda sample: table.move(sample, Verb.RESERVE) == State.QUEUED)
     assert list(table.pending[:5]) == [0, 0, 1, 1, 0]
 
@@ -100,10 +99,9 @@ def test_pages_that_were_found_gone_are_fetched_for_the_next_reader_of_the_same_
         table.move(sample, Verb.LAND)
     for epoch in range(3):
         for at, sample in enumerate(order):
-            beside.read(sample)
             if epoch == 2 and at == 1:
                 beside.pages_gone(sample)
-            beside.goes_on_from(sample, 7, N * epoch + at / N, ())
+            beside.read([Read(sample, 7, 0, N * epoch + at / N)])
             beside.fetch(N * epoch + at / N, reserve)
         assert bool(fetched) == (epoch == 2)  # nobody has reason to doubt what was read once
     assert fetched == [*order[2:], *order[:2]]  # the next epoch begins as this one did
