@@ -66,23 +66,27 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def _add_cache_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("caches")
-    group.add_argument("--ram", metavar="SIZE", help="keep samples in memory, up to SIZE (default: 50%%)")
-    for flag, text in (("--ssd", "a file a sample"), ("--lmdb", "small samples packed")):
+    group.add_argument(
+        "--ram", metavar="SIZE", help="keep up to SIZE of samples in memory (default: 50%%, less if less is free)"
+    )
+    for flag, text in (("--ssd", "samples in DIR, a file each"), ("--lmdb", "samples of up to 256K packed in DIR")):
         group.add_argument(
             flag,
             metavar="DIR:SIZE",
             action="append",
-            help=f"keep samples in DIR, {text}, up to SIZE; may be repeated (default: none)",
+            help=f"keep {text}, up to SIZE and to what the disk has; may be repeated (default: none)",
         )
-    text = "fetch ahead of the readers up to SIZE (default: 10%%, at most 2G, at least 64M)"
+    text = "stage up to SIZE in the page cache ahead of the readers (default: 10%%, 64M to 2G, less if memory is short)"
     group.add_argument("--staging", metavar="SIZE", help=text)
-    text = "read the source with N threads (default: 16)"
+    text = "fetch ahead from the source with N threads at most; fewer work where more do not help (default: 16)"
     group.add_argument("--pfs-threads", metavar="N", help=text)
-    text = "give up a read of the source after TIME (default: 30s)"
+    text = "how long the second try of a read that hangs in the source may take (default: 30s)"
     group.add_argument("--source-timeout", metavar="TIME", help=text)
     text = "find out the order of reads while no job is registered: on or off (default: on)"
     group.add_argument("--infer", metavar="on|off", help=text)
-    text = "where the list of files is saved (default: in ~/.cache/mlfs, or $XDG_CACHE_HOME/mlfs)"
+    text = (
+        "the saved list of files; of nodes that share it one scans (default: in ~/.cache/mlfs or $XDG_CACHE_HOME/mlfs)"
+    )
     group.add_argument("--index", metavar="FILE", help=text)
     text = "what `mlfs calibrate` measured (default: the one of SOURCE, if there is one)"
     group.add_argument("--calibration", metavar="FILE", help=text)
@@ -102,7 +106,7 @@ def _add_process_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--log-file", metavar="FILE", help=text)
     text = "lines of text, or a JSON object a line: text or json (default: text)"
     group.add_argument("--log-format", metavar="text|json", help=text)
-    text = "begin a new log when it has SIZE, and keep the old one as FILE.1 (default: 16M)"
+    text = "begin a new log when this one has SIZE, and keep it as FILE.1 (default: 16M)"
     group.add_argument("--log-size", metavar="SIZE", help=text)
     text = "keep N old logs; 0 never begins a new one, for logrotate and SIGUSR1 (default: 1)"
     group.add_argument("--log-files", metavar="N", help=text)
