@@ -15,7 +15,7 @@ import trio
 from mlfs.engine.coalesce import Coalesced
 from mlfs.follow.evidence import Read
 from mlfs.follow.nameless import NAMELESS
-from mlfs.plan.scheduler.events import Event, Opened, ReadersWaited, ReadSeen, ReadsSeen, Refused, SourceGave
+from mlfs.plan.scheduler.events import Event, Opened, ReadersWaited, ReadsSeen, Refused, SourceGave
 
 # Opens and releases are taken in together, so late: a pass of the scheduler for each would cost every reader.
 EVENTS_DELAY_S = 0.01
@@ -168,8 +168,9 @@ class Digest:
                 reads, released = [], []
             if kind == WAITS:
                 self.nameless += not pid
-                events.append(ReadSeen(entry, process, parent, at_s, waits=True))
-                opens.append(Read(entry, process, parent, at_s))
+                read = Read(entry, process, parent, at_s)
+                events.append(ReadsSeen((read,), waits=True))
+                opens.append(read)
             elif kind == GOES_ON:
                 events.append(Opened(entry, process, at_s, source_bytes))
             elif kind == REFUSED:

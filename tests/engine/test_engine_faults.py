@@ -14,7 +14,7 @@ from mlfs.follow.evidence import Read
 from mlfs.measure.rates import Rates
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.config import Limits, PlaceInfo
-from mlfs.plan.scheduler.events import Dropped, Landed, Opened, ReadSeen, Released, Waits
+from mlfs.plan.scheduler.events import Dropped, Landed, Opened, ReadsSeen, Waits
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.plan.scheduler.states import IllegalTransitionError
 
@@ -51,7 +51,7 @@ def test_a_fault_of_who_listens_to_the_opens_costs_the_listening_only(tmp_path: 
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("kind", [Waits, ReadSeen, Opened, Released, Landed, Dropped])
+@pytest.mark.parametrize("kind", [Waits, ReadsSeen, Opened, Landed, Dropped])
 def test_a_bug_in_the_scheduler_costs_what_the_event_is_about_and_no_read(
     tmp_path: Path, kind: type, late: bool
 ) -> None:

@@ -6,6 +6,7 @@ from collections import deque
 
 import numpy as np
 
+from mlfs.follow.evidence import Read
 from mlfs.follow.job import JobRun
 from mlfs.job import parse_job
 from mlfs.lab.sim.detailed.run import NothingMeasured
@@ -14,7 +15,7 @@ from mlfs.orders.streams import JobStreams
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.commands import Command, Drop, Fetch, LoadEpoch
 from mlfs.plan.scheduler.config import Limits, PlaceInfo
-from mlfs.plan.scheduler.events import Dropped, EpochKnown, Event, FetchEnded, JobInstalled, Landed, ReadSeen, Released
+from mlfs.plan.scheduler.events import Dropped, EpochKnown, Event, FetchEnded, JobInstalled, Landed, ReadsSeen
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.plan.scheduler.states import PAGE_BYTES
 
@@ -62,7 +63,7 @@ class Node:
         for _ in range(min(most, self.scheduler.ahead(self.job.name)[rank].samples)):
             sample = self.streams[rank][self.at[rank]]
             self.at[rank] += 1
-            self.tell(ReadSeen(sample, 100 + rank, 10 + rank, self.now_s), Released(sample))
+            self.tell(ReadsSeen([Read(sample, 100 + rank, 10 + rank, self.now_s)], [sample]))
 
 
 def test_the_lane_works_for_the_rank_that_reads_and_not_for_the_one_that_has_enough() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlfs.follow.evidence import Read
 from mlfs.measure.rates import Rates
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.placement import DISK, NOWHERE
@@ -55,7 +56,7 @@ def node(disk_bytes_per_s: float, peers_bytes_per_s: float) -> Scheduler:
     scheduler = Scheduler(memoryview(array.array("q", [100_000] * 4)), places, Limits(1 << 20), rates)
     plan = Plan(np.array([DISK, DISK, NOWHERE, DISK], dtype=np.int8), np.array([1, 0, 2, 0], dtype=np.int16))
     scheduler.step(0.0, [e.Planned(plan), e.CopiesFound(2, [0, 1])])
-    scheduler.step(2.0, [e.ReadSeen(3, 1, 1, 2.0), e.Released(3)])  # places are judged after reads
+    scheduler.step(2.0, [e.ReadsSeen([Read(3, 1, 1, 2.0)], [3])])  # places are judged after reads
     return scheduler
 
 
@@ -125,7 +126,7 @@ def test_what_lies_only_in_this_nodes_page_cache_is_fetched_once_more_for_a_peer
     """Pages cannot be sent. After owners changed, much of what a node owns by now lies in its pages alone."""
     scheduler = node(0, 0)
     [fetch] = [command for command in scheduler.step(3.0, [reader(3)]) if isinstance(command, c.Fetch)]
-    scheduler.step(3.1, [e.ReadSeen(3, 1, 1, 3.1), e.Landed(fetch.fetch, 3, SOURCE, 100_000, True)])
+    scheduler.step(3.1, [e.ReadsSeen([Read(3, 1, 1, 3.1)]), e.Landed(fetch.fetch, 3, SOURCE, 100_000, True)])
     node_2, node_3, late = peer(3), peer(3), reader(3)
     assert c.Answer(node_2.waiter) in scheduler.step(3.2, [node_2])  # a copy is about to be kept: it can be sent
     scheduler.step(3.3, [e.Kept(fetch.fetch, 3, 0)])

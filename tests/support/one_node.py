@@ -6,11 +6,11 @@ the same durations under trio's mock clock, is held to the same commands (tests/
 What is told when, so that another driver can do the same:
 
 - `first` at 0 s, in one step. A job's epochs are known, and Planned is told, in the step after the one that asked.
-- A reader opens a sample: ReadSeen; and Waits in a step of its own, unless the table says STAGED or RECENT; Touched
+- A reader opens a sample: ReadsSeen; and Waits in a step of its own, unless the table says STAGED or RECENT; Touched
   before that where it says DROPPING. Told Answer, it has read and closed the sample at once: Opened, if it has waited,
   and Released. It opens the next one `think_s` later.
-- ReadSeen, Opened and Released are handed in together, EVENTS_DELAY_S after the first of them came, in a step of
-  their own.
+- ReadsSeen, Opened and Released are handed in together, EVENTS_DELAY_S after the first of them came, in a step of
+  their own; reads of samples in place and releases that follow each other are one ReadsSeen.
 - A fetch gets its items one after the other, from the step on that commanded it; the end of the last is its end:
   FetchEnded, in a step with Kept for all of them. Landed is told before, at an item's end, if Recall came too late for
   it. Kept of what was fetched for a reader is told KEEP_DELAY_S after the first of such a fetch's end.

@@ -7,7 +7,7 @@ numbers fetches. Whoever waits for a sample is an object of the driver's, of whi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,31 +40,19 @@ class Waiter:
 
 
 class ReadsSeen(NamedTuple):
-    """Readers open samples that are in place, and close some, all in a moment.
-
-    Attributes:
-        reads: of readers who open a sample each, in their order, and hold it open from now on.
-        released: samples that readers have closed; some of them may be among those that were opened.
-    """
-
-    reads: Sequence[Read]
-    released: Sequence[int]
-
-
-class ReadSeen(NamedTuple):
-    """A reader opens the sample at `at_s`. He holds it open from now on, until Released or Refused.
+    """Readers open samples, and close some, all in a moment.
 
     Reads are told in the order in which readers ask: a thread that waits is not overtaken by the others of its process.
 
     Attributes:
-        process, parent: the process that reads, and its parent process.
-        waits: whether the sample is not in place: then Opened is told when it is, or Refused.
+        reads: of readers who open a sample each, in their order, and hold it open from now on, until it is released, or
+            Refused is told.
+        released: samples that readers have closed; some of them may be among those that were opened.
+        waits: whether the samples are not in place: then Opened is told of each read when it is, or Refused.
     """
 
-    sample: int
-    process: int
-    parent: int
-    at_s: float
+    reads: Sequence[Read]
+    released: Sequence[int] = ()
     waits: bool = False
 
 
@@ -72,7 +60,7 @@ class Opened(NamedTuple):
     """A reader who waited for the sample goes on at `at_s`.
 
     Attributes:
-        process: as ReadSeen had it.
+        process: as the read had it.
         source_bytes: what the source gave for this very read; 0 where the bytes came from elsewhere.
     """
 
@@ -86,7 +74,7 @@ class Refused(NamedTuple):
     """A reader who waited for the sample gets an error: he holds it open no more.
 
     Attributes:
-        process: as ReadSeen had it.
+        process: as the read had it.
     """
 
     sample: int
@@ -94,7 +82,7 @@ class Refused(NamedTuple):
 
 
 class Released(NamedTuple):
-    """A reader closed the sample."""
+    """A reader closed the sample, or another node has got it."""
 
     sample: int
 
@@ -333,8 +321,27 @@ class TimePassed(NamedTuple):
 
 
 Event = (
-    ReadsSeen | ReadSeen | Opened | Refused | Released | Waits | ReadersWaited | SourceGave | Touched | Landed
-    | FetchEnded | Recalled | Kept | CopiesFound | CopyLost | Dropped | Evicted | PagesLost | ReadAside | Outdated
+    ReadsSeen | Opened | Refused | Released | Waits | ReadersWaited | SourceGave | Touched | Landed | FetchEnded
+    | Recalled | Kept | CopiesFound | CopyLost | Dropped | Evicted | PagesLost | ReadAside | Outdated
     | Resized | JobInstalled | JobEnded | EpochKnown | EpochUnknown | Planned | HeldBy | JobBroken | SourceHung
     | PlacesMeasured | PeersJoined | PeerLost | PeerBack | WarmUp | Stopped | TimePassed
 )  # fmt: skip
+
+
+def together(events: Iterable[Event]) -> list[Event]:
+    """The events in their order, where reads of samples in place and releases that follow each other are one event."""
+    joined: list[Event] = []
+    reads, released = list[Read](), list[int]()
+    for event in [*events, None]:
+        if isinstance(event, Released):
+            released.append(event.sample)
+        elif isinstance(event, ReadsSeen) and not event.waits:
+            reads += event.reads
+            released += event.released
+        else:
+            if reads or released:
+                joined.append(ReadsSeen(reads, released))
+                reads, released = [], []
+            if event is not None:
+                joined.append(event)
+    return joined

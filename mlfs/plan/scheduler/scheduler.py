@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from mlfs.follow.evidence import Read
 from mlfs.follow.job import JobRun
 from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.scheduler import events as e
@@ -88,7 +87,6 @@ class Scheduler:
         self._wake_s, self._goes_on = math.inf, goes_on
         self.handlers: dict[type, Callable[[Any, float], None]] = {
             e.ReadsSeen: self._reads_seen,
-            e.ReadSeen: self._read_seen,
             e.Opened: lambda opened, now_s: self._following.opened(opened),
             e.Refused: self._released,
             e.Released: self._released,
@@ -256,18 +254,13 @@ class Scheduler:
 
     def _reads_seen(self, seen: e.ReadsSeen, now_s: float) -> None:
         self.table.opened([read.sample for read in seen.reads])
-        self._following.read(seen.reads)
+        if seen.waits:
+            for read in seen.reads:
+                self._following.read_one(read, waits=True)
+        else:
+            self._following.read(seen.reads)
         self._closed(seen.released)
         self._seen = self._seen or bool(seen.reads)
-
-    def _read_seen(self, seen: e.ReadSeen, now_s: float) -> None:
-        read = Read(*seen[:-1])
-        if not seen.waits:
-            self._reads_seen(e.ReadsSeen((read,), ()), now_s)
-            return
-        self.table.opened((seen.sample,))
-        self._following.read_one(read, waits=True)
-        self._seen = True
 
     def _released(self, released: e.Released | e.Refused, now_s: float) -> None:
         if isinstance(released, e.Refused):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import numpy as np
@@ -78,11 +79,8 @@ def texts(trace: list[Step]) -> list[str]:
     return [plain(command) for step in trace for command in step.commands]
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_what_was_told_and_when_is_all_that_commands_depend_on(seed: int) -> None:
+def told_again(drawn: Drawn, trace: list[Step], in_other_form: Callable[[e.Event], list[e.Event]]) -> None:
     """The recorded events, told to a scheduler that no driver drives, lead to the same commands in each step."""
-    drawn = Drawn(seed)
-    trace = drawn.trace()
     fresh, jobs = drawn.scheduler(), {job.name: job for job in drawn.runs()}
     for step in trace:
         told: list[e.Event] = []
@@ -93,18 +91,38 @@ def test_what_was_told_and_when_is_all_that_commands_depend_on(seed: int) -> Non
                 job = jobs[event.job.name]
                 told.append(e.EpochKnown(job, job.load_epoch(event.streams.epoch)))
             else:
-                told.append(event)
+                told += in_other_form(event)
         assert [plain(command) for command in fresh.step(step.at_s, told)] == list(map(plain, step.commands))
+
+
+def one_by_one(event: e.Event) -> list[e.Event]:
+    """Each read of a batch as an event of its own, and then what was released."""
+    if not isinstance(event, e.ReadsSeen):
+        return [event]
+    return [*(event._replace(reads=[read], released=()) for read in event.reads), *map(e.Released, event.released)]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_was_told_and_when_is_all_that_commands_depend_on(seed: int) -> None:
+    drawn = Drawn(seed)
+    trace = drawn.trace()
+    told_again(drawn, trace, lambda event: [event])
+    told_again(drawn, trace, one_by_one)
 
 
 def test_all_reads_were_followed_and_most_were_ahead() -> None:
     """The traces are about something: reads, drops, copies, fetches ahead of readers and for them."""
     kinds = {text.split()[0] for seed in range(30) for text in texts(Drawn(seed).trace())}
     assert {"Fetch", "Drop", "Answer", "Recall", "LoadEpoch", "CountReads", "EpochBegan", "Digested"} <= kinds
+    most_at_once = 0
     for seed in range(30):
         drawn = Drawn(seed)
-        reads = sum(isinstance(event, e.ReadSeen) for step in drawn.trace() for event in step.events)
-        assert reads == sum(len(reader.samples) for reader in drawn.readers())
+        batches = [
+            len(event.reads) for step in drawn.trace() for event in step.events if isinstance(event, e.ReadsSeen)
+        ]
+        assert sum(batches) == sum(len(reader.samples) for reader in drawn.readers())
+        most_at_once = max(most_at_once, *batches)
+    assert most_at_once >= 8
 
 
 def test_other_durations_lead_to_other_commands() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlfs.follow.evidence import Read
 from mlfs.follow.job import JobRun
 from mlfs.job import parse_job
 from mlfs.lab.sim.detailed.run import NothingMeasured
@@ -31,9 +32,9 @@ class Node:
         self.job = self.begins()
         stream = self.job.streams.epoch_ids(0, 0).tolist()
         for sample in stream[: 2 * BATCH]:
-            self.tell(e.ReadSeen(sample, PROCESS, PARENT, self.now_s), e.Released(sample))
+            self.tell(e.ReadsSeen([Read(sample, PROCESS, PARENT, self.now_s)], [sample]))
         self.sample = stream[2 * BATCH]
-        self.tell(e.ReadSeen(self.sample, PROCESS, PARENT, self.now_s, waits=True))
+        self.tell(e.ReadsSeen([Read(self.sample, PROCESS, PARENT, self.now_s)], waits=True))
 
     def tell(self, *events: e.Event) -> None:
         self.now_s += 1.0

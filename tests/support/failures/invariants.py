@@ -89,7 +89,9 @@ class Watch:
                 self._waiting.add(event.waiter)
             case e.Touched():
                 self._coming.add(event.sample)
-            case e.ReadSeen() | e.Opened():
+            case e.ReadsSeen():
+                self._coming.difference_update(read.sample for read in event.reads)
+            case e.Opened():
                 self._coming.discard(event.sample)
             case e.Resized():
                 self._beyond.add(event.sample)

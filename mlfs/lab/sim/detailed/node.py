@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, cast
 
 from mlfs.follow.epoch_index import EpochIndex
+from mlfs.follow.evidence import Read
 from mlfs.follow.job import JobRun
 from mlfs.lab.sim.detailed.heap import Heap
 from mlfs.plan.scheduler import commands as c
@@ -222,7 +223,7 @@ class Node:
             self.tell(e.Touched(sample))
             state = self._state[sample]
         in_place = state in (State.STAGED, State.RECENT)
-        self.soon(e.ReadSeen(sample, process, parent, self._heap.now_s, waits=not in_place))
+        self.soon(e.ReadsSeen([Read(sample, process, parent, self._heap.now_s)], waits=not in_place))
         if in_place:
             return True
         self._waits(_Caller(sample, self._heap.now_s, False, over))
@@ -240,7 +241,7 @@ class Node:
 
     def _hand_in(self) -> None:
         events, self._soon = self._soon, []
-        self.tell(*events)
+        self.tell(*e.together(events))
 
     def asked(self, sample: int, over: Told) -> None:
         """Another node asks for a sample; it says `Released` when it has it."""
