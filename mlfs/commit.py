@@ -1,4 +1,4 @@
-"""Which commit this mlfs was made from, for `mlfs --version`.
+"""The commit that this mlfs was made from, for `mlfs --version`.
 
 In: the checkout that the package lies in, or the file that the build of a wheel has left in it. Out: a short hash.
 setup.py writes that file with the same words; so nothing is imported here that a build does not have.

@@ -1,4 +1,4 @@
-"""How much memory this process may use, and how much of that is taken: by the machine and by its cgroups, v1 and v2.
+"""The memory that this process may use, and how much of it is taken: by the machine and by its cgroups, v1 and v2.
 
 In: /proc and the files of the cgroups between the process and the root; any of these limits binds. Out: the smallest
 limit, and the one that leaves the least. Used by `mlfs.config` and by `mlfs.doctor`. The functions take the contents of

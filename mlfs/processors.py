@@ -1,4 +1,4 @@
-"""How many processors this process may use: those that it may run on, and what its cgroups allow, v1 and v2.
+"""The processors that this process may use: those that it may run on, and what its cgroups allow, v1 and v2.
 
 In: the affinity of the process; /proc and the files of the cgroups between the process and the root, any of which
 binds. Out: a number, 1 at least. Called by `mlfs.lab.commands.advise` and `mountd.statistics`. The functions take the

@@ -1,4 +1,4 @@
-"""Before the kernel is told of an entry for the first time: a look at the source, in worker threads.
+"""Looks at an entry in the source, in worker threads, before the kernel is told of it for the first time.
 
 In: entries that a LOOKUP or a listing is about to tell of. Out: nothing, once they have been looked at; OSError.
 Called by the request handlers, with `--allow-other` only.

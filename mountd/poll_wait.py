@@ -1,4 +1,4 @@
-"""How the loop waits for the kernel's next request: awake at first, then asleep, each stage cheaper for the machine.
+"""Waits for the kernel's next request: awake at first, then asleep, each stage cheaper for the machine.
 
 In: the FUSE descriptor, from the tasks of mountd.requests; interrupts from workers that finished something for the
 loop. Out: the call returns when there is something to do.
@@ -51,7 +51,7 @@ FAST_REQUESTS = 4
 
 
 class Worth:
-    """Whether polling pays. Both ways are tried in turn, and the faster one is kept for a while.
+    """Judges whether polling pays. Both ways are tried in turn, and the faster one is kept for a while.
 
     Polling pays where waking up takes long and cores are free. It harms readers who want the core that it keeps busy.
 

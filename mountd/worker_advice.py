@@ -1,4 +1,4 @@
-"""How many workers a job's loaders should have, where preprocessing is what training waits for.
+"""Advises how many workers a job's loaders should have, where preprocessing is what training waits for.
 
 Pure. In: frozen figures (mlfs.plan.loader_load). Out: numbers, and a sentence. Called by mountd.status and
 mountd.headline.

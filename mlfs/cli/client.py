@@ -1,4 +1,4 @@
-"""How commands talk to a running mount: they find it, read its status, and send it commands.
+"""The way of commands to a running mount: they find it, read its status, and send it commands.
 
 In: the path that a user typed, objects to send. Out: the mount point, the status as a dict, answers; an `MlfsError` in
 plain words for everything that can go wrong. Used by the commands that need a mount.

@@ -1,4 +1,4 @@
-"""How a command ends at SIGTERM and SIGHUP: it cleans up behind itself first, and then dies of the signal.
+"""Ends a command at SIGTERM and SIGHUP: it cleans up behind itself first, and then dies of the signal.
 
 In: the signals that a terminal, a shell or a batch system sends. Out: `EndedBySignal` in the main thread, so that what
 a command has changed (the terminal, a temporary file) is put back on the way out. A signal that is ignored (nohup)

@@ -52,7 +52,7 @@ _SHOWN = ((64, 16, 8), (16, 8, 4), (8, 4, 3), (4, 3, 2), (3, 2, 1), (2, 1, 1), (
 
 @dataclass(frozen=True)
 class _Detail:
-    """How much is shown."""
+    """The amount that is shown."""
 
     wide: bool
     ranks: int

@@ -1,4 +1,4 @@
-"""A moment after something happened, once: what comes in between is dealt with together.
+"""Does something once, a moment after it was asked for: what is asked for in between is dealt with together.
 
 In: `call`, on the loop, as often as you like. Out: one task goes on, a set time after the first call. A call wakes no
 task, so a request that makes one is not followed by a pass of the scheduler. Used for opens and releases, and copies.

@@ -1,4 +1,4 @@
-"""Reads as they were seen, told the scheduler in batches: a moment later, and off the readers' path.
+"""Tells the scheduler of reads in batches: a moment later, and off the readers' path.
 
 In: opens as they are asked for, readers who waited and go on (from the worker that answered), releases; READs that
 waited. Out: events for the scheduler. Those who observe hear of each open once the jobs have counted its batch. Which

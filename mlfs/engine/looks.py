@@ -1,4 +1,4 @@
-"""Which entries this mount has looked at in the source: with `--allow-other` the kernel is told of no other one.
+"""Keeps which entries this mount has looked at in the source: with `--allow-other` the kernel is told of no other one.
 
 In: entries that the kernel is about to be told of, and reads from the source, in worker threads. Out: the manifest with
 modes and owners as the source has them now. Made by the engine, for the fetcher and the request handlers.

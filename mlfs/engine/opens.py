@@ -1,4 +1,4 @@
-"""Opens of one mount: whether the bytes are in place, and readers who wait until they are.
+"""Answers the opens of one mount: at once where the bytes are in place, else when they are.
 
 In: opens from the request handlers, on the loop. Out: permission to go on, a handle for a large file, or an OSError
 when the source failed twice. The path of every staged open is `hit`: a look into the samples' table and a counter.

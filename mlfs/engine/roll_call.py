@@ -1,4 +1,4 @@
-"""How each node of a cluster does: what all tell each other now and then, so that `mlfs status` shows it on any node.
+"""The figures that the nodes of a cluster tell each other now and then, so that `mlfs status` shows them on any node.
 
 In: this node's figures, what other nodes tell of theirs. Out: news to tell, a line for each node. Used by `peering`.
 """
@@ -18,7 +18,7 @@ NODES_A_SECOND = 16
 
 
 class Figures(NamedTuple):
-    """How a node does. held: samples kept here. got: samples that peers gave. plan: by what owners were chosen."""
+    """Figures of a node. held: samples kept here. got: samples that peers gave. plan: by what owners were chosen."""
 
     held: int = 0
     held_bytes: int = 0

@@ -1,4 +1,4 @@
-"""Reads that no job explains: what explains them?
+"""Finds out what explains the reads that no job explains.
 
 One story has two cases. If no job is registered, the reads must show the data set, the sampler and the seed. If a job
 is registered and its reads don't come as it says, they must show what its script does instead.

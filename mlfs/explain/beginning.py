@@ -1,4 +1,4 @@
-"""Which epoch of a registered job begins with the reads that disagree, and what each process read first in it.
+"""Finds the epoch of a registered job that begins with the reads that disagree, and what each process read first in it.
 
 In: a job and its last opens, as they were counted. Out: the epoch, the opens since it began, the first reads. Called by
 `mlfs.explain.correction`.

@@ -1,4 +1,4 @@
-"""Why a registered job's reads do not come as it says, in words: what has not been looked at yet, or what is true.
+"""Says in words why a registered job's reads do not come as it says: what has not been looked at yet, or what is true.
 
 In: a job, what was looked at in vain, what was found. Out: words for the status. Called by `mlfs.explain.correction`.
 """

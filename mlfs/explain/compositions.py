@@ -1,4 +1,5 @@
-"""Which orders begin as a script has printed its own: all that are usual are tried, with the seeds that people choose.
+"""Finds the orders that begin as a script has printed its own: all usual ones are tried, with the seeds that people
+choose.
 
 Pure. In: dataset indices, epoch by epoch, as one rank read them; what is known of the job. Out: the jobs that give
 them, the likeliest first. Called by `mlfs.cli.explain`.

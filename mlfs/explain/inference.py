@@ -1,4 +1,4 @@
-"""Nobody registered what is read, or the registration does not lead to it: finds out in what order the reads come.
+"""Finds out in what order reads come that nobody registered, or to which the registration does not lead.
 
 In: every open, after the engine has counted it; jobs that come and go; what explains the reads of other nodes. Out:
 inferred jobs in force, words for the status. Part of `mlfs.explain.explainer`.

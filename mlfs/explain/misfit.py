@@ -1,4 +1,4 @@
-"""When do a registered job's reads call for another explanation?
+"""Decides when a registered job's reads call for another explanation.
 
 Pure. In: a job and its last opens, as they were counted. Out: yes or no, and which opens it is about. Called by
 `mlfs.explain.correction`.

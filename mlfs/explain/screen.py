@@ -1,4 +1,4 @@
-"""Which variant of a registered job explains its opens, if any does: all are tried, the likeliest first.
+"""Finds the variant of a registered job that explains its opens, if any does: all are tried, the likeliest first.
 
 In: a job's specification and streams, the opens that disagree. Out: a `Hypothesis`, the job to go on with. Called by
 `mlfs.explain.correction` in a worker thread. The result explains the opens better than chance could; opens that it was

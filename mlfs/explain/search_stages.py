@@ -39,7 +39,7 @@ WHOLE: Ranges = ((0, ALL_SEEDS),)
 
 
 class StageProgress(NamedTuple):
-    """How far the search is: seeds tried of all, in a stage."""
+    """The progress of a search: seeds tried of all, in a stage."""
 
     stage: str
     done: int
@@ -94,7 +94,7 @@ TrySeeds = Callable[[Trie, Words], list[tuple[int, int]]]
 
 
 class SearchExtent(NamedTuple):
-    """How far to search.
+    """The bounds of a search.
 
     Attributes:
         ranges: the seeds that the long stages try, as (first, last + 1). common: how many small seeds are tried first.

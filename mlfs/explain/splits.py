@@ -1,4 +1,4 @@
-"""Which part of a data set the reads may be of, as scripts split it to train with one part and to validate with others.
+"""Finds the part of a data set that is read, as scripts split it to train with one part and to validate with others.
 
 Pure. In: first reads as dataset indices. Out: `SplitPart`s, each with the reads as indices of the part. Called by
 `mlfs.explain.search`, which looks for the order in which each part is read.

@@ -1,4 +1,4 @@
-"""How many batches each worker of a loader is handed ahead: torch's prefetch_factor, from who opened what when.
+"""Learns how many batches each worker of a loader is handed ahead (torch's prefetch_factor), from who opened what when.
 
 Pure; times are passed in. In: one rank's opens of an epoch's beginning, and the loader's shape. Out: bounds, which meet
 in one number where the opens prove it. Used by `mlfs.follow.loader_watch`, shown in the status.

@@ -33,7 +33,7 @@ TRAINS_AGAIN = 4
 
 
 class Verdict(Enum):
-    """Whose a read is."""
+    """The verdict on a read: whose it is."""
 
     TRAINING = auto()
     EVALUATION = auto()

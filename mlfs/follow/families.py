@@ -1,4 +1,5 @@
-"""Which processes read for a job, and which are strangers to it: a backup, a colleague's `cp -r`, another script.
+"""Decides which processes read for a job, and which are strangers to it: a backup, a colleague's `cp -r`, another
+script.
 
 Pure. In: reads of processes that are not known to read for the job, and what the job's own matcher knows. Out: whose
 each read is. Used by `mlfs.follow.job`, which matches what is the job's; what is a stranger's moves and judges nothing.
@@ -50,7 +51,7 @@ MOST_FAMILIES = 64
 
 
 class State(Enum):
-    """Whose the reads of a family are."""
+    """The state of a family: whose its reads are."""
 
     UNKNOWN = auto()
     """The job's while nobody has proved himself; afterwards until a read does not fit."""

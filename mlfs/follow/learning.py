@@ -1,4 +1,4 @@
-"""How a loader shares a stream among its processes, learned from what each of them opened.
+"""Learns how a loader shares a stream among its processes, from what each of them opened.
 
 Pure. In: the last opens. Out: a `Shape`, or None when none explains them. Called by `mlfs.follow.matching` when opens
 don't fit the shape that it knows.

@@ -1,4 +1,4 @@
-"""How far the ranks of a job are that read through this mount, and which of them nobody reads here.
+"""Keeps how far the ranks of a job are that read through this mount, and which of them nobody reads here.
 
 Pure. In: what the matcher knows of each rank's progress, the epochs at hand. Out: the epochs that the ranks are in,
 those that they have come to and have left, whether all is read. Used by `mlfs.follow.job`; one object is for one run of

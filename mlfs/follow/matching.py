@@ -1,4 +1,4 @@
-"""Which position of the predicted streams an observed open belongs to, and how far each rank is.
+"""Finds the position of the predicted streams that an observed open belongs to, and so how far each rank is.
 
 Pure: no I/O, no clock. In: the local ranks' predicted streams (entry ids by epoch), then observed opens (entry,
 process, its parent). Out: matched positions, positions given up, the agreement. Called by `mlfs.follow.job`.

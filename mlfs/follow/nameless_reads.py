@@ -1,4 +1,4 @@
-"""Whether a read of somebody who cannot be told from other readers is a job's.
+"""Decides whether a read of somebody who cannot be told from other readers is a job's.
 
 Pure. In: such a read, what the job's matcher and those of other jobs predict. Out: whether it counts for the job. Used
 by `mlfs.follow.job`. Nothing here says who reads: a stranger shows by what he reads alone.

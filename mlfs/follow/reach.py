@@ -1,4 +1,4 @@
-"""Which occurrences of an entry a process can be at, when it opens the entry now.
+"""Says at which occurrences of an entry a process can be, when it opens the entry now.
 
 Pure. In: an occurrence, how far each rank is, the shape of the loader. Out: whether it is near, too far ahead, a place
 where a process may begin, or so many turns ahead in a stream that a process reads. Used by `mlfs.follow.tracker`.

@@ -1,4 +1,4 @@
-"""How many of a job's opens were predicted: all of them, the last ones, and those of each epoch and rank.
+"""Counts how many of a job's opens were predicted: of all, of the last ones, and of those of each epoch and rank.
 
 Pure. In: opens, each with whether it was predicted (`mlfs.follow.tracker` finds out). Out: counts, shares, and the last
 opens. Read through `mlfs.follow.matching`. An open's count can be taken back or moved: when it turns out to be another

@@ -1,4 +1,4 @@
-"""Words on a job whose script does something else than was registered, and how to register it so.
+"""Sentences on a job whose script does something else than was registered, and how to register it so.
 
 In: numbers and changed fields. Out: sentences for `status` and the log, flags of `mlfs register`. Used by
 `mlfs.follow.findings`, which notices that a job began with another epoch, and by `mlfs.explain`, which searches for all

@@ -1,4 +1,4 @@
-"""Which layouts a job may name, and which fields each of them reads.
+"""The layouts that a job may name, and the fields that each of them reads.
 
 In: nothing. Out: names and fields. How a layout finds its samples is `mlfs.orders.layouts`, which has a module for each
 of these names (tests/orders/test_orders_layouts.py compares them).

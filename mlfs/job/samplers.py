@@ -1,4 +1,4 @@
-"""Which samplers a job may name, and which fields each of them reads.
+"""The samplers that a job may name, and the fields that each of them reads.
 
 In: `mlfs.job.catalogue`, the entry points of group `mlfs.orders` (name: the sampler; object: an `OrderFactory`). Out:
 names, fields, and where a sampler's order is to be found. `mlfs.orders.registry` loads it, nothing is loaded here.

@@ -1,4 +1,4 @@
-"""How fast the source, the cache directories and the memory are: measured, saved, merged, and asked for.
+"""Measures how fast the source, the cache directories and the memory are; saves, merges and gives the figures.
 
 - Before a mount, `mlfs calibrate` measures: `trials` says what is read, written and copied, `meter` runs it and counts.
   `calibration` is the file that it writes, `plot` draws it.

@@ -1,4 +1,4 @@
-"""How one epoch's order is dealt to the ranks.
+"""Deals one epoch's order to the ranks.
 
 In: sizes and a rank. Out: the positions of the epoch's order that the rank takes. Called by the samplers.
 Source: torch/utils/data/distributed.py (torch 2.13); accelerate/data_loader.py, BatchSamplerShard (accelerate 1.15).

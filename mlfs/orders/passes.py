@@ -1,4 +1,4 @@
-"""Which pass over a data set an epoch reads: a loop may begin passes that it does not read.
+"""Says which pass over a data set an epoch reads: a loop may begin passes that it does not read.
 
 In: a job's passes_before and passes_between. Out: the number of a pass. Called by the samplers of tf.data and Keras,
 whose shuffles draw new seeds for each pass that is begun, read or not.

@@ -1,4 +1,4 @@
-"""How long an order may be: what a registration may ask a mount to compute and to keep in memory.
+"""Bounds how long an order may be: what a registration may ask a mount to compute and to keep in memory.
 
 In: a job's streams. Out: nothing, or a JobError that names the field to change. Called by mountd.control and
 mlfs.cli.tree before the first epoch is computed.

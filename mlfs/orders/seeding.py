@@ -1,4 +1,4 @@
-"""How the generator of each epoch is seeded: it goes on from the epoch before, or is made anew from a number.
+"""Seeds the generator of each epoch: it goes on from the epoch before, or is made anew from a number.
 
 In: a rule as a job's `seeding` has it, such as "seed+epoch". Out: the generator that an epoch begins with. Called by
 `mlfs.orders.composed`.

@@ -192,7 +192,7 @@ def _directories(tree: Tree, sample_ids: SampleIds) -> npt.NDArray[np.int64]:
 
 
 class _PathIndex:
-    """From a path to a dataset index, for orders that are written as paths."""
+    """Finds the dataset index of a path, for orders that are written as paths."""
 
     def __init__(self, spec: JobSpec, tree: Tree, links: Links, sample_ids: SampleIds) -> None:
         self._paths = Paths(tree, links, spec.root)

@@ -41,7 +41,7 @@ class RootStatistics:
 
 @dataclass(frozen=True, slots=True)
 class SourceStatistics:
-    """How the source does.
+    """The state of the source.
 
     Attributes:
         hanging: how many calls on it have been going on for longer than two seconds. hanging_s: for how long the first

@@ -86,7 +86,7 @@ class CircuitEvidence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How a tier is used.
+    """The use of a tier.
 
     Attributes:
         passed_over: its samples come from the source.

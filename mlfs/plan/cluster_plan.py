@@ -49,7 +49,7 @@ Samples = npt.NDArray[np.int64]
 
 
 class PlanStage(IntEnum):
-    """How far a plan is."""
+    """The progress of a plan."""
 
     COUNTING = 0
     """The planner counts which node reads what."""

@@ -57,7 +57,7 @@ class Reads(NamedTuple):
 
 
 class Missed(NamedTuple):
-    """How many reads the source answers. reads: of how many."""
+    """The number of reads that the source answers. reads: of how many."""
 
     kept: int
     evicting: int

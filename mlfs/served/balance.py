@@ -1,4 +1,4 @@
-"""How the samples of batches are evened out: who sends how many to whom (Yang and Cong 2019, Section V-C, Algorithm 1).
+"""Evens out the samples of batches: who sends how many to whom (Yang and Cong 2019, Section V-C, Algorithm 1).
 
 Pure. In: how many samples of each batch each of p learners has, and how many it is to have. Out: messages (from, to,
 how many). Called by `locality`. Algorithm 1 pairs the largest surplus with the largest deficit, until all are even. It

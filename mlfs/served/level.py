@@ -1,4 +1,5 @@
-"""How random an order is: its entropy as a share of that of a uniform shuffle (DeepIO, Zhu et al. 2018, Section III-C).
+"""Measures how random an order is: its entropy as a share of that of a uniform shuffle (DeepIO, Zhu et al. 2018,
+Section III-C).
 
 Pure. In: how many samples there are, in how many rounds they are read. Out: levels between 0 and 1. Used by
 `mlfs.served.rounds`.

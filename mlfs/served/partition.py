@@ -1,4 +1,4 @@
-"""Which node keeps each sample where nothing but sizes and rooms is known: weighted rendezvous hashing.
+"""Says which node keeps each sample where nothing but sizes and rooms is known: weighted rendezvous hashing.
 
 Pure. In: samples and their sizes, nodes and their rooms. Out: for each sample a node and a class. Called by
 `mlfs.plan.owners` for nodes that have no job, and by `mlfs.orders.served`, whose order deals reads to these nodes.

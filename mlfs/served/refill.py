@@ -1,4 +1,4 @@
-"""In which order a node fetches what no node keeps: by its place in the tree, a round ahead of the readers.
+"""Orders a node's fetches of what no node keeps: by its place in the tree, a round ahead of the readers.
 
 Pure. In: what a node's ranks read in an epoch, where each of it lies in the tree, where rounds begin. Out: `Refill`.
 Called by `mlfs.orders.streams`; `mlfs.plan.scheduler.look_ahead` goes by it.

@@ -1,4 +1,4 @@
-"""Whether all ranks of a run read one order: a rank that reads another one reads what others read, and leaves some out.
+"""Checks that all ranks of a run read one order: a rank with another one reads what others read, and leaves some out.
 
 In: what a rank's order rests on, in words. Out: an error where another rank of the process group has said something
 else of the same epoch. Called by `sampler`. Ranks leave their words in the store by which torch.distributed has made

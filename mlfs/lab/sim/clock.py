@@ -1,4 +1,4 @@
-"""From an epoch's bytes to seconds: how long each node loads, and when each step of a bulk-synchronous job ends.
+"""Turns an epoch's bytes into seconds: how long each node loads, and when each step of a bulk-synchronous job ends.
 
 In: an `EpochBytes`, the performance model, a policy's traits, the rule of sharing. Out: loading times, step ends.
 Called by `mlfs.lab.sim.run`. Source: NoPFS, Section 4, and docs/model.md for the two rules of sharing the PFS.

@@ -1,4 +1,4 @@
-"""How the threads of a node with several GPUs, each with a queue of its own, are divided (Lobster 2022, 4.1 to 4.4).
+"""Divides the threads of a node with several GPUs, each with a queue of its own (Lobster 2022, 4.1 to 4.4).
 
 Pure. In: what each GPU's batch has to load by route in each step, what one thread gets, how long preprocessing and
 training take. Out: threads for preprocessing and for loading, and the loading threads of each queue. Called by

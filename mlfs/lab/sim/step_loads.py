@@ -1,4 +1,4 @@
-"""How long each GPU loads in each step, and how unevenly: for a whole simulated run, and for a job that really runs.
+"""Computes how long each GPU loads in each step, and how unevenly: of a simulated run, and of a job that really runs.
 
 Pure. In: an epoch's reads counted (`EpochBytes`), what the cluster gives (`Loading`), how long a step computes. Out:
 seconds of each lane, and the imbalance. Called by mlfs.lab.sim.run and mlfs.lab.sim.expected.

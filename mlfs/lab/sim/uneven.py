@@ -1,4 +1,4 @@
-"""Why many more of a job's steps are uneven than the simulator expects, in words: what it does not know of.
+"""Says in words why many more of a job's steps are uneven than the simulator expects: what it does not know of.
 
 Pure. In: what each rank's loader was seen to do, how unevenly they load, and what is expected of that. Out: a sentence.
 Called by `mlfs.lab.commands.simulate_like`.

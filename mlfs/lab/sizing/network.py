@@ -1,4 +1,4 @@
-"""How much memory of a GPU a convolutional network takes.
+"""Computes how much memory of a GPU a convolutional network takes.
 
 Pure. In: a description of the layers. Out: bits. Called by mlfs.lab.sizing.batch and mlfs.lab.commands.advise_batch.
 

@@ -1,4 +1,4 @@
-"""When more nodes stop helping: time of an epoch by number of nodes, for three ways to load.
+"""Computes when more nodes stop helping: time of an epoch by number of nodes, for three ways to load.
 
 Pure. In: rates, in units of data a second (bytes, or samples), and shares. Out: seconds. Called by `mlfs plan`, by
 scripts/benchmark/served.py and by the tests.

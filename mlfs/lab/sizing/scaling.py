@@ -1,4 +1,4 @@
-"""How many GPUs and how many parameter servers a training run needs: the lemmas of Zou et al. as functions.
+"""Computes how many GPUs and how many parameter servers a training run needs: the lemmas of Zou et al. as functions.
 
 Pure. In: plain numbers. Out: plain numbers. Called by mlfs.lab.commands.advise.
 

@@ -1,4 +1,4 @@
-"""From dataset indices to files: which entry of the tree a framework's data set has at each index.
+"""The layouts: each says which entry of the tree a framework's data set has at each index.
 
 In: a job's root, layout and extensions; the tree. Out: sample ids. Called by `mlfs.orders.streams`.
 """

@@ -1,4 +1,4 @@
-"""How Python code sees file names: decoded, sorted by code point, compared without case.
+"""File names as Python code sees them: decoded, sorted by code point, compared without case.
 
 In: names as bytes. Out: strings, orders, matches. Called by the layouts. Training scripts list directories with str
 paths, so what counts is os.fsdecode with UTF-8: bytes that are no UTF-8 become surrogates (PEP 383), and those sort

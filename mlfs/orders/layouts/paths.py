@@ -1,4 +1,4 @@
-"""From paths as users write them to entries of the tree, quickly for many paths that share their directories.
+"""Finds the entries of paths as users write them, quickly for many paths that share their directories.
 
 In: a tree, its links, the job's root. Out: entries. Called by `mlfs.orders.layouts.manifest` and, for orders that are
 written as paths, by `mlfs.orders.streams`.

@@ -270,7 +270,7 @@ class _Begun:
 
 
 class Refilling:
-    """How far a job's next round has been refilled: what no node keeps, by its place in the tree, ahead of the readers.
+    """The progress of refilling a job's next round: what no node keeps, by its place in the tree, ahead of the readers.
 
     In: the refills of the epochs at hand (`mlfs.served.refill`), how far the look-ahead is. Out: which position of
     which rank is fetched next. It is there for jobs whose order mlfs serves in rounds.

@@ -41,7 +41,7 @@ MOST_REMEMBERED = 1 << 24
 
 
 class Rule(StrEnum):
-    """How what comes next is told."""
+    """The ways to tell what comes next."""
 
     ADJACENT = "the next file of the directory"
     EARLIER = "what came next the last time"
