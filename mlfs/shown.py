@@ -1,46 +1,80 @@
-"""The parts of a status as text: what is missing is a dash, so that the status of another version can be shown too.
+"""A status as the commands read it, and its values as text.
 
-Pure. In: a status as `mlfs.cli.client` reads it. Out: its parts and texts. Used by `mlfs.report`, and by the commands
-that show a status.
+Pure. In: a status as `mlfs.cli.client` reads it, of this version's daemon or another's, or saved. Out: its parts
+(`StatusPart`) and texts. Used by `mlfs.report`, and by the commands that show a status.
 """
 
 from __future__ import annotations
 
+from collections.abc import ItemsView, Iterator
 from typing import Any
 
 from mlfs.printable import printable
 
 NONE = "-"
+ROUTE_NAMES = {
+    "page_cache": "page cache",
+    "ram": "RAM",
+    "ssd": "SSD",
+    "lmdb": "LMDB",
+    "peer": "peers",
+    "pfs": "source",
+}
+"""The places that answer reads, the fastest first, as people call them."""
 
 
-def one_of(mapping: dict[str, Any], key: str) -> str:
+class StatusPart:
+    """A part of a status, by the names that the JSON has: `status.reads.epoch["ram"].bytes`.
+
+    Versions differ in what a status has. So there is one rule: what is missing, or null, is a part that has nothing. It
+    is false, goes round no loop, is no number, and is shown as a dash. Lists are tuples.
+    """
+
+    __slots__ = ("_json",)
+
+    def __init__(self, json: object = None) -> None:
+        self._json = json if isinstance(json, dict) else {}
+
+    def __getitem__(self, name: str) -> Any:
+        value = self._json.get(name)
+        if isinstance(value, list):
+            return tuple(StatusPart(one) if isinstance(one, dict) else one for one in value)
+        return StatusPart(value) if value is None or isinstance(value, dict) else value
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._json)
+
+    def __len__(self) -> int:
+        return len(self._json)
+
+    def __str__(self) -> str:
+        return str(self._json or NONE)
+
+    def items(self) -> ItemsView[str, Any]:
+        """Names, and what they have."""
+        return {name: self[name] for name in self._json}.items()
+
+
+def line_of(value: object) -> str:
     """A text of a status, on one line."""
-    return printable(str(mapping.get(key, NONE)))
+    return printable(str(value))
 
 
-def part(mapping: dict[str, Any], key: str) -> dict[str, Any]:
-    """A part of a status that has parts itself; an empty one where there is none."""
-    value = mapping.get(key)
-    return value if isinstance(value, dict) else {}
+def number(value: Any) -> float:
+    """A number of a status; 0 where there is none."""
+    return value if is_number(value) else 0
 
 
-def parts_of(mapping: dict[str, Any], key: str) -> list[Any]:
-    """A list of a status; an empty one where there is none."""
-    value = mapping.get(key)
-    return value if isinstance(value, list) else []
-
-
-def number_of(status: dict[str, Any], section: str, key: str) -> float:
-    """A number in a part of a status; 0 where there is none."""
-    value = part(status, section).get(key)
-    return float(value) if isinstance(value, int | float) else 0.0
-
-
-def of_which_ranks(job: dict[str, Any]) -> str:
+def of_which_ranks(job: StatusPart) -> str:
     """Which of a job's ranks what is said of their load is about; nothing where it is all of them."""
-    world = part(job, "spec").get("world_size")
-    ranks = len(part(part(job, "load"), "ranks"))
-    return " of this node's ranks; others are not seen" if isinstance(world, int) and ranks < world else ""
+    world = job.spec.world_size
+    seen_fewer = is_number(world) and len(job.load.ranks) < world
+    return " of this node's ranks; others are not seen" if seen_fewer else ""
 
 
 def is_number(value: object) -> bool:

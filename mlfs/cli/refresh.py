@@ -10,13 +10,12 @@ import argparse
 import os
 import sys
 import time
-from typing import Any
 
 from mlfs.cli.ending import EndedBySignal
 from mlfs.cli.progress import Progress
 from mlfs.errors import ExitCode, MlfsError
 from mlfs.printable import printable
-from mlfs.shown import count, count_of, part
+from mlfs.shown import StatusPart, count, count_of, is_number, number
 
 _EPILOG = """\
 examples:
@@ -61,56 +60,54 @@ def run(args: argparse.Namespace) -> int:
 
     mountpoint = client.require_mount(args.mount)
     path = inside(mountpoint, args.path) if args.path is not None else ""
-    number = int(client.send(mountpoint, {"op": "refresh", "path": path}).get("run", 0))
+    run_number = int(client.send(mountpoint, {"op": "refresh", "path": path}).get("run", 0))
     try:
-        result = _watch(mountpoint, number)
+        result = _watch(mountpoint, run_number)
     except (KeyboardInterrupt, EndedBySignal) as error:
-        client.send(mountpoint, {"op": "refresh", "end": number})
-        result = _watch(mountpoint, number, _LAST_LOOKS)
-        if result.get("state") != "done":
-            waits = "; it still waits for its source" if result.get("state") == "running" else ""
+        client.send(mountpoint, {"op": "refresh", "end": run_number})
+        result = _watch(mountpoint, run_number, _LAST_LOOKS)
+        if result.state != "done":
+            waits = "; it still waits for its source" if result.state == "running" else ""
             print(f"mlfs: interrupted; the mount shows what it did before{waits}", file=sys.stderr)
             if isinstance(error, EndedBySignal):
                 raise
             return ExitCode.INTERRUPTED
-    if result.get("state") == "failed":
-        raise MlfsError(f"{mountpoint} could not be refreshed: {result.get('remark')}", "the mount's log says more")
-    print(
-        "\n".join(map(printable, summary(os.path.join(mountpoint, str(result.get("path") or "")).rstrip("/"), result)))
-    )
-    return ExitCode.FAILURE if result.get("unreadable") else ExitCode.OK
+    if result.state == "failed":
+        raise MlfsError(f"{mountpoint} could not be refreshed: {result.remark}", "the mount's log says more")
+    print("\n".join(map(printable, summary(os.path.join(mountpoint, result.path or "").rstrip("/"), result))))
+    return ExitCode.FAILURE if result.unreadable else ExitCode.OK
 
 
-def _watch(mountpoint: str, number: int, looks: int = sys.maxsize) -> dict[str, Any]:
+def _watch(mountpoint: str, run_number: int, looks: int = sys.maxsize) -> StatusPart:
     """Show how far it is until it ends, or so many looks long; what the mount says of it then."""
     from mlfs.cli import client
 
     with Progress() as progress:
         while True:
-            result = part(client.read_status(mountpoint), "refresh")
-            at = result.get("run", 0)
-            if at > number:
+            result: StatusPart = StatusPart(client.read_status(mountpoint)).refresh
+            at = number(result.run)
+            if at > run_number:
                 raise MlfsError("another refresh has taken the place of this one", "mlfs status shows it")
             looks -= 1
-            if at == number and (result.get("state") != "running" or looks <= 0):
+            if at == run_number and (result.state != "running" or looks <= 0):
                 return result
-            progress.update({"phase": "scan", "dirs": result.get("directories"), "files": result.get("entries")})
+            progress.update({"phase": "scan", "dirs": result.directories, "files": result.entries})
             time.sleep(_LOOK_EVERY_S)
 
 
-def summary(where: str, result: dict[str, Any]) -> list[str]:
+def summary(where: str, result: StatusPart) -> list[str]:
     """The changes, and the next thing to do."""
-    numbers = [count_of(result.get(key), one, many) for key, one, many in _CHANGES if result.get(key)]
+    numbers = [count_of(result[key], one, many) for key, one, many in _CHANGES if result[key]]
     lines = [f"{where}: {', '.join(numbers) if numbers else 'nothing has changed'}"]
-    if result.get("unreadable"):
-        which = count_of(result["unreadable"], "directory", "directories")
+    if result.unreadable:
+        which = count_of(result.unreadable, "directory", "directories")
         lines.append(f"  {which} could not be read, and what is in there is shown as before")
-    if result.get("remark"):
-        lines.append(f"  {result['remark']}")
-    for job in result.get("outdated") or ():
-        now = job.get("now", -1)
-        has = f"the data set has {count(now)} now, or others" if now >= 0 else f"not found any more: {job.get('why')}"
-        told_of = f"job {job.get('name')}: registered over {count(job.get('samples'))} samples"
+    if result.remark:
+        lines.append(f"  {result.remark}")
+    for job in result.outdated:
+        found = is_number(job.now) and job.now >= 0
+        has = f"the data set has {count(job.now)} now, or others" if found else f"not found any more: {job.why}"
+        told_of = f"job {job.name}: registered over {count(job.samples)} samples"
         lines.append(f"  {told_of}, {has} (register it anew)")
     return lines
 

@@ -19,6 +19,7 @@ from mlfs.errors import ConfigError, ExitCode, MlfsError
 from mlfs.extras import require
 from mlfs.ours import NotOursError, check_replaceable, write_ours
 from mlfs.report.page import MARK
+from mlfs.shown import StatusPart
 from mlfs.user_input import InputError, read_json
 
 _EPILOG = """\
@@ -99,8 +100,8 @@ def _wait(mountpoint: str, status: dict[str, Any]) -> dict[str, Any]:
 
 
 def _finished(status: dict[str, Any]) -> bool:
-    jobs = status.get("jobs") or []
-    return bool(jobs) and all(job.get("state") == "finished" for job in jobs)
+    jobs = StatusPart(status).jobs
+    return bool(jobs) and all(job.state == "finished" for job in jobs)
 
 
 def _check_out(out: str) -> None:

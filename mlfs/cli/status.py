@@ -1,7 +1,7 @@
 """`mlfs status MOUNT`: what a mount does, in tables or as JSON, once or again and again.
 
 In: parsed arguments, MOUNT/.mlfs/status. Out: text on stdout. Called by `mlfs.cli.commands`. Each section is made from
-one part of the JSON. A value that is missing is shown as `-`, so that the status of another version can be read too.
+one part of the JSON (`mlfs.shown.StatusPart`). A value that is missing is shown as `-`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,20 @@ from typing import TYPE_CHECKING, Any
 from mlfs.cli.console import make_console
 from mlfs.cli.tables import NumberTable
 from mlfs.errors import ConfigError, ExitCode, MlfsError
-from mlfs.shown import NONE, count, count_of, duration, is_number, of_which_ranks, out_of, part, parts_of, percent, size
+from mlfs.shown import (
+    NONE,
+    ROUTE_NAMES,
+    StatusPart,
+    count,
+    count_of,
+    duration,
+    is_number,
+    number,
+    of_which_ranks,
+    out_of,
+    percent,
+    size,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -39,7 +52,7 @@ _STATES = {
     "serving": "serving reads",
     "draining": "ending: readers may finish, nothing is fetched ahead",
 }
-_ROUTES = {"page_cache": "page cache", "ram": "RAM", "ssd": "SSD", "lmdb": "LMDB", "peer": "peers", "pfs": "PFS"}
+_ROUTES = ROUTE_NAMES | {"pfs": "PFS"}
 _SHOWN_STRANGERS = 5
 # So that the table of the nodes fits into 80 columns.
 _NAME_WIDTH = 12
@@ -130,62 +143,61 @@ def render(status: dict[str, Any]) -> RenderableType:
     from rich.console import Group
 
     sections = (_headline, _messages, _inference, _strangers, _jobs, _reads, _tiers, _peers, _rates, _numbers)
-    return Group(*(part for section in sections for part in section(status)))
+    return Group(*(shown for section in sections for shown in section(StatusPart(status))))
 
 
-def _headline(status: dict[str, Any]) -> list[RenderableType]:
+def _headline(status: StatusPart) -> list[RenderableType]:
     from rich.text import Text
 
-    state = str(status.get("state", NONE))
-    line = Text(str(status.get("mountpoint", NONE)), style="bold")
+    state = str(status.state)
+    line = Text(str(status.mountpoint), style="bold")
     line.append(f": {_STATES.get(state, state)}", style="")
-    line.append(f" for {duration(status.get('uptime_s'))} (process {status.get('pid', NONE)})", style="dim")
-    manifest = part(status, "manifest")
-    source = f"source {status.get('source', NONE)}: {count(manifest.get('files'))} files, "
-    source += f"{size(manifest.get('bytes'))}, {count(manifest.get('changed'))} changed since the scan"
-    said = [Text(str(status["headline"]), style="bold")] if status.get("headline") else []
+    line.append(f" for {duration(status.uptime_s)} (process {status.pid})", style="dim")
+    tree = status.manifest
+    source = f"source {status.source}: {count(tree.files)} files, {size(tree.bytes)}, "
+    source += f"{count(tree.changed)} changed since the scan"
+    said = [Text(str(status.headline), style="bold")] if status.headline else []
     return [*said, line, Text(source)]
 
 
-def _messages(status: dict[str, Any]) -> list[RenderableType]:
+def _messages(status: StatusPart) -> list[RenderableType]:
     from rich.text import Text
 
     # Each once: an earlier version's daemon may say a thing of each job.
-    return [Text(f"! {message}", style="yellow") for message in dict.fromkeys(parts_of(status, "messages"))]
+    return [Text(f"! {message}", style="yellow") for message in dict.fromkeys(status.messages)]
 
 
-def _inference(status: dict[str, Any]) -> list[RenderableType]:
+def _inference(status: StatusPart) -> list[RenderableType]:
     """How far the search for an unregistered job's order is; nothing while there is no search and no result."""
     from rich.text import Text
 
-    search = part(status, "inference")
+    search = status.inference
     lines = []
-    if search.get("explanation"):
-        lines.append(f"inferred, not registered: {search['explanation']}")
-    if search.get("other_explanations"):
-        lines.append(f"{count(search['other_explanations'])} less likely ones fit as well; the next epoch tells which")
-    if search.get("why"):
-        lines.append(f"{search['state']}: {search['why']}")
-    if search.get("state") == "searching" and "seeds_tried" not in search:
+    if search.explanation:
+        lines.append(f"inferred, not registered: {search.explanation}")
+    if search.other_explanations:
+        lines.append(f"{count(search.other_explanations)} less likely ones fit as well; the next epoch tells which")
+    if search.why:
+        lines.append(f"{search.state}: {search.why}")
+    if search.state == "searching" and "seeds_tried" not in search:
         lines.append("searching for an order that explains the reads")
-    if search.get("seeds_tried") == 0:
-        line = f"getting ready to try {count(search.get('seeds'))} seeds ({search.get('stage', NONE)}): "
+    if search.seeds_tried == 0:
+        line = f"getting ready to try {count(search.seeds)} seeds ({search.stage}): "
         lines.append(f"{line}the first search of a mount takes up to half a minute before it begins")
     elif "seeds_tried" in search:
-        line = f"searching for the seed ({search.get('stage', NONE)}): {count(search['seeds_tried'])} of "
-        line += f"{count(search.get('seeds'))} tried ({percent(search.get('share'))}), "
-        line += f"at most {duration(search.get('remaining_s'))} left, with {search.get('with', NONE)}"
+        line = f"searching for the seed ({search.stage}): {count(search.seeds_tried)} of {count(search.seeds)} tried "
+        line += f"({percent(search.share)}), at most {duration(search.remaining_s)} left, with {search['with']}"
         lines.append(line)
     return [Text(line) for line in lines]
 
 
-def _strangers(status: dict[str, Any]) -> list[RenderableType]:
+def _strangers(status: StatusPart) -> list[RenderableType]:
     """The readers beside the jobs: those that read last; and what was learned of reads that no job follows."""
     from rich.text import Text
 
-    latest = parts_of(status, "strangers")[-_SHOWN_STRANGERS:]
-    lines = [f"beside the jobs: {stranger.get('words', NONE)}" for stranger in latest]
-    learned = part(status, "neighbours").get("words")
+    latest = tuple(status.strangers)[-_SHOWN_STRANGERS:]
+    lines = [f"beside the jobs: {stranger.words}" for stranger in latest]
+    learned = status.neighbours.words
     return [Text(line) for line in [*lines, *([learned] if learned else [])]]
 
 
@@ -196,159 +208,148 @@ def _title(text: str) -> RenderableType:
     return Text(text, style="bold")
 
 
-def _jobs(status: dict[str, Any]) -> list[RenderableType]:
+def _jobs(status: StatusPart) -> list[RenderableType]:
     from rich.text import Text
 
     parts: list[RenderableType] = []
-    for job in parts_of(status, "jobs"):
-        title = f"job {job.get('name', NONE)}{' (inferred, not registered)' if job.get('inferred') else ''}: "
-        title += str(job.get("state", NONE))
-        if job.get("observed_opens") != 0:
-            title += f", agreement {percent(job.get('agreement'))}: {count(job.get('agreed_opens'))} of "
-            title += (
-                f"{count(job.get('observed_opens'))} opens that were compared, of {count(status.get('opens'))} in all"
-            )
+    for job in status.jobs:
+        title = f"job {job.name}{' (inferred, not registered)' if job.inferred else ''}: {job.state}"
+        if job.observed_opens != 0:
+            title += f", agreement {percent(job.agreement)}: {count(job.agreed_opens)} of {count(job.observed_opens)}"
+            title += f" opens that were compared, of {count(status.opens)} in all"
             if "agreement_recent" in job:
-                title += f"; {percent(job['agreement_recent'])} of the last {count(job.get('recent_opens'))}"
-        unknown = part(job, "opens_in_unknown_order")
-        if unknown:
-            title += f" ({count(sum(unknown.values()))} opens, of epoch {', '.join(unknown)}, came before their order"
-            title += " was known)"
+                title += f"; {percent(job.agreement_recent)} of the last {count(job.recent_opens)}"
+        if unknown := dict(job.opens_in_unknown_order.items()):
+            title += f" ({count(sum(map(number, unknown.values())))} opens, of epoch {', '.join(unknown)}, came before"
+            title += " their order was known)"
         table = NumberTable("rank", "epoch", "step", "position", "ahead: samples", "bytes", "time")
-        for rank in parts_of(job, "ranks"):
-            ahead = part(rank, "ahead")
+        for rank in job.ranks:
             table.add(
-                count(rank.get("rank")),
-                out_of(rank.get("epoch"), None if job.get("inferred") else job.get("epochs")),
-                out_of(rank.get("step"), rank.get("steps_per_epoch")),
-                count(rank.get("position")),
-                count(ahead.get("samples")),
-                size(ahead.get("bytes")),
-                duration(ahead.get("seconds")),
+                count(rank.rank),
+                out_of(rank.epoch, None if job.inferred else job.epochs),
+                out_of(rank.step, rank.steps_per_epoch),
+                count(rank.position),
+                count(rank.ahead.samples),
+                size(rank.ahead.bytes),
+                duration(rank.ahead.seconds),
             )
         parts += [_title(title), *_loader(job), *_served(job), table, *_load(job)]
-        if job.get("message") and job["message"] not in parts_of(status, "messages"):
-            parts.append(Text(f"! {job['message']}", style="yellow"))
-    if not parts and not parts_of(status, "messages"):
+        if job.message and job.message not in status.messages:
+            parts.append(Text(f"! {job.message}", style="yellow"))
+    if not parts and not status.messages:
         return [Text("no job is registered: reads are served as they come (mlfs register --help)")]
     return parts
 
 
-def _load(job: dict[str, Any]) -> list[RenderableType]:
+def _load(job: StatusPart) -> list[RenderableType]:
     """The loaders and their time, and how unevenly the ranks load."""
     from rich.text import Text
 
-    load = part(job, "load")
+    load = job.load
     if not load:
         return []
     columns = ("waits", "preprocesses", "hands over", "is idle", "batch every", "limit")
     table = NumberTable("rank", "workers", "advised", *columns)
-    advised = part(part(load, "advice"), "workers")
-    for rank, of in part(load, "ranks").items():
-        times = [duration(of.get(key)) for key in ("waiting_s", "preprocess_s", "handing_s", "idle_s", "step_s")]
-        workers = 0 if of.get("reader_trains") else of.get("workers")
-        table.add(rank, count(workers), count(advised.get(rank)), *times, str(of.get("limit", NONE)))
+    for rank, of in load.ranks.items():
+        times = map(duration, (of.waiting_s, of.preprocess_s, of.handing_s, of.idle_s, of.step_s))
+        workers = 0 if of.reader_trains else of.workers
+        table.add(rank, count(workers), count(load.advice.workers[rank]), *times, str(of.limit))
     said = []
-    if is_number(load.get("imbalanced_steps")):
-        uneven = f"{percent(load['imbalanced_steps'])} of the last "
-        uneven += f"{count_of(load.get('steps'), 'step is', 'steps are')} uneven (imbalance "
-        uneven += f"{percent(load.get('imbalance'))}){of_which_ranks(job)}"
+    if is_number(load.imbalanced_steps):
+        uneven = f"{percent(load.imbalanced_steps)} of the last "
+        uneven += f"{count_of(load.steps, 'step is', 'steps are')} uneven (imbalance "
+        uneven += f"{percent(load.imbalance)}){of_which_ranks(job)}"
         said.append(uneven)
-    if load.get("straggler") is not None:
-        said.append(f"rank {load['straggler']} will be late in the next steps")
+    if is_number(load.straggler):
+        said.append(f"rank {load.straggler} will be late in the next steps")
     lines = [Text("; ".join(said))] if said else []
     return [*lines, _title("what each process of a loader does for a batch"), table]
 
 
-def _loader(job: dict[str, Any]) -> list[RenderableType]:
+def _loader(job: StatusPart) -> list[RenderableType]:
     """How the processes of a rank share its stream, and whether that was registered or observed."""
     from rich.text import Text
 
     said = []
     for name, key in (("batch size", "batch_size"), ("workers", "num_workers"), ("prefetch depth", "prefetch_depth")):
-        known = part(part(job, "loader"), key)
+        known = job.loader[key]
         if not known:
             continue
-        value = f"{count(known.get('value'))} ({known.get('from', NONE)})"
-        if known.get("value") is None:
-            least, most = known.get("at_least"), known.get("at_most")
-            value = f"at least {count(least)}" if is_number(most) or least not in (None, 1) else "unknown"
+        value = f"{count(known.value)} ({known['from']})"
+        if not is_number(known.value):
+            least, most = known.at_least, known.at_most
+            value = f"at least {count(least)}" if is_number(most) or (is_number(least) and least != 1) else "unknown"
             value += f", at most {count(most)}" if is_number(most) else ""
         said.append(f"{name} {value}")
     return [Text(f"loader: {', '.join(said)}")] if said else []
 
 
-def _served(job: dict[str, Any]) -> list[RenderableType]:
+def _served(job: StatusPart) -> list[RenderableType]:
     """The order that mlfs serves to the job, and how random it is."""
     from rich.text import Text
 
-    spec = part(job, "spec")
+    spec = job.spec
     if "serve" not in spec:
         return []
-    nodes = count_of(len(parts_of(spec, "nodes")), "node", "nodes")
-    said = f"order: served, {spec['serve']}, dealt to {nodes}"
+    said = f"order: served, {spec.serve}, dealt to {count_of(len(spec.nodes), 'node', 'nodes')}"
     if "level_reached" in spec:
-        rounds = count_of(spec.get("rounds"), "round", "rounds")
-        said += f"; {percent(spec['level_reached'])} of the randomness of a uniform shuffle, in {rounds}"
-        said += f"; nodes keep {percent(spec.get('kept'))} of the samples"
+        rounds = count_of(spec.rounds, "round", "rounds")
+        said += f"; {percent(spec.level_reached)} of the randomness of a uniform shuffle, in {rounds}"
+        said += f"; nodes keep {percent(spec.kept)} of the samples"
     return [Text(said)]
 
 
-def _reads(status: dict[str, Any]) -> list[RenderableType]:
-    reads, fetches = part(status, "reads"), part(status, "fetches")
-    epoch, total = part(reads, "epoch"), part(reads, "all")
+def _reads(status: StatusPart) -> list[RenderableType]:
+    epoch, total, fetches = status.reads.epoch, status.reads["all"], status.fetches
     columns = ("reads: since the epoch began", "bytes", "reads: all", "bytes", "fetches", "bytes")
     table = NumberTable("route", *columns)
     # Routes of a later version come behind those that are known here.
     names = _ROUTES | {name: name for part in (total, epoch, fetches) for name in part if name not in _ROUTES}
     for key, name in names.items():
-        now, ever, ahead = part(epoch, key), part(total, key), part(fetches, key)
-        cells = [count(now.get("reads")), size(now.get("bytes")), count(ever.get("reads")), size(ever.get("bytes"))]
-        table.add(name, *cells, count(ahead.get("count")), size(ahead.get("bytes")))
+        now, ever, ahead = epoch[key], total[key], fetches[key]
+        cells = [count(now.reads), size(now.bytes), count(ever.reads), size(ever.bytes)]
+        table.add(name, *cells, count(ahead.count), size(ahead.bytes))
     return [_title("reads and fetches by route"), table]
 
 
-def _tiers(status: dict[str, Any]) -> list[RenderableType]:
+def _tiers(status: StatusPart) -> list[RenderableType]:
     table = NumberTable("name", "used", "of", "full", "samples", "errors")
-    staging = part(status, "staging")
-    rows = [*parts_of(status, "tiers"), *([{"name": "staging", **staging}] if staging else [])]
-    for tier in rows:
-        used, capacity = tier.get("used_bytes"), tier.get("capacity_bytes")
+    rows = [(str(tier.name), tier) for tier in status.tiers]
+    rows += [("staging", status.staging)] if status.staging else []
+    for name, tier in rows:
+        used, capacity = tier.used_bytes, tier.capacity_bytes
         full = used / capacity if is_number(used) and is_number(capacity) and capacity else None
-        cells = (size(used), size(capacity), percent(full), count(tier.get("samples")), count(tier.get("errors")))
-        table.add(str(tier.get("name", NONE)), *cells)
+        table.add(name, size(used), size(capacity), percent(full), count(tier.samples), count(tier.errors))
     return [_title("tiers"), table] if rows else []
 
 
-def _peers(status: dict[str, Any]) -> list[RenderableType]:
+def _peers(status: StatusPart) -> list[RenderableType]:
     """The nodes of the cluster; nothing where no agent speaks for this one."""
     from rich.text import Text
 
-    peers = part(status, "peers")
+    peers = status.peers
     if not peers:
         return []
     table = NumberTable("node", "name", "is", "holds", "bytes", "gave", "got", "missed", "shared")
-    for member in parts_of(peers, "members"):
-        lost_s = member.get("lost_s")
-        here = " (here)" if member.get("node") == peers.get("node") else ""
+    for member in peers.members:
         table.add(
-            f"{count(member.get('node'))}{here}",
-            _shortened(str(member.get("name", NONE))),
-            f"lost {duration(lost_s)}" if is_number(lost_s) else str(member.get("state", NONE)),
-            count(member.get("held")),
-            size(member.get("held_bytes")),
-            count(member.get("given")),
-            count(member.get("got")),
-            count(member.get("missing")),
-            str(member.get("plan") or NONE).removeprefix("by "),
+            f"{count(member.node)}{' (here)' if member.node == peers.node else ''}",
+            _shortened(str(member.name)),
+            f"lost {duration(member.lost_s)}" if is_number(member.lost_s) else str(member.state),
+            count(member.held),
+            size(member.held_bytes),
+            count(member.given),
+            count(member.got),
+            count(member.missing),
+            str(member.plan or NONE).removeprefix("by "),
         )
-    title = f"nodes of the cluster: {count(peers.get('nodes'))}"
-    title += "" if peers.get("joined") else ", not all have joined"
-    if peers.get("silent"):
-        title += f"; the agent here (process {peers.get('agent')}) does not answer, and no node is asked meanwhile"
-    if away := parts_of(peers, "away"):
-        title += f"; lost for good: {', '.join(map(str, away))}, others own what they owned"
-    why = [Text(f"! node {node} is no peer: {reason}") for node, reason in part(peers, "refused").items()]
+    title = f"nodes of the cluster: {count(peers.nodes)}"
+    title += "" if peers.joined else ", not all have joined"
+    if peers.silent:
+        title += f"; the agent here (process {peers.agent}) does not answer, and no node is asked meanwhile"
+    if peers.away:
+        title += f"; lost for good: {', '.join(map(str, peers.away))}, others own what they owned"
+    why = [Text(f"! node {node} is no peer: {reason}") for node, reason in peers.refused.items()]
     return [_title(title), table, *why]
 
 
@@ -356,13 +357,13 @@ def _shortened(name: str) -> str:
     return name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 1]}~"
 
 
-def _rates(status: dict[str, Any]) -> list[RenderableType]:
+def _rates(status: StatusPart) -> list[RenderableType]:
     """The best bandwidth of each place; nothing while none is known."""
     table = NumberTable("place", "measured", "by lanes", "calibrated", "by lanes", "refined", "by lanes")
     rows = 0
-    for name, rates in part(status, "rates").items():
-        kinds = ("measured", "calibrated", "refined")
-        best = [max(parts_of(rates, kind), key=lambda point: point[1], default=None) for kind in kinds]
+    for name, rates in status.rates.items():
+        kinds = (rates.measured, rates.calibrated, rates.refined)
+        best = [max(points, key=lambda point: point[1], default=None) for points in kinds]
         if any(best):
             cells = [part for point in best for part in ((_rate(point[1]), str(point[0])) if point else (NONE, NONE))]
             table.add(name, *cells)
@@ -374,22 +375,20 @@ def _rate(bytes_per_s: Any) -> str:
     return f"{size(bytes_per_s)}/s"
 
 
-def _numbers(status: dict[str, Any]) -> list[RenderableType]:
+def _numbers(status: StatusPart) -> list[RenderableType]:
     from rich.text import Text
 
-    stalls, pfs, errors = part(status, "stalls"), part(status, "pfs"), part(status, "errors")
-    happened = ", ".join(f"{name.replace('_', ' ')} {count(value)}" for name, value in errors.items() if value)
-    plan, chosen = part(status, "plan"), pfs.get("by_choice_bytes")
-    loading = part(plan, "loading")
-    rules = {"pfs": "the source"}.get(str(loading.get("rules")), loading.get("rules"))
+    stalls, pfs, loading = status.stalls, status.pfs, status.plan.loading
+    happened = ", ".join(f"{name.replace('_', ' ')} {count(value)}" for name, value in status.errors.items() if value)
+    rules = "the source" if loading.rules == "pfs" else loading.rules
+    chosen = f", {size(pfs.by_choice_bytes)} though a tier has it" if pfs.by_choice_bytes else ""
     lines = [
-        f"stalls   {count(stalls.get('count'))}, {duration(stalls.get('total_s'))} in all, "
-        f"worst {duration(stalls.get('worst_s'))}",
-        f"PFS      {size(pfs.get('epoch_bytes'))} this epoch, bound {size(pfs.get('bound_bytes'))}, "
-        f"{size(pfs.get('total_bytes'))} in all" + (f", {size(chosen)} though a tier has it" if chosen else ""),
-        *(["plan     what is needed furthest ahead makes room in memory"] if plan.get("evicts") else []),
-        *([f"loading  {duration(loading.get('epoch_s'))} an epoch at least, {rules} rules"] if loading else []),
+        f"stalls   {count(stalls.count)}, {duration(stalls.total_s)} in all, worst {duration(stalls.worst_s)}",
+        f"PFS      {size(pfs.epoch_bytes)} this epoch, bound {size(pfs.bound_bytes)}, {size(pfs.total_bytes)} in all"
+        + chosen,
+        *(["plan     what is needed furthest ahead makes room in memory"] if status.plan.evicts else []),
+        *([f"loading  {duration(loading.epoch_s)} an epoch at least, {rules} rules"] if loading else []),
         f"errors   {happened or ('none' if 'errors' in status else NONE)}",
-        f"memory   {size(part(status, 'memory').get('rss_bytes'))} of the daemon",
+        f"memory   {size(status.memory.rss_bytes)} of the daemon",
     ]
     return [Text(line) for line in lines]

@@ -20,7 +20,19 @@ from typing import TYPE_CHECKING, Any
 
 from mlfs.cli.console import make_console
 from mlfs.errors import ConfigError, ExitCode, MlfsError
-from mlfs.shown import count, duration, is_number, number_of, one_of, out_of, part, parts_of, percent, size
+from mlfs.shown import (
+    NONE,
+    ROUTE_NAMES,
+    StatusPart,
+    count,
+    duration,
+    is_number,
+    line_of,
+    number,
+    out_of,
+    percent,
+    size,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -33,14 +45,6 @@ examples:
 
 keys: q or Ctrl-C ends it. Rates are those since the screen changed last.
 """
-ROUTES = (
-    ("page_cache", "page cache"),
-    ("ram", "RAM"),
-    ("ssd", "SSD"),
-    ("lmdb", "LMDB"),
-    ("peer", "peers"),
-    ("pfs", "source"),
-)
 _ALWAYS = ("page_cache", "pfs")  # the other routes are shown once they have answered a read
 _BAR_COLUMNS = 20
 _NAME_COLUMNS = 26
@@ -155,7 +159,12 @@ class Moment:
     """A status, and when it was read."""
 
     time_s: float
-    status: dict[str, Any]
+    json: dict[str, Any]
+
+    @property
+    def status(self) -> StatusPart:
+        """Its parts."""
+        return StatusPart(self.json)
 
 
 def render(now: Moment, before: Moment, columns: int = 80, lines: int = 24) -> RenderableType:
@@ -178,12 +187,12 @@ def _screen(now: Moment, before: Moment, look: _Detail) -> RenderableType:
     from rich.text import Text
 
     status = now.status
-    head = Text(one_of(status, "mountpoint"), style="bold", no_wrap=True, overflow="ellipsis")
-    head.append(f"  {one_of(status, 'state')} for {duration(status.get('uptime_s'))}", style="dim")
-    said = Text(str(status.get("headline") or ""), style="bold")
-    strangers = parts_of(status, "strangers")
+    head = Text(line_of(status.mountpoint), style="bold", no_wrap=True, overflow="ellipsis")
+    head.append(f"  {line_of(status.state)} for {duration(status.uptime_s)}", style="dim")
+    said = Text(str(status.headline or ""), style="bold")
+    strangers = tuple(status.strangers)
     beside = [
-        Text(f"beside the jobs: {one_of(one, 'words')}", no_wrap=True, overflow="ellipsis")
+        Text(f"beside the jobs: {line_of(one.words)}", no_wrap=True, overflow="ellipsis")
         for one in strangers[max(0, len(strangers) - look.strangers) :]
     ]
     reads, waiting, ranks = _reads(now, before, look), _waiting(now, before), _ranks(now, before, look)
@@ -205,20 +214,20 @@ def _reads(now: Moment, before: Moment, look: _Detail) -> RenderableType:
     """How many reads each route answers in a second, how much that is, and its share; nothing before two moments."""
     seconds = now.time_s - before.time_s
     table = _grid("reads by route", "reads/s", "share", *(("bytes/s", "") if look.wide else ()))
-    rates = {key: _read_since(now, before, key) for key, _ in ROUTES}
+    rates = {key: _read_since(now, before, key) for key in ROUTE_NAMES}
     in_all = sum(reads for reads, _ in rates.values())
-    for key, name in ROUTES:
-        if key not in _ALWAYS and not part(part(part(now.status, "reads"), "all"), key).get("reads"):
+    for key, name in ROUTE_NAMES.items():
+        if key not in _ALWAYS and not now.status.reads["all"][key].reads:
             continue
         reads, size_bytes = rates[key]
         if seconds <= 0:
-            table.add_row(name, *["-"] * (3 if look.wide else 2))
+            table.add_row(name, *[NONE] * (3 if look.wide else 2))
             continue
         share = reads / in_all if in_all else 0.0
         table.add_row(
             name,
             f"{reads / seconds:,.0f}",
-            percent(share) if in_all else "-",
+            percent(share) if in_all else NONE,
             *((f"{size(size_bytes / seconds)}/s", _bar(share)) if look.wide else ()),
         )
     return table
@@ -226,9 +235,10 @@ def _reads(now: Moment, before: Moment, look: _Detail) -> RenderableType:
 
 def _read_since(now: Moment, before: Moment, route: str) -> tuple[int, int]:
     """Reads and bytes of a route since the moment before; bytes go down when pages turn out to be taken back."""
-    last, first = (part(part(part(moment.status, "reads"), "all"), route) for moment in (now, before))
-    reads, size_bytes = (last.get(key, 0) - first.get(key, 0) for key in ("reads", "bytes"))
-    return max(0, reads), max(0, size_bytes)
+    last, first = (moment.status.reads["all"][route] for moment in (now, before))
+    grown = (number(last[key]) - number(first[key]) for key in ("reads", "bytes"))
+    reads, size_bytes = (max(0, round(by)) for by in grown)
+    return reads, size_bytes
 
 
 def _waiting(now: Moment, before: Moment) -> RenderableType:
@@ -236,12 +246,12 @@ def _waiting(now: Moment, before: Moment) -> RenderableType:
     from rich.text import Text
 
     seconds = now.time_s - before.time_s
-    staging = part(now.status, "staging")
-    window = f"window {size(staging.get('used_bytes'))} of {size(staging.get('capacity_bytes'))}"
+    staging = now.status.staging
+    window = f"window {size(staging.used_bytes)} of {size(staging.capacity_bytes)}"
     if seconds <= 0:
         return Text(window)
-    waited_s = number_of(now.status, "stalls", "total_s") - number_of(before.status, "stalls", "total_s")
-    given = number_of(now.status, "pfs", "total_bytes") - number_of(before.status, "pfs", "total_bytes")
+    waited_s = number(now.status.stalls.total_s) - number(before.status.stalls.total_s)
+    given = number(now.status.pfs.total_bytes) - number(before.status.pfs.total_bytes)
     waits = f"{waited_s / seconds:.2f} readers wait on average"
     return Text(f"{waits}; the source gives {size(given / seconds)}/s; {window}", style="red" if waited_s else "")
 
@@ -256,63 +266,56 @@ def _ranks(now: Moment, before: Moment, look: _Detail) -> list[RenderableType]:
 
     shown: list[RenderableType] = []
     seconds = now.time_s - before.time_s
-    earlier = {one.get("name"): one for one in parts_of(before.status, "jobs")}
-    for job in parts_of(now.status, "jobs"):
-        name, agreement = one_of(job, "name"), percent(job.get("agreement_recent", job.get("agreement")))
+    first = {(job.name, rank.rank): rank for job in before.status.jobs for rank in job.ranks}
+    for job in now.status.jobs:
+        agreement = percent(job.agreement_recent if "agreement_recent" in job else job.agreement)
         more = ("step", "samples/s", "ready", "lasts") if look.wide else ("ready",)
-        table = _grid(f"{name}: {one_of(job, 'state')}", "epoch", "waiting", *more)
-        first = {rank.get("rank"): rank for rank in parts_of(earlier.get(job.get("name"), {}), "ranks")}
-        ranks = [(rank, first.get(rank.get("rank"), {})) for rank in parts_of(job, "ranks")]
-        ranks = [(rank, old) for rank, old in ranks if rank.get("reads_here", True)]
-        ranks.sort(key=lambda both: (-(_passed(both[0], both[1], "waited_s") or 0.0), _ready(both[0])))
+        table = _grid(f"{line_of(job.name)}: {line_of(job.state)}", "epoch", "waiting", *more)
+        ranks = [
+            (rank, first.get((job.name, rank.rank), StatusPart())) for rank in job.ranks if rank.reads_here is not False
+        ]
+        ranks.sort(key=lambda both: (-(_passed(both[0], both[1], "waited_s") or 0.0), number(both[0].ahead.samples)))
         for rank, old in ranks[: look.ranks]:
-            ahead, waited_s = part(rank, "ahead"), _passed(rank, old, "waited_s")
-            read = _passed(rank, old, "position") if rank.get("epoch") == old.get("epoch") else None
+            waited_s = _passed(rank, old, "waited_s")
+            read = _passed(rank, old, "position") if rank.epoch == old.epoch else None
             cells = {
-                "epoch": out_of(rank.get("epoch"), None if job.get("inferred") else job.get("epochs")),
-                "waiting": f"{waited_s / seconds:.2f}" if waited_s is not None and seconds > 0 else "-",
-                "step": f"{count(rank.get('step'))}/{count(rank.get('steps_per_epoch'))}",
-                "samples/s": f"{read / seconds:,.0f}" if read is not None and seconds > 0 else "-",
-                "ready": count(ahead.get("samples")),
-                "lasts": duration(ahead.get("seconds")),
+                "epoch": out_of(rank.epoch, None if job.inferred else job.epochs),
+                "waiting": f"{waited_s / seconds:.2f}" if waited_s is not None and seconds > 0 else NONE,
+                "step": f"{count(rank.step)}/{count(rank.steps_per_epoch)}",
+                "samples/s": f"{read / seconds:,.0f}" if read is not None and seconds > 0 else NONE,
+                "ready": count(rank.ahead.samples),
+                "lasts": duration(rank.ahead.seconds),
             }
-            table.add_row(f"rank {count(rank.get('rank'))}", *(cells[key] for key in ("epoch", "waiting", *more)))
+            table.add_row(f"rank {count(rank.rank)}", *(cells[key] for key in ("epoch", "waiting", *more)))
         left = len(ranks) - look.ranks
         others = f" ({left} more ranks wait less)" if left > 0 else ""
         shown += [table, Text(f"{agreement} of the last reads as predicted{others}{_uneven(job)}", style="dim")]
     return shown
 
 
-def _uneven(job: dict[str, Any]) -> str:
+def _uneven(job: StatusPart) -> str:
     """How unevenly the ranks load, and who will be late; nothing for a job of one rank."""
-    load = part(job, "load")
-    if len(part(load, "ranks")) < 2 or not is_number(load.get("imbalanced_steps")):
+    load = job.load
+    if len(load.ranks) < 2 or not is_number(load.imbalanced_steps):
         return ""
-    late = f", rank {load['straggler']} will be late" if load.get("straggler") is not None else ""
-    return f"; {percent(load.get('imbalanced_steps'))} of steps uneven{late}"
+    late = f", rank {load.straggler} will be late" if is_number(load.straggler) else ""
+    return f"; {percent(load.imbalanced_steps)} of steps uneven{late}"
 
 
-def _passed(now: dict[str, Any], before: dict[str, Any], key: str) -> float | None:
+def _passed(now: StatusPart, before: StatusPart, key: str) -> float | None:
     """By how much a number has grown; None where it is not known, or began anew."""
-    last, first = now.get(key), before.get(key)
-    if not isinstance(last, int | float) or not isinstance(first, int | float) or last < first:
-        return None
-    return last - first
+    last, first = now[key], before[key]
+    return number(last) - number(first) if is_number(last) and is_number(first) and last >= first else None
 
 
-def _ready(rank: dict[str, Any]) -> int:
-    samples = part(rank, "ahead").get("samples")
-    return samples if isinstance(samples, int) else 0
-
-
-def _places(status: dict[str, Any], look: _Detail) -> RenderableType:
+def _places(status: StatusPart, look: _Detail) -> RenderableType:
     """How full each cache is."""
     table = _grid("cache", "full", *(("used", "of", "") if look.wide else ("used",)))
-    for tier in parts_of(status, "tiers")[: look.caches]:
-        used, capacity = tier.get("used_bytes"), tier.get("capacity_bytes")
-        full = used / capacity if isinstance(used, int) and isinstance(capacity, int) and capacity else 0.0
+    for tier in tuple(status.tiers)[: look.caches]:
+        used, capacity = tier.used_bytes, tier.capacity_bytes
+        full = used / capacity if is_number(used) and is_number(capacity) and capacity else 0.0
         more = (size(used), size(capacity), _bar(full)) if look.wide else (size(used),)
-        table.add_row(_short(one_of(tier, "name"), look), percent(full), *more)
+        table.add_row(_short(line_of(tier.name), look), percent(full), *more)
     return table
 
 

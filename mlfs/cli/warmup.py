@@ -19,7 +19,7 @@ from mlfs.cli.ending import EndedBySignal
 from mlfs.cli.progress import Progress
 from mlfs.errors import ConfigError, ExitCode, MlfsError
 from mlfs.printable import printable
-from mlfs.shown import count, duration, part, percent, size
+from mlfs.shown import StatusPart, count, duration, number, percent, size
 
 _EPILOG = """\
 examples:
@@ -80,14 +80,14 @@ def run(args: argparse.Namespace) -> int:
         warming = _watch(mountpoint, run_number)
     except (KeyboardInterrupt, EndedBySignal) as error:
         client.send(mountpoint, {"op": "warmup", "end": run_number})
-        warming = part(client.read_status(mountpoint), "warming")
+        warming = StatusPart(client.read_status(mountpoint)).warming
         print("\n".join(map(printable, summary(mountpoint, warming))))
         print("mlfs: interrupted; run it again to go on", file=sys.stderr)
         if isinstance(error, EndedBySignal):
             raise
         return ExitCode.INTERRUPTED
     print("\n".join(map(printable, summary(mountpoint, warming))))
-    return ExitCode.FAILURE if part(warming, "failed").get("samples") else ExitCode.OK
+    return ExitCode.FAILURE if warming.failed.samples else ExitCode.OK
 
 
 def inside(mountpoint: str, path: str) -> str:
@@ -116,44 +116,44 @@ def epochs_of(text: str) -> list[int]:
     return epochs
 
 
-def _watch(mountpoint: str, run_number: object) -> dict[str, Any]:
+def _watch(mountpoint: str, run_number: object) -> StatusPart:
     """Show how far it is until it ends; what the mount says of it then."""
     from mlfs.cli import client
 
-    seen: list[tuple[float, int]] = []
+    seen: list[tuple[float, float]] = []
     with Progress() as progress:
         while True:
-            warming = part(client.read_status(mountpoint), "warming")
-            if warming.get("run") != run_number:
+            warming: StatusPart = StatusPart(client.read_status(mountpoint)).warming
+            if warming.run != run_number:
                 raise MlfsError("another warm-up has taken the place of this one", "wait for it, or run this one again")
-            if warming.get("state") != "running":
+            if warming.state != "running":
                 return warming
-            seen.append((time.monotonic(), part(warming, "fetched").get("bytes", 0)))
+            seen.append((time.monotonic(), number(warming.fetched.bytes)))
             while len(seen) > 2 and seen[-1][0] - seen[0][0] > _RATE_OVER_S:
                 del seen[0]
             progress.update({"phase": so_far(warming, seen)})
             time.sleep(_LOOK_EVERY_S)
 
 
-def so_far(warming: dict[str, Any], seen: Sequence[tuple[float, int]]) -> str:
+def so_far(warming: StatusPart, seen: Sequence[tuple[float, float]]) -> str:
     """How far a warm-up is: its share, its rate and the time that is left.
 
     Args:
         seen: at which times how many bytes had been fetched, ascending.
     """
-    whole = part(warming, "whole").get("bytes", 0)
-    done = sum(part(warming, name).get("bytes", 0) for name in _COUNTED)
+    whole = number(warming.whole.bytes)
+    done = sum(number(warming[name].bytes) for name in _COUNTED)
     (first_s, first), (last_s, last) = seen[0], seen[-1]
     rate = (last - first) / (last_s - first_s) if last_s > first_s else 0.0
     left = f"{duration((whole - done) / rate)} left" if rate > 0 else "time left not known yet"
     return f"{percent(done / whole if whole else 1.0)} of {size(whole)}, {rate / 1e6:,.1f} MB/s, {left}"
 
 
-def summary(mountpoint: str, warming: dict[str, Any]) -> list[str]:
+def summary(mountpoint: str, warming: StatusPart) -> list[str]:
     """How much is in the caches, and how much is not and why."""
 
     def amount(*names: str) -> str:
-        samples, sizes = (sum(part(warming, name).get(key, 0) for name in names) for key in ("samples", "bytes"))
+        samples, sizes = (sum(number(warming[name][key]) for name in names) for key in ("samples", "bytes"))
         return f"{count(samples)} samples ({size(sizes)})"
 
     brought = f"{amount('there')} were there, {amount('fetched')} were read from the source"
@@ -163,5 +163,5 @@ def summary(mountpoint: str, warming: dict[str, Any]) -> list[str]:
         "not_kept": "are not for the caches of this node: too large, or the jobs' plan keeps the room for others",
         "failed": "could not be read or written: the mount's log says why",
     }
-    lines += [f"  {amount(name)} {why}" for name, why in reasons.items() if part(warming, name).get("samples")]
+    lines += [f"  {amount(name)} {why}" for name, why in reasons.items() if warming[name].samples]
     return lines

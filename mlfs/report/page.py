@@ -1,7 +1,7 @@
 """A report of a mount: one page of HTML that needs nothing else, with what happened in each epoch and what would help.
 
-Pure. In: a status, as `mlfs status --json` prints it. Out: the page's text. Called by `mlfs.cli.report`. Parts that a
-status does not have are left out, so the status of another version can be reported, too.
+Pure. In: a status, as `mlfs status --json` prints it. Out: the page's text. Called by `mlfs.cli.report`. A part that
+the status does not have (`mlfs.shown.StatusPart`) is left out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mlfs.report import pictures
-from mlfs.shown import count_of, is_number, number_of, of_which_ranks, part, parts_of
+from mlfs.shown import ROUTE_NAMES, StatusPart, count_of, is_number, number, of_which_ranks
 from mlfs.units import format_duration, format_size
 
 MARK = "<!DOCTYPE html>\n<!-- a report of mlfs -->\n"
@@ -28,100 +28,100 @@ footer { color: #777; margin-top: 3em; font-size: .85em; }
 """
 
 
-def page(status: dict[str, Any], made: str) -> str:
+def page(json: dict[str, Any], made: str) -> str:
     """The page; `made` says when, for people."""
-    where, bound_bytes = _text(status.get("mountpoint", "-")), number_of(status, "pfs", "bound_bytes")
+    status = StatusPart(json)
+    where, bound_bytes = _text(status.mountpoint), number(status.pfs.bound_bytes)
     body = "\n".join(
         (
             f"<h1>mlfs: {where}</h1>",
-            f'<p class="advice">{_text(status.get("headline") or "nothing was read yet")}</p>',
-            *(f'<p class="message">{_text(message)}</p>' for message in dict.fromkeys(parts_of(status, "messages"))),
+            f'<p class="advice">{_text(status.headline or "nothing was read yet")}</p>',
+            *(f'<p class="message">{_text(message)}</p>' for message in dict.fromkeys(status.messages)),
             _facts(status),
-            *(piece for job in parts_of(status, "jobs") for piece in _job(job, bound_bytes)),
+            *(piece for job in status.jobs for piece in _job(job, bound_bytes)),
             *_epochs(status),
             *_bandwidths(status),
             *_places(status),
             *_errors(status),
-            f"<footer>made by mlfs {_text(status.get('version', '-'))}, {_text(made)}</footer>",
+            f"<footer>made by mlfs {_text(status.version)}, {_text(made)}</footer>",
         )
     )
     head = f'<meta charset="utf-8"><title>mlfs: {where}</title><style>{_STYLE}</style>'
     return f'{MARK}<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
 
 
-def _facts(status: dict[str, Any]) -> str:
-    manifest = part(status, "manifest")
+def _facts(status: StatusPart) -> str:
+    tree = status.manifest
     rows = [
-        ("source", str(status.get("source", "-"))),
-        ("data set", f"{manifest.get('files', 0):,} files, {format_size(manifest.get('bytes', 0))}"),
-        ("mounted for", format_duration(status.get("uptime_s", 0))),
-        ("opens", f"{status.get('opens', 0):,}"),
-        ("readers waited", format_duration(number_of(status, "stalls", "total_s"))),
-        ("from the source", format_size(number_of(status, "pfs", "total_bytes"))),
+        ("source", str(status.source)),
+        ("data set", f"{number(tree.files):,} files, {format_size(number(tree.bytes))}"),
+        ("mounted for", format_duration(number(status.uptime_s))),
+        ("opens", f"{number(status.opens):,}"),
+        ("readers waited", format_duration(number(status.stalls.total_s))),
+        ("from the source", format_size(number(status.pfs.total_bytes))),
     ]
     return _table([], rows)
 
 
-def _job(job: dict[str, Any], bound_bytes: float) -> Iterator[str]:
+def _job(job: StatusPart, bound_bytes: float) -> Iterator[str]:
     """A job: what it is, what was learned of it, and its epochs."""
-    how = "inferred from its reads" if job.get("inferred") else "registered"
-    yield f"<h2>Job {_text(job.get('name', '-'))}: {_text(job.get('state', '-'))}, {how}</h2>"
-    spec = ", ".join(_field(key, value) for key, value in part(job, "spec").items() if value not in ("", None, []))
+    how = "inferred from its reads" if job.inferred else "registered"
+    yield f"<h2>Job {_text(job.name)}: {_text(job.state)}, {how}</h2>"
+    spec = ", ".join(_field(key, value) for key, value in job.spec.items() if value or value in (0, False))
     yield f"<p>{_text(spec)}</p>" if spec else ""
-    learned = [str(what) for what in parts_of(job, "found_out")]
+    learned = [str(what) for what in job.found_out]
     loader = [
-        f"{name.replace('_', ' ')} {known['value']} ({known.get('from', '-')})"
-        for name, known in part(job, "loader").items()
-        if isinstance(known, dict) and known.get("value") is not None
+        f"{name.replace('_', ' ')} {known.value} ({known['from']})"
+        for name, known in job.loader.items()
+        if isinstance(known, StatusPart) and is_number(known.value)
     ]
     if learned or loader:
         yield f"<p>What was learned: {_text('; '.join(learned + loader))}.</p>"
-    time = {int(epoch): told for epoch, told in part(job, "time_by_epoch").items()}
-    if time:
-        epochs = sorted(time)
-        waiting = [time[epoch]["reading_s"] * time[epoch]["waited_share"] for epoch in epochs]
-        computing = [time[epoch]["reading_s"] - wait for epoch, wait in zip(epochs, waiting, strict=True)]
-        yield _picture("How long each epoch took", pictures.times(epochs, computing, waiting))
+    if time := _by_epoch(job.time_by_epoch):
+        read_s = [number(of.reading_s) for of in time.values()]
+        waited = [number(of.waited_share) for of in time.values()]
+        waiting_s = [seconds * share for seconds, share in zip(read_s, waited, strict=True)]
+        computing_s = [seconds - wait_s for seconds, wait_s in zip(read_s, waiting_s, strict=True)]
+        yield _picture("How long each epoch took", pictures.times([*time], computing_s, waiting_s))
         rows = [
-            (
-                str(epoch),
-                format_duration(time[epoch]["reading_s"]),
-                f"{100 * time[epoch]['waited_share']:.1f} %",
-                f"{time[epoch]['samples']:,}",
-            )
-            for epoch in epochs
+            (str(epoch), format_duration(seconds), f"{100 * share:.1f} %", f"{number(of.samples):,}")
+            for (epoch, of), seconds, share in zip(time.items(), read_s, waited, strict=True)
         ]
         yield _table(["epoch", "time", "waited at most", "samples"], rows)
     yield from _load(job)
-    agreed = {int(epoch): told for epoch, told in part(job, "agreement_by_epoch").items()}
-    if agreed:
-        epochs = sorted(agreed)
-        shares = [100 * (agreed[epoch].get("agreement") or 0.0) for epoch in epochs]
-        yield _picture("How many opens came as predicted", pictures.agreement(epochs, shares))
-    brought = {int(epoch): size for epoch, size in part(job, "pfs_bytes_by_epoch").items()}
-    if brought:
-        epochs = sorted(brought)
-        gib = [brought[epoch] / _GIB for epoch in epochs]
-        yield _picture("What the source gave", pictures.source_bytes(epochs, gib, bound_bytes / _GIB))
+    if agreed := _by_epoch(job.agreement_by_epoch):
+        shares = [100 * number(of.agreement) for of in agreed.values()]
+        yield _picture("How many opens came as predicted", pictures.agreement([*agreed], shares))
+    if brought := _by_epoch(job.pfs_bytes_by_epoch):
+        gib = [number(size) / _GIB for size in brought.values()]
+        yield _picture("What the source gave", pictures.source_bytes([*brought], gib, bound_bytes / _GIB))
 
 
-def _load(job: dict[str, Any]) -> Iterator[str]:
+def _by_epoch(of: StatusPart) -> dict[int, Any]:
+    """The values of each epoch, in the order of the epochs."""
+    return dict(sorted((int(epoch), value) for epoch, value in of.items()))
+
+
+def _load(job: StatusPart) -> Iterator[str]:
     """The loaders of its ranks and their time, and how unevenly they load."""
-    load, times = part(job, "load"), ("waiting_s", "preprocess_s", "handing_s", "idle_s", "step_s")
+    load = job.load
     rows = [
         (
             f"rank {rank}",
-            f"{0 if of.get('reader_trains') else of.get('workers', 0):,}",
-            *(format_duration(of.get(key) or 0.0) for key in times),
-            str(of.get("limit", "-")),
+            f"{0 if of.reader_trains else number(of.workers):,}",
+            *(
+                format_duration(number(seconds))
+                for seconds in (of.waiting_s, of.preprocess_s, of.handing_s, of.idle_s, of.step_s)
+            ),
+            str(of.limit),
         )
-        for rank, of in part(load, "ranks").items()
+        for rank, of in load.ranks.items()
     ]
     if not rows:
         return
-    if is_number(load.get("imbalanced_steps")):
-        uneven, apart = (100 * number_of(job, "load", key) for key in ("imbalanced_steps", "imbalance"))
-        last = count_of(load.get("steps", 0), "step", "steps")
+    if is_number(load.imbalanced_steps):
+        uneven, apart = 100 * load.imbalanced_steps, 100 * number(load.imbalance)
+        last = count_of(number(load.steps), "step", "steps")
         which = of_which_ranks(job)
         said = f"Of the last {last} {uneven:.1f} % are uneven (imbalance {apart:.1f} %){which}."
         yield f"<p>{_text(said)}</p>"
@@ -129,7 +129,7 @@ def _load(job: dict[str, Any]) -> Iterator[str]:
         "workers", "a worker waits for a batch", "preprocesses it", "hands it over", "is idle", "batch every", "limit",
     )  # fmt: skip
     yield _table(["load", *columns], rows)
-    if any(of.get("reader_trains") for of in part(load, "ranks").values()):
+    if any(of.reader_trains for _, of in load.ranks.items()):
         yield "<p>A rank of 0 workers loads in its training process: it trains where others hand a batch over.</p>"
 
 
@@ -138,50 +138,49 @@ def _field(key: str, value: object) -> str:
     name, text = key.replace("_", "-"), str(value)
     if isinstance(value, bool):
         text = "yes" if value else "no"
-    elif isinstance(value, list):
+    elif isinstance(value, tuple):
         text = " ".join(str(one) for one in value)
     return f"{name} {text}"
 
 
-def _epochs(status: dict[str, Any]) -> Iterator[str]:
+def _epochs(status: StatusPart) -> Iterator[str]:
     """Reads by route, epoch by epoch."""
-    epochs = [epoch for epoch in parts_of(status, "epochs") if part(epoch, "reads")]
+    epochs = [epoch.reads for epoch in status.epochs if epoch.reads]
     if not epochs:
         return
-    routes = [route for route in pictures.ROUTE_NAMES if any(route in epoch["reads"] for epoch in epochs)]
-    by_route = {route: [epoch["reads"].get(route, {}).get("reads", 0) for epoch in epochs] for route in routes}
+    routes = [route for route in ROUTE_NAMES if any(route in reads for reads in epochs)]
+    by_route = {route: [number(reads[route].reads) for reads in epochs] for route in routes}
     yield "<h2>Where reads were answered</h2>"
     yield _picture("Of each epoch, the latest last", pictures.reads(range(len(epochs)), by_route))
 
 
-def _bandwidths(status: dict[str, Any]) -> Iterator[str]:
+def _bandwidths(status: StatusPart) -> Iterator[str]:
     points = {}
-    for place, rates in part(status, "rates").items():
-        known = parts_of(rates, "measured") or parts_of(rates, "refined") or parts_of(rates, "calibrated")
-        if known:
-            points[str(place)] = [(float(lanes), rate / 1e6) for lanes, rate in known]
+    for place, rates in status.rates.items():
+        if known := rates.measured or rates.refined or rates.calibrated:
+            points[place] = [(float(lanes), rate / 1e6) for lanes, rate in known]
     if points:
         yield "<h2>Bandwidths</h2>"
         yield _picture("What each place gives", pictures.bandwidths(points))
 
 
-def _places(status: dict[str, Any]) -> Iterator[str]:
+def _places(status: StatusPart) -> Iterator[str]:
     rows = [
         (
-            str(tier.get("name", "-")),
-            format_size(tier.get("used_bytes", 0)),
-            format_size(tier.get("capacity_bytes", 0)),
-            f"{tier.get('samples', 0):,}",
+            str(tier.name),
+            format_size(number(tier.used_bytes)),
+            format_size(number(tier.capacity_bytes)),
+            f"{number(tier.samples):,}",
         )
-        for tier in parts_of(status, "tiers")
+        for tier in status.tiers
     ]
     if rows:
         yield "<h2>Caches</h2>"
         yield _table(["cache", "used", "of", "samples"], rows)
 
 
-def _errors(status: dict[str, Any]) -> Iterator[str]:
-    rows = [(name.replace("_", " "), f"{count:,}") for name, count in part(status, "errors").items() if count]
+def _errors(status: StatusPart) -> Iterator[str]:
+    rows = [(name.replace("_", " "), f"{count:,}") for name, count in status.errors.items() if count]
     if rows:
         yield "<h2>What went wrong</h2>"
         yield _table(["what", "how often"], rows)

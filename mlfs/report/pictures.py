@@ -9,6 +9,8 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from mlfs.shown import ROUTE_NAMES
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -21,14 +23,6 @@ ROUTE_COLOURS = {
     "lmdb": "#8172b3",
     "peer": "#ccb974",
     "pfs": "#c44e52",
-}
-ROUTE_NAMES = {
-    "page_cache": "page cache",
-    "ram": "RAM",
-    "ssd": "SSD",
-    "lmdb": "LMDB",
-    "peer": "peers",
-    "pfs": "source",
 }
 _WIDTH_IN, _HEIGHT_IN = 7.2, 2.6
 _MOST_TICKS = 20

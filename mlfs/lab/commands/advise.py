@@ -17,6 +17,7 @@ from mlfs.cli.parser import whole
 from mlfs.errors import ConfigError, ExitCode
 from mlfs.extras import require
 from mlfs.lab.sizing import scaling
+from mlfs.shown import StatusPart, number
 from mlfs.units import format_duration, format_size, parse_duration, parse_size
 
 # No kernel of Linux knows more processors (CONFIG_NR_CPUS).
@@ -167,16 +168,16 @@ def _overhead_of(mount: str) -> tuple[float, list[str]]:
     """R from the counters of a mount, which add up the stalls of all its ranks."""
     from mlfs.cli import client
 
-    status = client.read_status(client.require_mount(mount))
-    jobs = [job for job in status.get("jobs", []) if float(job.get("reading_s") or 0.0) > 0]
+    status = StatusPart(client.read_status(client.require_mount(mount)))
+    jobs = [job for job in status.jobs if number(job.reading_s) > 0]
     if not jobs:
         raise ConfigError(f"no job has read from {mount} yet", "ask again while it trains, or give --overhead")
-    job = max(jobs, key=lambda job: float(job["reading_s"]))
-    ranks, ran, stalls = max(1, len(job.get("ranks", []))), float(job["reading_s"]), float(job.get("stalled_s", 0.0))
+    job = max(jobs, key=lambda job: number(job.reading_s))
+    ranks, ran, stalls = max(1, len(job.ranks)), job.reading_s, number(job.stalled_s)
     overhead = scaling.overhead_from_stalls(stalls, ran, ranks)
     share = stalls / ranks
     return overhead, [
-        f"from {mount}, job {job.get('name')}: {stalls:.3f} s of stalls of {ranks} ranks in {ran:.1f} s: "
+        f"from {mount}, job {job.name}: {stalls:.3f} s of stalls of {ranks} ranks in {ran:.1f} s: "
         f"T_O = {stalls:.3f} / {ranks} = {share:.3f} s",
         f"overhead R = T_O / (T - T_O) = {share:.3f} / ({ran:.3f} - {share:.3f}) = {overhead:.4f}",
     ]

@@ -11,7 +11,7 @@ from typing import Any
 from mlfs.errors import ConfigError
 from mlfs.plan.loader_workers import Advice, Loader, advise, surely_loads
 from mlfs.plan.rank_load import RankLoad, StepLimit
-from mlfs.shown import count_of, part, parts_of
+from mlfs.shown import StatusPart, count_of, is_number, number
 from mlfs.units import format_duration
 
 ONE_PROCESS = "one process reads for each rank, and nobody said whether it is a worker or the training process itself"
@@ -36,19 +36,18 @@ def answer(
         name: of the job; None: the one that is loaded most.
         step_s: how long a training step takes, where the user knows it.
     """
-    job = _job(status, name)
-    load = part(job, "load")
-    ranks = [_rank_load(int(rank), of) for rank, of in part(load, "ranks").items()]
+    job = _job(StatusPart(status), name)
+    ranks = [_rank_load(int(rank), of) for rank, of in job.load.ranks.items()]
     ranks = [rank for rank in ranks if rank.limit is not StepLimit.UNKNOWN]
     if not ranks:
-        raise ConfigError(f"job {job.get('name')}: too few batches were seen to say anything", _what_helps(job))
-    in_each = part(part(job, "loader"), "num_workers").get("value")
-    if not any(surely_loads(rank.workers, in_each) for rank in ranks):
-        raise ConfigError(f"job {job.get('name')}: {ONE_PROCESS}", ONE_PROCESS_HINT)
+        raise ConfigError(f"job {job.name}: too few batches were seen to say anything", _what_helps(job))
+    in_each = job.loader.num_workers.value
+    if not any(surely_loads(rank.workers, in_each if is_number(in_each) else None) for rank in ranks):
+        raise ConfigError(f"job {job.name}: {ONE_PROCESS}", ONE_PROCESS_HINT)
     loaders = [Loader.of(rank, step_s) for rank in ranks]
-    advice = advise(loaders, processors, {int(count): float(pace) for count, pace in parts_of(load, "pace")})
+    advice = advise(loaders, processors, {int(count): float(pace) for count, pace in job.load.pace})
     numbers = {
-        "job": job.get("name"),
+        "job": job.name,
         "processors": processors,
         "limits": {str(rank.rank): str(rank.limit) for rank in ranks},
         "workers_now": {str(loader.rank): loader.workers for loader in loaders},
@@ -59,39 +58,40 @@ def answer(
         "gain": advice.gain,
     }
     available = count_of(processors, "processor", "processors")
-    lines = [f"job {job.get('name')}, {available}:", *map(_line, ranks)]
+    lines = [f"job {job.name}, {available}:", *map(_line, ranks)]
     return numbers, [*lines, *_words(advice, loaders, available)]
 
 
-def _job(status: dict[str, Any], name: str | None) -> dict[str, Any]:
-    jobs = [job for job in parts_of(status, "jobs") if name in (None, job.get("name"))]
+def _job(status: StatusPart, name: str | None) -> StatusPart:
+    jobs = [job for job in status.jobs if name in (None, job.name)]
     if not jobs:
         raise ConfigError("no such job is followed there" if name else "no job is followed there", "see mlfs status")
-    return max(jobs, key=lambda job: sum(of.get("batches", 0) for of in part(part(job, "load"), "ranks").values()))
+    busiest: StatusPart = max(jobs, key=lambda job: sum(number(of.batches) for _, of in job.load.ranks.items()))
+    return busiest
 
 
-def _rank_load(rank: int, of: dict[str, Any]) -> RankLoad:
+def _rank_load(rank: int, of: StatusPart) -> RankLoad:
     """A rank's loader, as a status has it."""
     return RankLoad(
         rank,
-        of["workers"],
-        of["batches"],
-        of["batch_bytes"],
-        of["waiting_s"],
-        of["preprocess_s"],
-        of["handing_s"],
-        of["idle_s"],
-        of["step_s"],
-        of["next_s"],
-        limit=StepLimit(of["limit"]),
-        reader_trains=bool(of.get("reader_trains")),
+        of.workers,
+        of.batches,
+        of.batch_bytes,
+        of.waiting_s,
+        of.preprocess_s,
+        of.handing_s,
+        of.idle_s,
+        of.step_s,
+        of.next_s,
+        limit=StepLimit(of.limit),
+        reader_trains=bool(of.reader_trains),
     )
 
 
-def _what_helps(job: dict[str, Any]) -> str:
+def _what_helps(job: StatusPart) -> str:
     """Words on how the mount can see more of a loader than it has seen."""
-    batch = part(part(job, "loader"), "batch_size").get("value")
-    if batch is None:
+    batch = job.loader.batch_size.value
+    if not is_number(batch):
         return "how large its batches are is not known: register it with --batch-size"
     if batch == 1:
         return "batches of one file tell nothing; if they are larger, register it with that --batch-size"
