@@ -244,7 +244,8 @@ class _Service:
         refreshing = Refreshing(
             engine, self.manifest, self.source, about, index_path(self.config), self.channel, self._samples_of
         )  # fmt: skip
-        parts = MountParts(about, engine, explainer, self.channel, primer, self.source, self.read_failures, refreshing)
+        requests = self.channel.requests_so_far
+        parts = MountParts(about, engine, explainer, requests, primer, self.source, self.read_failures, refreshing)
         extended = ExtendedAttributes(self.manifest, self.source, engine.looks, runner, self.config.source_timeout_s)
         onlookers = Onlookers(self.manifest, extended.has_acl, extended.may_have_acl)
         control = Control(parts, recorders, self.outside, self.config.report, life, onlookers)

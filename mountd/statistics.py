@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import mlfs
 from mlfs.engine.engine import Engine
@@ -25,13 +24,6 @@ from mountd.misses import MissStatistics
 from mountd.prime_inodes import InodePrimer
 from mountd.read_failures import ReadFailures, ReadFailureStatistics
 from mountd.refreshing import Refreshing, RefreshStatistics
-
-
-class Channel(Protocol):
-    """The carrier of the kernel's requests. It is the module that knows the binding, which no other one knows."""
-
-    def requests_so_far(self) -> Mapping[str, int]:
-        """How many there were, by kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +65,16 @@ class MountStatistics:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MountParts:
-    """The parts of a mount, to be asked about themselves."""
+    """The parts of a mount, to be asked about themselves.
+
+    Attributes:
+        requests: how many there were of the kernel so far, by kind. The channel counts them.
+    """
 
     about: About
     engine: Engine
     explainer: Explainer
-    channel: Channel
+    requests: Callable[[], Mapping[str, int]]
     primer: InodePrimer
     source: PosixSource
     read_failures: ReadFailures
@@ -110,7 +106,7 @@ class MountParts:
             ),
             engine=self.engine.statistics(),
             explainer=self.explainer.statistics(),
-            requests=self.channel.requests_so_far(),
+            requests=self.requests(),
             directories_to_list=self.primer.waiting(),
             source=self.source.statistics(),
             read_failures=self.read_failures.statistics(),

@@ -194,7 +194,7 @@ def advise(loaders: Sequence[Loader], processors: int, pace: Mapping[int, float]
         counts = assign(work[:, None], [rate], waiting_s / workers, train_s, most, TOLERANCE * train_s)
         counts = node.kept_up(counts, most, (1 + TOLERANCE) * train_s)
     else:
-        counts = in_proportion(work, max(len(free), preprocessing_threads(speeds, most)))
+        counts = in_proportion(work, max(len(free), preprocessing_threads(speeds.at, most)))
     loading_s, loading_now_s = float(node.loading(counts).max()), float(((work + waiting_s) / workers).max())
     # Ranks wait for one another by turns, so a step takes longer than the loading of any one rank. While loading is the
     # limit, a step becomes shorter in the same proportion as loading.

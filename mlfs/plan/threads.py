@@ -8,9 +8,8 @@ preprocessing and training time. Out: threads for each GPU, for any number of no
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -114,16 +113,9 @@ def _squares(sums: Floats) -> Floats:
     return squares
 
 
-class SecondsByThreads(Protocol):
-    """How long some number of threads take for the same work."""
-
-    def at(self, threads: float) -> float:
-        """The seconds with that many threads."""
-
-
-def preprocessing_threads(model: SecondsByThreads, most: int, tolerance: float = 0.02) -> int:
+def preprocessing_threads(seconds_with: Callable[[float], float], most: int, tolerance: float = 0.02) -> int:
     """The fewest threads, up to `most`, that are at most `tolerance` slower than the best number of threads."""
-    seconds = [model.at(count) for count in range(1, most + 1)]
+    seconds = [seconds_with(count) for count in range(1, most + 1)]
     good = min(seconds) * (1 + tolerance)
     return 1 + next(index for index, value in enumerate(seconds) if value <= good)
 

@@ -162,7 +162,7 @@ def test_two_lines_are_found_again_and_give_the_fewest_threads_at_the_peak() -> 
     seconds = np.where(threads <= 6, 1.3 - 0.2 * threads, 0.1 + 0.01 * (threads - 6))
     model = PiecewiseLinear.fit(threads, seconds)
     assert [model.at(count) for count in threads] == pytest.approx(seconds.tolist())
-    assert preprocessing_threads(model, 12) == 6
+    assert preprocessing_threads(model.at, 12) == 6
     with pytest.raises(ValueError, match="two lines need four"):
         PiecewiseLinear.fit([1, 2, 3], [3, 2, 1])
 

@@ -99,7 +99,7 @@ def coordinated(
         load = float(loading_s(batch.route_bytes.tolist(), own, rates))
         return gap_s(load, preprocess_s(threads), batch.train_s)
 
-    count = preprocessing_threads(model, every - node.gpus)
+    count = preprocessing_threads(model.at, every - node.gpus)
     while count > 1 and gap_with(count) > 0:
         if preprocess_s(count - 1) > batch.train_s or gap_with(count - 1) >= gap_with(count):
             break
