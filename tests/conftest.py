@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent))  # for `support`, from any directory below
 
 from support import spent
+from support.forks import forks
 from support.fuse import PATIENCE_S, TOKEN, Mounted, detach, fuse_mounts, happened, kill, processes_with
 from support.slow import SlowSource
 from support.trees import image_folder, make_tree
@@ -63,6 +64,7 @@ def _nothing_is_left_behind() -> Iterator[None]:
     os.environ[TOKEN] = token
     before = fuse_mounts()
     yield
+    forks.end()
 
     def processes() -> dict[int, list[str]]:
         return {pid: words for pid, words in processes_with(TOKEN, token).items() if _ours(words)}
@@ -95,6 +97,13 @@ def _is_dead(mounted: Mounted) -> bool:
 
 
 @pytest.fixture
+def own_interpreter() -> Iterator[None]:
+    """Each command and daemon of the test has an interpreter of its own, which imports what it needs."""
+    with forks.off():
+        yield
+
+
+@pytest.fixture
 def slow_source(tmp_path: Path) -> Iterator[SlowSource]:
     """A slow source (2 ms an open, 100 MB/s) over a small tree in ImageFolder's layout."""
     with SlowSource(make_tree(tmp_path / "backing", image_folder())) as slow:
@@ -123,7 +132,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker of xdist tells whoever has started it."""
+    """A worker of xdist tells whoever has started it what its tests have cost.
+
+    pytest looks for garbage six times as it ends, so that what is wrong in a destructor is told: once is enough.
+    """
+    gc.collect()
+    gc.freeze()
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["spent"] = dict(spent.by_part)
 

@@ -73,10 +73,22 @@ MODULES = {
 
 
 @cache
+def tree_of(path: Path) -> ast.Module:
+    """A file as Python reads it. Most checks look at all files, and to read them takes longer than to look."""
+    return ast.parse(path.read_text())
+
+
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """All that a file is made of."""
+    return tuple(ast.walk(tree_of(path)))
+
+
+@cache
 def imports_of(path: Path) -> frozenset[str]:
     """What a file imports, wherever it does (in functions and for type checkers too), by the name of the module."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -91,7 +103,7 @@ def imports_of(path: Path) -> frozenset[str]:
 @cache
 def named_in(path: Path) -> frozenset[str]:
     """Modules whose names stand in a file as strings, by which they are loaded: "mlfs.orders.dali:DaliOrder"."""
-    strings = (node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant))
+    strings = (node.value for node in nodes_of(path) if isinstance(node, ast.Constant))
     return frozenset(text.partition(":")[0] for text in strings if isinstance(text, str)) & MODULES.keys()
 
 
@@ -105,9 +117,8 @@ def within(name: str, part: str) -> bool:
 
 @pytest.mark.parametrize("path", [*SOURCES, *TESTS], ids=lambda p: str(p.relative_to(ROOT)))
 def test_modules_say_their_job(path: Path) -> None:
-    text = path.read_text()
-    if text.strip():
-        assert ast.get_docstring(ast.parse(text)), "a module's docstring says its job"
+    if path.read_text().strip():
+        assert ast.get_docstring(tree_of(path)), "a module's docstring says its job"
 
 
 def test_what_texts_refer_to_is_there() -> None:
@@ -135,7 +146,7 @@ def test_a_public_class_has_its_name_for_itself() -> None:
     modules = Counter(
         node.name
         for path in set(MODULES.values())
-        for node in ast.parse(path.read_text()).body
+        for node in tree_of(path).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     several = {name for name, count in modules.items() if count > 1}
@@ -144,7 +155,7 @@ def test_a_public_class_has_its_name_for_itself() -> None:
 
 def functions_of(path: Path) -> set[str]:
     """Names of a module's functions, and of its classes' methods."""
-    tree = ast.parse(path.read_text())
+    tree = tree_of(path)
     scopes = [("", tree), *((f"{node.name}.", node) for node in tree.body if isinstance(node, ast.ClassDef))]
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
     return {scope + node.name for scope, of in scopes for node in of.body if isinstance(node, kinds)}
@@ -260,12 +271,11 @@ def test_no_module_is_imported_by_tests_only() -> None:
 
 def test_nobody_assigns_the_fields_of_what_other_modules_define() -> None:
     """An object is changed by its own methods, or as a plain record by the module that defines it."""
-    trees = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
-    fields = {name: fields_defined_in(tree) for name, tree in trees.items()}
+    fields = {name: fields_defined_in(path) for name, path in MODULES.items()}
     ours = set().union(*fields.values()) - FIELDS_OF_LIBRARIES
     found = set()
-    for name, tree in trees.items():
-        for target in (target for node in ast.walk(tree) for target in targets_of(node)):
+    for name, path in MODULES.items():
+        for target in (target for node in nodes_of(path) for target in targets_of(node)):
             if isinstance(target.value, ast.Name) and target.value.id in ("self", "cls"):
                 continue
             # What a module reaches through `self` it holds: another object's part, whatever its field is called.
@@ -280,7 +290,7 @@ def test_no_property_can_be_assigned() -> None:
     for name, path in MODULES.items():
         decorators = (
             decorator
-            for node in ast.walk(ast.parse(path.read_text()))
+            for node in nodes_of(path)
             if isinstance(node, ast.FunctionDef)
             for decorator in node.decorator_list
         )
@@ -307,9 +317,9 @@ def targets_of(node: ast.AST) -> Iterator[ast.Attribute]:
             yield target
 
 
-def fields_defined_in(tree: ast.Module) -> set[str]:
+def fields_defined_in(path: Path) -> set[str]:
     """The fields of all classes of a module: what their methods assign, and what their bodies declare."""
-    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    classes = [node for node in nodes_of(path) if isinstance(node, ast.ClassDef)]
     declared = {
         node.target.id
         for found in classes
@@ -333,10 +343,9 @@ def test_tests_ask_no_private_members() -> None:
 
 def private_members_asked(path: Path) -> Iterator[str]:
     """Attributes and imports with an underscore that a file does not define itself, also those that it patches."""
-    tree = ast.parse(path.read_text())
     functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    own = {node.name for node in ast.walk(tree) if isinstance(node, functions)} | fields_defined_in(tree) | DOCUMENTED
-    for node in ast.walk(tree):
+    own = {node.name for node in nodes_of(path) if isinstance(node, functions)} | fields_defined_in(path) | DOCUMENTED
+    for node in nodes_of(path):
         names: list[str] = []
         if isinstance(node, ast.Attribute):
             names = [] if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls") else [node.attr]
@@ -403,7 +412,7 @@ SAY_NOTHING = {"the", "a", "an", "of", "it", "its", "is", "to", "and", "for", "i
 
 def docstrings(path: Path) -> Iterator[tuple[str, str]]:
     """(name, docstring) of a module, its classes and its functions; "" names the module."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text:
@@ -451,7 +460,7 @@ def test_what_a_docstring_says_of_its_callers_is_true(name: str) -> None:
 
 def callers_named_by(name: str) -> Iterator[str]:
     """Modules, packages and scripts of which a module's docstring says that they call, use, run or read it."""
-    said = " ".join((ast.get_docstring(ast.parse(MODULES[name].read_text())) or "").split())
+    said = " ".join((ast.get_docstring(tree_of(MODULES[name])) or "").split())
     for clause in CALLERS.findall(re.sub(r"\((?!(?:mlfs|mountd)[\w.]+\))[^)]*\)", "", said)):
         for match in CALLER.finditer(UNTIL.split(clause)[0]):
             found = match.groupdict()

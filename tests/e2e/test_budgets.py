@@ -20,6 +20,9 @@ STEADY_BYTES = 8 << 20
 IDLE_S = 2.0
 
 
+pytestmark = pytest.mark.usefixtures("own_interpreter")
+
+
 def resident_bytes(pid: int) -> int:
     """What the process itself has in memory. The RAM tier's memfd is not mapped, so its pages come on top."""
     fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())

@@ -23,6 +23,9 @@ MLFS = [sys.executable, "-m", "mlfs.cli.main"]
 AT_ONCE_S = 8.0  # on a busy machine; without the check each of these commands waits for ten seconds or more
 
 
+pytestmark = pytest.mark.usefixtures("own_interpreter")
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     return make_tree(tmp_path / "source", {name: content(name, 4_000) for name in NAMES})

@@ -26,6 +26,9 @@ NAME = "class01/img_00003.jpg"
 BYTES = content(NAME, FILES[NAME])
 
 
+pytestmark = pytest.mark.usefixtures("own_interpreter")
+
+
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlowSource]:
     """A source that is a FUSE mount itself: whatever ends mlfs must not take it along."""

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from support import spent
+from support.forks import MARK, forks
 from support.fuse import (
     PATIENCE_S,
     REPORTERS,
@@ -36,7 +37,6 @@ from support.fuse import (
 )
 
 FSTYPE = "fuse.mlfs"
-MOUNT_MARK = "MLFS_TEST_MOUNT"
 COMMAND_TIMEOUT_S = 180.0
 PROGRESS = re.compile(
     r"^(?:mlfs: )?(?:starting|scan|mount|waiting for the list of files)(?:: [\d,]+ .*|: .* scans.*)?\n", re.MULTILINE
@@ -74,19 +74,21 @@ class MlfsMount:
         for directory in (run, cache):
             directory.mkdir(parents=True, exist_ok=True)
         places = {"XDG_CACHE_HOME": cache, "XDG_RUNTIME_DIR": run, "MLFS_RUNTIME_DIR": run}
-        return (
-            os.environ | {name: str(path) for name, path in places.items()} | {MOUNT_MARK: self._mark} | self.extra_env
-        )
+        return os.environ | {name: str(path) for name, path in places.items()} | {MARK: self._mark} | self.extra_env
 
     def run(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Any mlfs command; fails with what it printed unless `check` is False."""
         # Files, not pipes: a daemon that kept one end open would keep us waiting for its end.
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-            command = [*(self.within if argv[0] == "mount" else ()), sys.executable, "-m", "mlfs.cli.main", *argv]
-            done = subprocess.run(command, env=self.env, stdout=out, stderr=err, check=False, timeout=COMMAND_TIMEOUT_S)
+            within = self.within if argv[0] == "mount" else []
+            command, env = [*within, sys.executable, "-m", "mlfs.cli.main", *argv], self.env
+            if not within and forks.can_run(env):
+                code = forks.run("mlfs", argv, env, out, err, COMMAND_TIMEOUT_S)
+            else:
+                code = subprocess.call(command, env=env, stdout=out, stderr=err, timeout=COMMAND_TIMEOUT_S)
             out.seek(0)
             err.seek(0)
-            result = subprocess.CompletedProcess(command, done.returncode, out.read(), PROGRESS.sub("", err.read()))
+            result = subprocess.CompletedProcess(command, code, out.read(), PROGRESS.sub("", err.read()))
         if check and result.returncode:
             pytest.fail(f"mlfs {' '.join(argv)}: exit code {result.returncode}\n{result.stdout}{result.stderr}")
         return result
@@ -149,7 +151,7 @@ class MlfsMount:
 
     def pids(self) -> dict[int, list[str]]:
         """The processes of this mount, by command line: the daemon, and commands that still run."""
-        return processes_with(MOUNT_MARK, self._mark)
+        return processes_with(MARK, self._mark)
 
     @property
     def pid(self) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from support.forks import Running, forks
 from support.fuse import detach, require_fuse
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "slow_source.py"
@@ -46,17 +47,23 @@ class SlowSource:
         self.path = Path(mountpoint or self._own_directory or "").resolve()
         self._flags = ["--open-latency", open_latency, "--bandwidth", bandwidth, "--attr-timeout", attr_timeout]
         self._flags += ["--stats", str(stats)] if stats else []
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | Running | None = None
         # Opened before a test mounts mlfs over the same path: the counts and the control file stay within reach.
         self._root_fd = -1
 
     def __enter__(self) -> SlowSource:
         require_fuse()
-        command = [sys.executable, str(self.script), str(self.backing), str(self.path), "--foreground", *self._flags]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        if not self._process.stdout.readline():
-            pytest.fail(f"the slow source did not start (exit code {self._process.wait()}): its error is on stderr")
+        words = [str(self.backing), str(self.path), "--foreground", *self._flags]
+        said, says = os.pipe()
+        with open(said) as told, open(says, "w") as out:
+            if forks.can_run(os.environ):
+                self._process = forks.start(self.script.stem, words, os.environ, out, sys.__stderr__)
+            else:
+                self._process = subprocess.Popen([sys.executable, str(self.script), *words], stdout=out)
+            out.close()  # so that the end of the process is the end of the pipe
+            if not told.readline():
+                code = self._process.wait(STOP_TIMEOUT_S)
+                pytest.fail(f"the slow source did not start (exit code {code}): its error is on stderr")
         self._root_fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         return self
 
@@ -95,9 +102,7 @@ class SlowSource:
                 process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
+                process.wait(STOP_TIMEOUT_S)
             detach(self.path, FSTYPE)
         if self._own_directory is not None:
             Path(self._own_directory).rmdir()

@@ -12,21 +12,26 @@ from contextlib import suppress
 from pathlib import Path
 
 by_part: Counter[str] = Counter()
-_daemons_s = 0.0
+_others_s = 0.0
 
 
 def now_s() -> float:
     """The processor time of this process, of its children that have ended, and of daemons that were told of."""
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system + _daemons_s
+    return times.user + times.system + times.children_user + times.children_system + _others_s
+
+
+def add(seconds: float) -> None:
+    """Count a process that is nobody's child here."""
+    global _others_s
+    _others_s += seconds
 
 
 def add_daemon(pid: int) -> None:
     """Count a daemon that is about to end."""
-    global _daemons_s
     with suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        _daemons_s += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime
+        add((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))  # utime and stime
 
 
 def part_of(node_id: str) -> str:

@@ -1,0 +1,54 @@
+"""The daemons that tests fork (support/forks.py) are as those that users start: the same files, signals and words."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from support.forks import ForkServer, forks
+from support.mounts import MlfsMount
+from support.trees import image_folder, make_tree
+
+
+def facts_of(mount: MlfsMount) -> dict[str, Any]:
+    """A daemon as others see it, without numbers that differ from start to start."""
+    with mount:
+        mount.settle()
+        process = Path(f"/proc/{mount.pid}")
+        lines = (line.partition(":") for line in (process / "status").read_text().splitlines())
+        status = {name: value.strip() for name, _, value in lines}
+        files = [os.readlink(file) for file in (process / "fd").iterdir()]
+        printed = mount.run("status", str(mount.path)).stdout
+        facts = {
+            "known as": list(mount.pids()) == [mount.pid],
+            "leads its session": os.getsid(mount.pid) == mount.pid,
+            "process": {name: status[name] for name in ("Umask", "SigBlk", "SigIgn", "SigCgt")},
+            "directory": os.readlink(process / "cwd"),
+            "files": sorted(without_numbers(file, mount) for file in files),
+            "status": sorted(mount.status()),
+            "commands say": without_numbers(printed, mount),
+        }
+        said = mount.said
+    return facts | {"mount says": without_numbers(said, mount)}
+
+
+def without_numbers(text: str, mount: MlfsMount) -> str:
+    return re.sub(r"\d+", "0", text.replace(str(mount.state), "STATE").replace(str(mount.source), "SOURCE"))
+
+
+def test_a_forked_daemon_is_as_one_with_an_interpreter_of_its_own(tmp_path: Path) -> None:
+    source = make_tree(tmp_path / "source", image_folder())
+    forked = facts_of(MlfsMount(source))
+    with forks.off():
+        own = facts_of(MlfsMount(source))
+    assert forked == own
+
+
+def test_what_python_reads_as_it_starts_needs_an_interpreter_of_its_own() -> None:
+    server = ForkServer()
+    assert server.can_run(os.environ | {"MLFS_RUNTIME_DIR": "/elsewhere"})
+    assert not server.can_run(os.environ | {"PYTHONPATH": "/elsewhere"})
+    with server.off():
+        assert not server.can_run(os.environ)
