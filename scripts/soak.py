@@ -65,7 +65,8 @@ def run_tests(cases: int) -> int:
     tests = Path(__file__).resolve().parents[1] / "tests"
     drawn = [path for path in sorted(tests.rglob("test_*.py")) if "from support.drawn import" in path.read_text()]
     command = [sys.executable, "-m", "pytest", "--timeout", "0", *map(str, drawn)]
-    return subprocess.run(command, env=os.environ | {"MLFS_DRAWN": str(cases), "MLFS_TEST_FORKS": "off"}, check=False).returncode
+    environment = os.environ | {"MLFS_DRAWN": str(cases), "MLFS_TEST_FORKS": "off"}
+    return subprocess.run(command, env=environment, check=False).returncode
 
 
 def replay(seed: int, drawn: Draw) -> int:
