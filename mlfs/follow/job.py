@@ -149,6 +149,11 @@ class JobRun:
         return self.score.observed
 
     @property
+    def batch(self) -> int:
+        """Files of a rank's batch: as registered, or as its readers show, if that is more."""
+        return max(self.matcher.shape.batch, self.batch_files)
+
+    @property
     def finished(self) -> bool:
         """Whether all ranks that read here have read all."""
         return self.ranks.finished
@@ -199,21 +204,20 @@ class JobRun:
         """
         if self.evaluation.may_come or self.held.reads or self._rivals or self.leading or not self.readers.own:
             return [], []
-        batch = max(self.matcher.shape.batch, self.batch_files)
+        batch = self.batch
         until = partial(self.evaluation.trains_until, batch=batch)
         stretches, given = self.matcher.follow(reads, self.readers.own, until)
         for stretch in stretches:
             self.loader.follow(stretch)
             self.late.read(stretch.times, stretch.positions[0], self.epochs)
-            self._rank_came_to(stretch.rank_index)
+            self._rank_came_to(stretch.rank_index, batch)
         return stretches, given
 
-    def _rank_came_to(self, rank_index: int) -> None:
+    def _rank_came_to(self, rank_index: int, batch: int) -> None:
         """A rank has read."""
         frontier = self.matcher.ranks[rank_index].frontier
         self.ranks.read(rank_index, frontier)
         self.held.rank_came_to(frontier)
-        batch = max(self.matcher.shape.batch, self.batch_files)
         self.evaluation.rank_came_to(rank_index, frontier, batch)
 
     def observe(
@@ -352,7 +356,7 @@ class JobRun:
             rank = matcher.ranks[rank_index]
             epoch = self.epochs.epoch_of(rank.frontier)
             begin, end = (self.epochs.timeline.base(one) for one in (epoch, epoch + 1))
-            is_in_middle = begin + STRANGER_READS <= rank.frontier < end - max(matcher.shape.batch, self.batch_files)
+            is_in_middle = begin + STRANGER_READS <= rank.frontier < end - self.batch
             middles.append(offset == first.begin and rank.is_done(first.base + offset) and is_in_middle)
         return bool(middles) and all(middles)
 
@@ -409,7 +413,7 @@ class JobRun:
             return process in known
         shape, base = self.matcher.shape, self.epochs.timeline.base
         furthest = max(seen.position for seen in siblings) + 1
-        epoch, a_round = self.epochs.epoch_of(furthest), max(shape.batch, self.batch_files) * max(1, shape.workers)
+        epoch, a_round = self.epochs.epoch_of(furthest), self.batch * max(1, shape.workers)
         is_in_its_middle = base(epoch) + a_round < furthest < base(epoch + 1) - a_round
         return shape.workers > 1 or bool(self.spec.num_workers) or not is_in_its_middle
 
@@ -531,7 +535,7 @@ class JobRun:
         if match is None:
             return Seen(None, given)
         self.late.read((at_s,), match.position, self.epochs)
-        self._rank_came_to(match.rank_index)
+        self._rank_came_to(match.rank_index, self.batch)
         return Seen(match, given)
 
     def release_held(self, others: Sequence[JobRun] = ()) -> list[Seen]:

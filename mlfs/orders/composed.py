@@ -103,6 +103,9 @@ class Composition:
             hint = "a factor says how often a pass has a sample: detectron2's are 1 or more"
             raise JobError("the repeat factors add up to less than 1: passes have no samples", hint, "weights_file")
         self._parts, self._spec, self._n, self._column = parts, spec, n_samples, column
+        self._group_of = None
+        if parts.grouping == "batches" and column is not None:
+            self._group_of = np.unique(column, return_inverse=True)[1]
         self._library = LIBRARIES[parts.generator]
         self._dealing = DEALINGS[parts.dealing]
         self._seed, self._words_before = spec.seed, parts.words_before
@@ -134,8 +137,8 @@ class Composition:
     def rank_stream(self, epoch: int, rank: int) -> Indices:
         """The rank's dataset indices in read order."""
         mine = self._of_rank(pass_number(self._spec, epoch), rank).astype(np.int64, copy=False)
-        if self._parts.grouping == "batches" and self._column is not None:
-            mine = of_one_group(mine, self._column, self._spec.batch_size)
+        if self._group_of is not None:
+            mine = of_one_group(mine, self._group_of, self._spec.batch_size)
         if self._parts.samples_by_worker:
             mine = mine[by_samples_to_workers(len(mine), self._spec.batch_size, self._spec.num_workers or 1)]
         return mine

@@ -108,13 +108,18 @@ def _clips(generator: Generator, lengths: npt.NDArray[np.intp], most: int) -> Va
     return indices[generator.permutation(len(indices))]
 
 
+def places_of(numbers: npt.NDArray[np.intp]) -> list[npt.NDArray[np.intp]]:
+    """By number, the places at which it stands, ascending. Numbers are small."""
+    return np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1])
+
+
 def _per_group(groups: Column, per_group: int, at_once: int | None, count: int) -> EpochDraw:
     """So many of each of some groups, again and again; the groups are shuffled in place before each round.
 
     Source: pytorch_metric_learning/samplers/m_per_class_sampler.py.
     """
     _, first, group_of = np.unique(groups, return_index=True, return_inverse=True)
-    by_group = np.split(np.argsort(group_of, kind="stable"), np.cumsum(np.bincount(group_of))[:-1])
+    by_group = places_of(group_of)
     begin = np.argsort(first).astype(np.int32)  # in the order in which they come up
     a_round = per_group * (len(begin) if at_once is None else min(at_once, len(begin)))
     rounds = max(1, count // a_round)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
-from mlfs.orders.draws import Column, Values
+from mlfs.orders.draws import Column, Values, places_of
 
 _BATCHES_SORTED_TOGETHER: Final = 50
 _FEWEST_PORTIONS: Final = 4
@@ -29,16 +30,16 @@ def by_length(order: Values, lengths: Column, batch_size: int) -> Values:
     return grouped
 
 
-def of_one_group(order: Values, groups: Column, batch_size: int) -> Values:
+def of_one_group(order: Values, group_of: npt.NDArray[np.intp], batch_size: int) -> Values:
     """Batches of one group each, in the order in which they become full; what is left is filled up, largest first.
+
+    Args: group_of: the number of each sample's group, in the order of what they are grouped by.
 
     Source: torchvision references/detection/group_by_aspect_ratio.py, GroupedBatchSampler (commit 775e7604).
     """
-    _, group_of = np.unique(groups[order], return_inverse=True)
-    by_group = np.split(np.argsort(group_of, kind="stable"), np.cumsum(np.bincount(group_of))[:-1])
     batches: list[tuple[int, Values]] = []
     rests: list[tuple[int, int, Values]] = []
-    for places in by_group:
+    for places in places_of(group_of[order]):
         full = len(places) // batch_size * batch_size
         batches += [(int(batch[-1]), batch) for batch in places[:full].reshape(-1, batch_size)]
         if full < len(places):

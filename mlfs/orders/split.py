@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from mlfs.errors import JobError
 from mlfs.job.spec import are_fractions
+from mlfs.orders.draws import places_of
 from mlfs.orders.generators import LIBRARIES
 from mlfs.orders.order import Indices
 from mlfs.orders.order_file import read_weights
@@ -114,8 +115,8 @@ def shuffled(n: int, seed: int, by: str) -> Indices | Permutation:
 def _of_each_label(labels: npt.NDArray[np.int64], lengths: Sequence[int], seed: int) -> list[Indices]:
     """The two parts of sklearn's StratifiedShuffleSplit, the test part first: train_test_split(stratify=labels)."""
     test, train = lengths
-    counts = np.bincount(np.unique(labels, return_inverse=True)[1])
-    of_label = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
+    of_label = places_of(np.unique(labels, return_inverse=True)[1])
+    counts = np.array([len(places) for places in of_label])
     rng = np.random.RandomState(seed)
     trained = _near_shares(counts, train, rng)
     tested = _near_shares(counts - trained, test, rng)
