@@ -142,6 +142,12 @@ class World:
         for _ in range(count):
             self.step()
 
+    def say_again(self) -> None:
+        """All words that were ever said come once more, at once."""
+        for own, other, word in list(self.told):
+            self.nodes[other].plan.hear(own, json.loads(word))
+            self.nodes[other].go_on()
+
     def calm(self) -> None:
         """Nothing happens any more but what follows from what has, until nobody does anything for long."""
         quiet_s = last_s = self.now_s
@@ -242,24 +248,29 @@ def _several_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_what_is_said_late_or_twice_changes_nothing(seed: int) -> None:
-    """All words come again while a plan is made: it is the one that was wanted last, and all go by it."""
+    """All words come again while a plan is made: it is the one that was wanted last, and all go by it. All come again
+    when it has begun: it stays, and the answers come to an end."""
     world = World(random.Random(seed))
     for own, node in enumerate(world.nodes):
         node.holds[own::7] = True
         node.go_on()
-    for number in range(3):
+    for number in range(2):
         for node in world.nodes:
             node.plan.want("train", str(number), object(), counted=True)
             node.go_on()
         world.steps(20)
-        for own, other, word in list(world.told):
-            world.nodes[other].plan.hear(own, json.loads(word))
-            world.nodes[other].go_on()
+        world.say_again()
         world.calm()
         agree(world.nodes)
         begun = world.nodes[0].plan.begun
         assert begun is not None
         assert begun.target.jobs == {"train": str(number)}
+    said = len(world.told)
+    world.say_again()
+    world.calm()
+    agree(world.nodes)
+    assert world.nodes[0].plan.begun == begun
+    assert len(world.told) <= 4 * said
 
 
 def test_a_plan_that_was_given_up_takes_no_result() -> None:
