@@ -20,8 +20,11 @@ from mlfs.plan.scheduler.events import Event, Opened, ReadersWaited, ReadsSeen, 
 # Opens and releases are taken in together, so late: a pass of the scheduler for each would cost every reader.
 EVENTS_DELAY_S = 0.01
 # Most of them in one step: what the first of them show, that the script began anew or reads as registered after all, is
-# acted on before the last are counted; and the loop has requests to answer in between.
-EVENTS_A_TURN = 64
+# acted on before the last are counted.
+EVENTS_A_STEP = 64
+# After so long the loop has requests to answer. Sooner costs more than it gives: a pass of trio's scheduler takes as
+# long as a step, and memory that requests have pushed out of the processor's caches is read again.
+LONGEST_TURN_S = 0.0005
 MOST_READERS = 4096
 # Kinds of what is seen of a file: an open of one that is in place; an open that waits, and its end, which is that the
 # reader goes on, or is refused; a release; bytes that the source gave to a reader who has it open.
@@ -138,11 +141,14 @@ class Digest:
                 waited_s, self._waited_s = self._waited_s, {}
                 self._step(*(ReadersWaited(entry, seconds) for entry, seconds in waited_s.items()))
             try:
+                ends_s = self._clock() + LONGEST_TURN_S
                 while left:
-                    turn = min(left, EVENTS_A_TURN)
-                    left -= turn
-                    self._take_in(turn)
-                    await trio.lowlevel.checkpoint()
+                    count = min(left, EVENTS_A_STEP)
+                    self._take_in(count)
+                    left -= count
+                    if self._clock() >= ends_s:
+                        await trio.lowlevel.checkpoint()
+                        ends_s = self._clock() + LONGEST_TURN_S
             finally:
                 self._busy = False
 
