@@ -38,8 +38,9 @@ LINGER_S = 0.0003
 BUSY_LINGER_S = 0.01
 # A few times what waking up takes: a request that has not come by then will probably not come soon.
 AWAKE_S = 0.0002
-# A longer pause between two requests says that nobody was reading, and nothing about how we wait.
-LONGEST_GAP_S = 0.02
+# A longer pause for each request says that nobody was reading, or that the loop did something else, and nothing about how
+# we wait: many times what waking up takes. One pause of ten milliseconds in a trial of fast readers would decide it.
+LONGEST_GAP_S = 0.001
 # A trial has enough requests for its mean to be steady, and lasts less than a second while readers read fast.
 TRIAL_REQUESTS = 512
 # What a trial decided holds for so many requests: trials cost at most a few percent of the time.
@@ -70,7 +71,7 @@ class Worth:
         """Count the requests that came since the last call."""
         gap_s = now_s - self._last_s
         self._last_s = now_s
-        if gap_s > LONGEST_GAP_S:
+        if gap_s > LONGEST_GAP_S * max(1, count):
             return
         self._sum_s += gap_s
         self._count += count

@@ -34,6 +34,17 @@ def test_pauses_say_nothing() -> None:
     assert not worth.on
 
 
+def test_a_single_pause_decides_no_trial() -> None:
+    worth, now, seen = Worth(), 5.0, []
+    for number in range(8 * (2 * poll_wait.TRIAL_REQUESTS + poll_wait.KEPT_REQUESTS)):
+        seen.append(worth.on)
+        now += 75e-6 if worth.on else 100e-6
+        if worth.on and number % (poll_wait.TRIAL_REQUESTS // 2) == 0:
+            now += 0.018
+        worth.request(now)
+    assert seen.count(True) > 0.9 * len(seen)
+
+
 def test_workers_requests_and_calls_on_the_loop_come_through() -> None:
     """A reader of a pipe in place of the FUSE descriptor, beside callers of workers that post, call and return."""
     requests, calls = 300, 200
