@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from array import array
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mlfs.cli.job_flags import add_job_flags
@@ -38,9 +39,10 @@ examples:
   mlfs explain /data/imagenet read.txt --generator numpy --seed 2027
   mlfs explain /data/imagenet - --world-size 4 --rank 1 < read.txt
 
-FILE has what one rank reads, in its order: a path (absolute, or relative to --root) or a dataset index a line, from the
-first epoch on. An empty line begins the next epoch. Ten reads tell an epoch; a second epoch tells how the generator is
-seeded. What a flag says is taken for known, everything else is tried, with the seeds that people choose.
+FILE has what one rank reads, in its order: a path (absolute, or relative to SOURCE or --root) or a dataset index a
+line, from the first epoch on. An empty line begins the next epoch. Ten reads tell an epoch; a second epoch tells how
+the generator is seeded. What a flag says is taken for known, everything else is tried, with the seeds that people
+choose. Without --root the data set is the directory that has all the class directories that FILE names.
 """
 
 
@@ -72,9 +74,15 @@ def run(args: argparse.Namespace) -> int:
         hint = "they count from 0; or give --world-size"
         raise JobError(f"--rank is {args.rank}, must be 0 to {world - 1}: the job has {world} ranks", hint, "--rank")
     of_data = {name: known[name] for name in DATA_FIELDS if name in known}
-    fields: dict[str, Any] = {"epochs": 1, "ranks": [0]} | of_data
-    with job_streams(args.source, parse_job({"sampler": "sequential", **fields})) as (streams, manifest):
-        epochs = _epochs(args.file, args.source, streams, manifest)
+    fields: dict[str, Any] = {"sampler": "sequential", "epochs": 1, "ranks": [0]} | of_data
+    with job_streams(args.source, parse_job(fields)) as (streams, manifest):
+        epochs, are_paths = _epochs(args.file, args.source, streams, manifest)
+        root = _common_directory(epochs, streams, manifest) if are_paths and "root" not in known else ""
+    if root:
+        # Others of its directories are read by nobody here: a script trains with `train` beside `val`.
+        with suppress(JobError), job_streams(args.source, parse_job(fields | {"root": root})) as (below, manifest):
+            if moved := _moved(epochs, streams, below, len(manifest)):
+                epochs, streams, known = moved, below, known | {"root": root}
     if not epochs or len(epochs[0]) < FEWEST_READS:
         count = len(epochs[0]) if epochs else 0
         raise MlfsError(f"{args.file} has {count} reads, which many orders give", f"give at least {FEWEST_READS}")
@@ -90,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     elif jobs:
         _say(jobs, epochs)
     if not found:
-        hint = "give what is known, such as --seed; or record a run: mlfs record"
+        hint = "give what is known, such as --seed or --root; or record a run: mlfs record"
         raise MlfsError(f"none of {tried:,} orders that were tried begins as {args.file} does", hint)
     return ExitCode.OK
 
@@ -109,13 +117,43 @@ def _say(jobs: list[Fields], epochs: list[array[int]]) -> None:
         print("a second epoch, after an empty line, tells which of them it is", file=sys.stderr)
 
 
-def _epochs(path: str, source: str, streams: JobStreams, manifest: Manifest) -> list[array[int]]:
-    """The dataset indices that the file has, by epoch."""
+def _entries(streams: JobStreams) -> npt.NDArray[Any]:
+    """The entry of each dataset index: that of a sample's first file."""
+    return streams.sample_ids.reshape(len(streams.sample_ids), -1)[:, 0]
+
+
+def _indices(streams: JobStreams, n_entries: int) -> npt.NDArray[Any]:
+    """The dataset index of each entry, -1 for what is no sample."""
     import numpy as np
 
-    n, first = len(streams.sample_ids), streams.sample_ids.reshape(len(streams.sample_ids), -1)[:, 0]
-    index_of = np.full(len(manifest.mode), -1, dtype=np.int64)
-    index_of[first[first >= 0]] = np.flatnonzero(first >= 0)
+    entries, indices = _entries(streams), np.full(n_entries, -1, dtype=np.int64)
+    indices[entries[entries >= 0]] = np.flatnonzero(entries >= 0)
+    return indices
+
+
+def _common_directory(epochs: list[array[int]], streams: JobStreams, manifest: Manifest) -> str:
+    """The directory that has all class directories of which files are read; "" is the source itself."""
+    import numpy as np
+
+    entries = _entries(streams)[np.unique(np.concatenate(epochs))] if epochs else np.empty(0, dtype=np.int64)
+    classes = manifest.paths(np.unique(manifest.parent[entries[entries >= 0]]))
+    above = {os.path.dirname(path) for path in classes}
+    return os.fsdecode(os.path.commonpath(above)) if above else ""
+
+
+def _moved(epochs: list[array[int]], streams: JobStreams, below: JobStreams, n_entries: int) -> list[array[int]]:
+    """The same reads as indices of a part of the data set; none if that is all of it, or has not all of the reads."""
+    if len(below.sample_ids) == len(streams.sample_ids):
+        return []
+    entries, indices = _entries(streams), _indices(below, n_entries)
+    moved = [array("q", indices[entries[epoch]].tolist()) for epoch in epochs]
+    return moved if all(min(epoch) >= 0 for epoch in moved) else []
+
+
+def _epochs(path: str, source: str, streams: JobStreams, manifest: Manifest) -> tuple[list[array[int]], bool]:
+    """The dataset indices that the file has, by epoch; and whether all of its lines are paths."""
+    n, index_of = len(streams.sample_ids), _indices(streams, len(manifest.mode))
+    are_paths = True
     top = os.fsencode(os.path.abspath(source)) + b"/"
     root = os.fsencode(streams.spec.root)
     epochs = [array("q")]
@@ -126,6 +164,7 @@ def _epochs(path: str, source: str, streams: JobStreams, manifest: Manifest) -> 
                 if not said:
                     epochs.append(array("q"))
                     continue
+                are_paths = are_paths and not said.isdigit()
                 index = _index(said, top, root, index_of, manifest)
                 if not 0 <= index < n:
                     shown = shortened(repr(os.fsdecode(said)))
@@ -136,13 +175,16 @@ def _epochs(path: str, source: str, streams: JobStreams, manifest: Manifest) -> 
         raise ConfigError(
             f"{path}: {error.strerror or error}", "give a readable file, or - for standard input"
         ) from None
-    return [epoch for epoch in epochs if epoch]
+    return [epoch for epoch in epochs if epoch], are_paths
 
 
 def _index(said: bytes, top: bytes, root: bytes, index_of: npt.NDArray[Any], manifest: Manifest) -> int:
     """The dataset index that a line says; -1 for none."""
     if said.isdigit():
         return int(said[:_MOST_DIGITS])
-    relative = said[len(top) :] if said.startswith(top) else b"/".join(part for part in (root, said) if part)
-    entry = manifest.find(os.path.normpath(relative))
-    return int(index_of[entry]) if entry >= 0 else -1
+    # Without the top a path is relative to --root, or to the source, as `mlfs order` prints it.
+    for relative in [said[len(top) :]] if said.startswith(top) else [b"/".join(filter(None, (root, said))), said]:
+        entry = manifest.find(os.path.normpath(relative))
+        if entry >= 0 and index_of[entry] >= 0:
+            return int(index_of[entry])
+    return -1

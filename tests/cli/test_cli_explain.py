@@ -96,6 +96,24 @@ def test_paths_tell_as_well_and_the_line_that_registers_is_printed(
     )
 
 
+@pytest.mark.parametrize("flags", [[], ["--root", "train"]])
+def test_paths_below_a_directory_of_the_source_name_the_data_set(
+    flags: list[str], source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `mlfs order` prints them, which a user compares with: `train` beside `val`, paths relative to the source."""
+    for index, path in enumerate(FILES):
+        file = source.parent / "both" / ("train" if index % 4 else "val") / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    both = str(source.parent / "both")
+    job = ["--root", "train", "--generator", "numpy", "--seeding", "goes-on", "--seed", "42"]
+    assert cli.main(["order", both, *job, "--epochs", "1", "--head", "15"]) == ExitCode.OK
+    (tmp_path / "read.txt").write_text(capsys.readouterr().out)
+    assert cli.main(["explain", both, str(tmp_path / "read.txt"), *flags, *job[2:], "--json"]) == ExitCode.OK
+    found = json.loads(capsys.readouterr().out)
+    assert {(job["root"], job["seed"]) for job in found} == {("train", 42)}
+
+
 def test_one_rank_of_several_tells_how_the_order_is_dealt(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
