@@ -26,7 +26,7 @@ from mlfs.job import JobSpec, parse_job
 from mlfs.job.parse import COMPOSED
 from mlfs.job.spec import DATA_FIELDS
 from mlfs.launchers import Whose, whose
-from mlfs.orders.repeat_aug import REPEATS
+from mlfs.orders.torch_samplers import REPEATS
 from mlfs.tree.manifest import Manifest
 
 # What an epoch takes from the default generator beside its iterator's base_seed and its sampler's seed. Nothing; less,

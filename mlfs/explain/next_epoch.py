@@ -29,8 +29,8 @@ from mlfs.explain.search_stages import SAMPLER_SEED_WORD, Draw, WordsAsked
 from mlfs.explain.word_search import place_nearby
 from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.job import JobSpec
+from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.registry import build_order
-from mlfs.orders.torch_generator import EpochWords
 
 
 class NextEpoch(NamedTuple):
@@ -70,7 +70,6 @@ def next_epoch(
 _LEAST_SHARE = 0.8
 # Wide enough for 16 workers with batches of 256.
 _HEAD = 4096
-_WORDS_OF_A_SEED = 2  # a number of 64 bits
 
 
 def chosen(specs: Iterable[JobSpec], data_set: DataSet, epochs: Sequence[int]) -> tuple[int, int] | None:
@@ -108,7 +107,9 @@ def _positions(spec: JobSpec, data_set: DataSet, epoch: int) -> Iterable[Mapping
 
 
 def _drawn(spec: JobSpec, epoch: int) -> int:
-    return EpochWords(spec, _WORDS_OF_A_SEED).at(epoch).random_int64_seed()
+    words = TorchWords(spec.seed)
+    words.skip(passed_before(spec, epoch) + BASE_SEED_WORDS)
+    return words.random_int64_seed()
 
 
 def _bits(ranks: list[Mapping[int, int]], data_set: DataSet) -> float:

@@ -133,7 +133,7 @@ GENERATORS: Final = frozenset(loop.generator for loop in _LOOPS)
 """Those of loops of one's own; samplers with names of their own take others."""
 
 _TORCH_DEFAULT: Final[Fields] = {"sampler": "torch-random", "generator": "default"}
-# torchdata's loader with workers reads the second permutation of its generator: see `mlfs.orders.torch_stateful`.
+# torchdata's loader with workers reads the second permutation of its generator: see `mlfs.orders.torch_samplers`.
 _STATEFUL: Final[Fields] = {"sampler": "torch-stateful", "num_workers": 1}
 # The buffer that Keras' data set draws from is eight batches long. 32 is its default.
 BATCHES_OF_KERAS: Final = (32, 16, 64)

@@ -25,7 +25,7 @@ from mlfs.explain.question import DataSet, Reading, likely, probes, step
 from mlfs.explain.search_stages import PlaceFound, StageProgress, TrySeeds, Words, WordsAsked
 from mlfs.orders.columns import weights_of
 from mlfs.orders.generators import WORDS_A_DRAW, running_sum, uniform_of
-from mlfs.orders.torch_generator import Tape
+from mlfs.orders.mt19937 import Tape
 
 STAGE = "words of seed {seed}"
 # Some tenths of a second without numba: whoever looks on sees the search move.

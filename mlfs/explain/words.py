@@ -21,14 +21,12 @@ from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
 from mlfs.orders.composed import Composition
-from mlfs.orders.generators import WORDS_A_DRAW
+from mlfs.orders.generators import BASE_SEED_WORDS, WORDS_A_DRAW
 from mlfs.orders.permutation import words_of_randperm
 from mlfs.orders.placed import PlacedOrder
 from mlfs.orders.registry import build_order, built_in
 from mlfs.orders.streams import JobStreams
-from mlfs.orders.torch_generator import BASE_SEED_WORDS
-from mlfs.orders.torch_samplers import words_of_generator
-from mlfs.orders.torch_stateful import words_of_loader
+from mlfs.orders.torch_samplers import words_of_generator, words_of_loader
 
 # Looked at in a thread, for each hypothesis at once: a tenth of a second around where the epoch should begin, and some
 # tenths from where the last one was. Random crops of a million images differ by some thousand words between two epochs.

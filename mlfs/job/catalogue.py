@@ -43,7 +43,8 @@ _PASSES: Final = fields("passes_before passes_between")
 _GENERATOR: Final = fields("seed generator words_before words_between")
 _ONCE: Final = fields("words_once")
 _OF_TORCH: Final = {"generator": ("default", "own", "shared")}
-_LIBRARIES: Final = ("torch", "loader", "sampler", "numpy", "numpy-legacy", "python", "polars", "jax")
+_LIBRARIES: Final = ("torch", "loader", "sampler", "numpy", "numpy-legacy", "python", "polars", "jax", "datapipe",
+                     "tensorflow", "cpp", "cpp-64", "grain")  # fmt: skip
 
 _TORCH: Final = (
     Sampler(
@@ -75,7 +76,7 @@ _TORCH: Final = (
     ),
     Sampler(
         "torch-stateful",
-        "mlfs.orders.torch_stateful:StatefulOrder",
+        "mlfs.orders.torch_samplers:stateful_order",
         _GENERATOR | fields("replacement num_samples"),
         fields("num_workers"),  # with workers it shuffles twice an epoch
         {"generator": "default"},
@@ -89,7 +90,7 @@ _TORCH: Final = (
         | _PASSES
         | _ONCE
         | fields("weights_file per_group groups_at_once column column_file grouping group_batch")
-        | fields("num_samples drop_last trailing_permutation"),
+        | fields("num_samples drop_last trailing_permutation buffer_size buffer_first block_size copies repeats"),
         defaults={"generator": "torch"},
         words={"generator": (*_OF_TORCH["generator"], *_LIBRARIES)},
     ),
@@ -113,16 +114,16 @@ _WRAPPERS: Final[tuple[Sampler, ...]] = (
         defaults={"seed": 42, "use_seedable_sampler": True},
         words=_OF_TORCH,
     ),
-    Sampler("ra-sampler", "mlfs.orders.repeat_aug:RASamplerOrder", fields("seed shuffle repeats set_epoch")),
+    Sampler("ra-sampler", "mlfs.orders.torch_samplers:ra_sampler_order", fields("seed shuffle repeats set_epoch")),
     Sampler(
         "timm-repeat-aug",
-        "mlfs.orders.repeat_aug:TimmRepeatAugOrder",
+        "mlfs.orders.torch_samplers:timm_repeat_aug_order",
         fields("shuffle repeats selected_round selected_ratio set_epoch"),
     ),
     Sampler("numpy", "mlfs.orders.script_shuffles:numpy_order", fields("seed drop_last legacy reseed in_place")),
     Sampler("python-random", "mlfs.orders.script_shuffles:python_order", fields("seed drop_last reseed in_place")),
     Sampler("hf-datasets", "mlfs.orders.script_shuffles:hf_datasets_order", fields("seed reseed in_place")),
-    Sampler("paddle", "mlfs.orders.paddle:PaddleOrder", fields("shuffle drop_last")),
+    Sampler("paddle", "mlfs.orders.readers:paddle_order", fields("shuffle drop_last")),
 )
 
 # -- samplers of frameworks with readers of their own: DALI, Grain, tf.data, Keras
@@ -130,24 +131,24 @@ _WRAPPERS: Final[tuple[Sampler, ...]] = (
 _READERS: Final[tuple[Sampler, ...]] = (
     Sampler(
         "dali",
-        "mlfs.orders.dali:DaliOrder",
+        "mlfs.orders.readers:DaliOrder",
         fields("shuffle shuffle_after_epoch stick_to_shard dali_version"),
         defaults={"shuffle": False},
     ),
-    Sampler("grain", "mlfs.orders.grain:GrainOrder", fields("seed shuffle drop_last")),
+    Sampler("grain", "mlfs.orders.readers:GrainOrder", fields("seed shuffle drop_last")),
     Sampler(
         "tf-data",
-        "mlfs.orders.tf_data:TfDataOrder",
+        "mlfs.orders.readers:tf_data_order",
         fields("seed op_seed global_seed shuffle buffer_size reshuffle_each_iteration list_seed shard_first") | _PASSES,
     ),
     Sampler(
         "keras",
-        "mlfs.orders.keras:KerasOrder",
+        "mlfs.orders.readers:keras_order",
         fields("seed global_seed shuffle validation_split subset shuffle_validation") | _PASSES,
     ),
     Sampler(
         "keras-pydataset",
-        "mlfs.orders.keras_py_dataset:PyDatasetOrder",
+        "mlfs.orders.readers:py_dataset_order",
         fields("seed shuffle words_before passes_before"),
     ),
 )

@@ -275,16 +275,36 @@ class JobSpec(BaseModel):
     draw: (
         Literal[
             "permutation", "shuffle", "sample", "with-replacement", "weighted", "repeat-factors", "per-group", "clips",
-            "none",
+            "buffer", "filling-buffer", "blocks", "shuffled-blocks", "none",
         ]
         | None
     ) = Field(
         None,
         description='"permutation" (of the sorted indices), "shuffle" (of what the epoch before left, in place),'
         ' "sample" (the library\'s own, without replacement), "with-replacement", "weighted" (by weights_file),'
-        ' "repeat-factors" (the same), "per-group" or "clips" (per_group of each group of the column) or "none"',
+        ' "repeat-factors" (the same), "per-group" or "clips" (per_group of each group of the column), "buffer" (of'
+        ' buffer_size), "filling-buffer" (webdataset\'s), "blocks" (of block_size), "shuffled-blocks" (inside as well)'
+        ' or "none"',
         json_schema_extra=_COMPOSED,
     )  # fmt: skip
+    block_size: Counted | None = Field(
+        None,
+        description="a whole number, 1 or more: samples of a block, which are read one after another",
+        ge=1,
+        json_schema_extra=_COMPOSED,
+    )
+    buffer_first: Counted | None = Field(
+        None,
+        description="a whole number, 1 or more: samples in a filling buffer before the first is read; 100 by default",
+        ge=1,
+        json_schema_extra=_COMPOSED,
+    )
+    copies: Counted | None = Field(
+        None,
+        description="a whole number, 1 or more: times that the data set stands in a row (mmcv's RepeatDataset)",
+        ge=1,
+        json_schema_extra=_COMPOSED,
+    )
     per_group: Counted | None = Field(
         None,
         description="a whole number, 1 or more: samples drawn of each group",
@@ -322,7 +342,7 @@ class JobSpec(BaseModel):
     seeding: str | None = Field(
         None,
         description='"goes-on" (seeded once), "same" (in each epoch), a sum such as "seed+epoch" or'
-        ' "1000*seed+epoch+rank", "[seed,epoch]" (numpy), "fold-in" or "split" (jax),'
+        ' "1000*seed+epoch+rank+worker", "[seed,epoch]" (numpy), "fold-in" (jax, tf.data) or "split" (jax),'
         ' "drawn" (by the generator of the epoch before)',
         max_length=100,
         json_schema_extra=_COMPOSED,
@@ -352,26 +372,30 @@ class JobSpec(BaseModel):
     )
     dealing: (
         Literal[
-            "strided", "padded", "contiguous", "pieces", "padded-pieces", "batches", "even-batches", "first", "alike"
+            "strided", "padded", "contiguous", "shards", "pieces", "padded-pieces", "batches", "even-batches",
+            "batches-and-pieces", "first", "alike",
         ]
         | None
     ) = Field(
         None,
         description='"strided" (indices[rank::world_size]), "padded" (the same, filled up from the start), "contiguous"'
-        ' (a piece for each rank), "pieces" (of one length), "padded-pieces" (the same, filled up), "batches" (whole'
-        ' ones in turn), "even-batches" (the same, filled up), "first" (all of it to rank 0, which sends it on) or'
-        ' "alike" (all of it for each rank)',
+        ' (a piece for each rank), "shards" (pieces as DALI cuts them), "pieces" (of one length), "padded-pieces" (the'
+        ' same, filled up), "batches" (whole ones in turn), "even-batches" (the same, filled up), "batches-and-pieces"'
+        ' (the rest in equal pieces, as Paddle), "first" (all of it to rank 0, which sends it on) or "alike" (all of it'
+        " for each rank)",
         json_schema_extra=_COMPOSED,
-    )
-    worker_dealing: Literal["batches", "samples"] | None = Field(
+    )  # fmt: skip
+    worker_dealing: Literal["batches", "samples", "parts"] | None = Field(
         None,
-        description='"batches" or "samples": what the workers of a loader take in turn; "samples" needs num_workers',
+        description='"batches" or "samples": what the workers of a loader take in turn, or "parts": each draws of a'
+        " part of its own; the last two need num_workers",
         json_schema_extra=_COMPOSED,
     )
 
     generator: (
         Literal[
-            "default", "own", "shared", "torch", "loader", "sampler", "numpy", "numpy-legacy", "python", "polars", "jax"
+            "default", "own", "shared", "torch", "loader", "sampler", "numpy", "numpy-legacy", "python", "polars",
+            "jax", "datapipe", "tensorflow", "cpp", "cpp-64", "grain",
         ]
         | None
     ) = Field(
@@ -379,9 +403,10 @@ class JobSpec(BaseModel):
         description='"default" (torch.manual_seed), "own" (the sampler\'s) or "shared" (the DataLoader\'s as well);'
         ' for an order put together "torch", "loader" (torch\'s, of which a DataLoader takes words), "sampler"'
         ' (RandomSampler without a DataLoader), "numpy" (default_rng), "numpy-legacy" (np.random.seed), "python",'
-        ' "polars" or "jax" as well',
+        ' "polars", "jax", "datapipe" (DataLoader over an IterDataPipe), "tensorflow" (tf.data), "cpp" or "cpp-64"'
+        ' (std::mt19937, std::mt19937_64) or "grain" as well',
         json_schema_extra=_TORCH,
-    )
+    )  # fmt: skip
     words_before: int | None = Field(
         None,
         description=f"{_WORDS}: words drawn from the generator before the first epoch, by the model for one",

@@ -14,23 +14,25 @@ what does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from itertools import product
+from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from mlfs.errors import JobError
+from mlfs.job.parse import COMPOSED
+from mlfs.job.refusals import show
 from mlfs.orders.columns import column_of, weights_for
-from mlfs.orders.deal import DEALINGS, by_samples_to_workers
+from mlfs.orders.deal import DEALINGS, in_turn
 from mlfs.orders.draws import Column, Draws, EpochDraw, Kind, Values, drawing_of
 from mlfs.orders.endless import Endless
-from mlfs.orders.generators import LIBRARIES, Generator
+from mlfs.orders.generators import LIBRARIES, Generator, Keyed, Library, Seed
 from mlfs.orders.grouping import by_length, of_one_group
-from mlfs.orders.jax_keys import JaxGenerator
 from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
-from mlfs.orders.passes import pass_number
-from mlfs.orders.permutation import TORCH_32BIT_LIMIT, words_of_randperm
+from mlfs.orders.permutation import MOST_OF_TORCH, words_of_randperm
 from mlfs.orders.seeding import OF_KEYS, RULES, Seeding, seeding_of
 from mlfs.orders.shuffle import MOST_ELEMENTS
 
@@ -40,20 +42,34 @@ if TYPE_CHECKING:
 # Where each rank draws for itself, what the last ranks have drawn stays at hand, within this much memory.
 _DRAWN_BYTES: Final = 256 << 20
 _BYTES_A_SAMPLE: Final = 4 * (EPOCHS_KEPT + 1)
+# A pass takes some tens of microseconds at least, and nobody reads before it has come to the one that he reads.
+_MOST_PASSES: Final = 10_000
 # Dealings of a stream without an end: a piece of it has no order's start to be filled up from.
 _OF_ENDLESS: Final = ("strided", "batches", "first", "alike")
 _OF_TORCH: Final = ("torch", "loader", "own", "shared", "sampler", "default")
+_LOOPS: Final = (*_OF_TORCH, "numpy", "numpy-legacy", "python", "jax")
 # By kind of draw that not every generator makes, those that do, and the field that it needs.
 _DRAWN_BY: Final[Mapping[Kind, tuple[str, ...]]] = {
+    "permutation": tuple(name for name in LIBRARIES if name != "datapipe"),
+    "shuffle": tuple(name for name in LIBRARIES if name != "datapipe"),
+    "sample": (*_LOOPS, "polars"),
+    "with-replacement": _LOOPS,
     "weighted": ("torch", "loader", "numpy", "numpy-legacy", "python"),
     "repeat-factors": ("torch", "loader"),
     "per-group": ("numpy-legacy", "numpy"),
     "clips": ("torch", "loader"),
+    "buffer": ("python", "numpy", "datapipe", "tensorflow"),
+    "filling-buffer": ("python",),
+    "blocks": (*_LOOPS, "polars"),
+    "shuffled-blocks": _LOOPS,
 }
 _NEEDED: Final[Mapping[Kind, str]] = {
     "with-replacement": "num_samples", "weighted": "weights_file", "repeat-factors": "weights_file",
-    "per-group": "per_group", "clips": "per_group",
+    "per-group": "per_group", "clips": "per_group", "buffer": "buffer_size", "filling-buffer": "buffer_size",
+    "blocks": "block_size", "shuffled-blocks": "block_size",
 }  # fmt: skip
+# Fields that a draw of another kind does not read.
+OF_DRAW: Final = ("buffer_size", "block_size")
 _REPLACES: Final = ("with-replacement", "weighted", "per-group")
 
 
@@ -68,8 +84,13 @@ class Parts(NamedTuple):
             words_once: the same after the first.
         seed_drawn_by: the generator of the job's seed, which draws the seed of `generator` once, below `seed_below`.
         endless: whether passes follow one another without an end; an epoch is then `epoch_steps` steps.
-        samples_by_worker: whether the workers of a loader take samples in turn, and not batches.
+        worker_dealing: what the workers of a loader take in turn: "batches", or "samples"; or "parts", of which each
+            draws for itself.
         grouping: "none", "by-length" (before it is dealt) or "batches" (of one group, by each rank).
+        repeats: times that each sample which was drawn stands in a row before it is dealt.
+        reads: how many samples a rank reads of those that it is dealt; None: all.
+        seed: in place of the job's. library: in place of the generator's.
+        names: gives the samples that are drawn from, by epoch, in place of 0 .. n-1.
     """
 
     generator: str
@@ -86,12 +107,21 @@ class Parts(NamedTuple):
     seed_below: int | None = None
     endless: bool = False
     epoch_steps: int | None = None
-    samples_by_worker: bool = False
+    worker_dealing: str = "batches"
     grouping: str = "none"
+    repeats: float = 1
+    reads: int | None = None
+    seed: Seed | None = None
+    library: Library | None = None
+    names: Callable[[int], Indices] | None = None
 
 
 class Composition:
     """An order of these parts.
+
+    Args:
+        n_samples: how many there are to draw from.
+        column: a number for each of them, by which draws weigh or group.
 
     Raises:
         JobError: the parts do not go together, or the generator does not take the seed or so many samples.
@@ -106,11 +136,11 @@ class Composition:
         self._group_of = None
         if parts.grouping == "batches" and column is not None:
             self._group_of = np.unique(column, return_inverse=True)[1]
-        self._library = LIBRARIES[parts.generator]
+        self._library = parts.library or LIBRARIES[parts.generator]
         self._dealing = DEALINGS[parts.dealing]
-        self._seed, self._words_before = spec.seed, parts.words_before
+        self._seed, self._words_before = spec.seed if parts.seed is None else parts.seed, parts.words_before
         if parts.seed_drawn_by is not None:
-            self._seed = self._made(spec.seed, parts.seed_drawn_by).number(parts.seed_below)
+            self._seed = self._made(self._seed, LIBRARIES[parts.seed_drawn_by]).number(parts.seed_below)
             self._words_before = 0
         drawn = -(-n_samples // spec.world_size) if parts.shard_first else n_samples
         most = max(1, _DRAWN_BYTES // max(1, drawn * _BYTES_A_SAMPLE))
@@ -136,22 +166,29 @@ class Composition:
 
     def rank_stream(self, epoch: int, rank: int) -> Indices:
         """The rank's dataset indices in read order."""
-        mine = self._of_rank(pass_number(self._spec, epoch), rank).astype(np.int64, copy=False)
+        parts, batch, number = self._parts, self._spec.batch_size, pass_number(self._spec, epoch)
+        workers = self._spec.num_workers or 1
+        if parts.worker_dealing == "parts":
+            mine = in_turn([self._of_rank(number, rank, worker) for worker in range(workers)], batch)
+        else:
+            mine = self._of_rank(number, rank)
         if self._group_of is not None:
-            mine = of_one_group(mine, self._group_of, self._spec.batch_size)
-        if self._parts.samples_by_worker:
-            mine = mine[by_samples_to_workers(len(mine), self._spec.batch_size, self._spec.num_workers or 1)]
-        return mine
+            mine = of_one_group(mine, self._group_of, batch)
+        if parts.worker_dealing == "samples":
+            mine = in_turn([mine[worker::workers] for worker in range(workers)], batch)
+        return (mine if parts.names is None else parts.names(epoch)[mine]).astype(np.int64, copy=False)
 
-    def _of_rank(self, epoch: int, rank: int) -> Values:
+    def _of_rank(self, epoch: int, rank: int, worker: int | None = None) -> Values:
         parts = self._parts
-        if parts.draw == "none" and not parts.endless:
+        if parts.draw == "none" and not parts.endless and worker is None:
             return self._positions(self._count(self._n), rank)
-        if parts.shard_first:
+        drawing = rank if parts.seeding.rank else 0, (worker or 0) if parts.seeding.worker else 0
+        if parts.shard_first or worker is not None:
             mine = self._positions(self._n, rank)
-            return mine[self._draws_of(rank, len(mine)).epoch(epoch)]
-        drawing = rank if parts.seeding.tells_ranks_apart else 0
-        epochs = self._stream_of(drawing) if parts.endless else self._draws_of(drawing, self._n)
+            if worker is not None:
+                mine = mine[self._positions(len(mine), worker, self._spec.num_workers)]
+            return mine if parts.draw == "none" else mine[self._draws_of(*drawing, len(mine)).epoch(epoch)]
+        epochs = self._stream_of(drawing[0]) if parts.endless else self._draws_of(*drawing, self._n)
         drawn = epochs.epoch(epoch)
         return drawn[self._positions(len(drawn), rank)]
 
@@ -161,10 +198,18 @@ class Composition:
         return min(n, self._parts.drawn or n) if length is None else length
 
     def _dealt(self, n: int) -> int:
-        return self._dealing.length(n, self._spec.world_size, self._parts.drop_last, self._spec.batch_size)
+        n = n if self._parts.repeats == 1 else ceil(n * self._parts.repeats)
+        dealt = self._dealing.length(n, self._spec.world_size, self._parts.drop_last, self._spec.batch_size)
+        return dealt if self._parts.reads is None else min(dealt, self._parts.reads)
 
-    def _positions(self, n: int, rank: int) -> Indices:
-        return self._dealing.positions(n, rank, self._spec.world_size, self._parts.drop_last, self._spec.batch_size)
+    def _positions(self, n: int, rank: int, world_size: int | None = None) -> Indices:
+        repeats, world_size = self._parts.repeats, world_size or self._spec.world_size
+        places = n if repeats == 1 else ceil(n * repeats)
+        mine = self._dealing.positions(places, rank, world_size, self._parts.drop_last, self._spec.batch_size)
+        mine = mine[: self._parts.reads]
+        if float(repeats).is_integer():
+            return mine if repeats == 1 else mine // int(repeats)
+        return np.floor_divide(mine, repeats).astype(np.int64)
 
     # -- passes without an end
 
@@ -176,21 +221,21 @@ class Composition:
         """Steps of an epoch: as many as a pass has, unless told otherwise; each worker makes as many."""
         if self._parts.epoch_steps is not None:
             return self._parts.epoch_steps
-        turn = (self._spec.num_workers or 1) if self._parts.samples_by_worker else 1
+        turn = (self._spec.num_workers or 1) if self._parts.worker_dealing == "samples" else 1
         return -(-self._count(self._n) // (self._step() * turn)) * turn
 
     def _make_stream(self, drawing: int) -> Endless:
         count, an_epoch = self._count(self._n), self._steps() * self._step()
         if self._parts.draw == "none":
             return Endless(lambda number: np.arange(count, dtype=np.int64), an_epoch, count)
-        return Endless(self._draws_of(drawing, self._n).epoch, an_epoch, self._drawing(self._n).length)
+        return Endless(self._draws_of(drawing, 0, self._n).epoch, an_epoch, self._drawing(self._n).length)
 
     # -- draws and their generators
 
     def _drawing(self, n: int) -> EpochDraw:
         """The draw of an epoch from n samples, grouped where that comes before they are dealt."""
         parts, spec, column = self._parts, self._spec, self._column
-        drawing = drawing_of(parts.draw, n, self._drawn(n), column, spec.per_group or 1, spec.groups_at_once)
+        drawing = drawing_of(parts.draw, n, self._drawn(n), column, spec)
         if parts.grouping != "by-length" or column is None:
             return drawing
         together = spec.group_batch or spec.batch_size
@@ -212,16 +257,17 @@ class Composition:
 
     def _words_after(self, n: int) -> int:
         """Words that are drawn in each epoch after what is read."""
+        between = self._parts.words_between + (self._library.worker_words if self._spec.num_workers else 0)
         trails = self._library.trails and self._parts.draw not in _REPLACES
         if not trails or self._spec.trailing_permutation is False or (self._drawn(n) or n) % max(n, 1):
-            return self._parts.words_between
-        return self._parts.words_between + words_of_randperm(n)
+            return between
+        return between + words_of_randperm(n)
 
-    def _make_draws(self, rank: int, n: int) -> Draws:
+    def _make_draws(self, rank: int, worker: int, n: int) -> Draws:
         parts, base = self._parts, self._library.base_words
 
         def generator_of(before: Generator, epoch: int) -> tuple[Generator, Generator]:
-            drawing = self._generator(before, epoch, rank)
+            drawing = self._generator(before, epoch, rank, worker)
             if words := (0 if epoch and self._spec.persistent_workers else base) + (parts.words_once * (epoch == 1)):
                 drawing.skip(words)
             return drawing, drawing if parts.seeding.rule == "drawn" else before
@@ -238,22 +284,24 @@ class Composition:
         leaps = words_of if parts.seeding.rule == "goes-on" else None
         return Draws(self._drawing(n), first, generator_of, goes_on, after, words, leaps)
 
-    def _generator(self, before: Generator, epoch: int, rank: int) -> Generator:
+    def _generator(self, before: Generator, epoch: int, rank: int, worker: int) -> Generator:
         """The generator that an epoch draws with."""
         seeding, seed = self._parts.seeding, self._seed
         if seeding.rule == "goes-on":
             return before
         if seeding.rule == "drawn":
             return self._made(before.number(None))
-        if isinstance(before, JaxGenerator) and seeding.rule in OF_KEYS:
+        if isinstance(before, Keyed) and seeding.rule in OF_KEYS:
             return before if seeding.rule == "same" else before.split() if seeding.goes_on else before.fold_in(epoch)
-        if seeding.rule == "[seed,epoch]":
-            return self._made((seed, epoch))
-        return self._made(seed if seeding.rule == "same" else seeding.number(seed, epoch, rank))
+        if seeding.rule == "same" or isinstance(seed, tuple):
+            return self._made(seed)
+        return self._made(
+            (seed, epoch) if seeding.rule == "[seed,epoch]" else seeding.number(seed, epoch, rank, worker)
+        )
 
-    def _made(self, seed: int | tuple[int, int], name: str | None = None) -> Generator:
+    def _made(self, seed: Seed, library: Library | None = None) -> Generator:
         """A generator of a seed, after the words that others draw first."""
-        library = self._library if name is None else LIBRARIES[name]
+        library = library or self._library
         if isinstance(seed, int) and library.most is not None and seed > library.most:
             seed %= library.most + 1  # the script would end with an error: an epoch that is never read
         generator = library.make(seed)
@@ -268,101 +316,127 @@ def check(parts: Parts, spec: JobSpec, n_samples: int) -> None:
     Raises:
         JobError: with the parts that go together.
     """
-    library, seeding = LIBRARIES[parts.generator], parts.seeding
-    most = TORCH_32BIT_LIMIT - 1 if parts.generator in _OF_TORCH else MOST_ELEMENTS
+    most = MOST_OF_TORCH if parts.generator in _OF_TORCH else MOST_ELEMENTS
     if n_samples > most and parts.draw != "none":
-        raise JobError(f"{n_samples} samples cannot be shuffled: the limit is {most}", 'narrow "root"', "root")
-    seeded = parts.seed_drawn_by or parts.generator
-    low, high = LIBRARIES[seeded].least, LIBRARIES[seeded].most
-    if (low is not None and spec.seed < low) or (high is not None and spec.seed > high):
-        allowed = f"{low} or more" if high is None else f"{low} to {high}"
-        message = f'job field "seed" is {spec.seed}, must be {allowed} for the sampler "{spec.sampler}"'
-        raise JobError(message, f"the generator {seeded} takes no other", "seed")
-    if seeding.rule == "linear" and library.least is not None:
-        seed = 0 if parts.seed_drawn_by else spec.seed
-        ends = [(epoch, rank) for epoch in (0, spec.epochs - 1) for rank in (0, spec.world_size - 1)]
-        least = min(seeding.number(seed, *end) for end in ends)
-        if least < library.least:
-            hint = f"the generator {parts.generator} takes {library.least} or more, and gets {least}"
-            raise JobError(f'job field "seeding" gives a seed of {least}', hint, "seeding")
-    if library.has_keys != (seeding.rule in ("fold-in", "split")) and seeding.rule not in ("same", "linear"):
-        right = f"one of {', '.join(OF_KEYS)}, or such as seed+epoch" if library.has_keys else "goes-on, or seed+epoch"
-        why = "draws by keys, which no draw changes" if library.has_keys else "has no keys"
-        raise _refused("seeding", seeding.rule, f"{right}: the generator {parts.generator} {why}")
-    if parts.generator == "polars" and seeding.rule not in ("same", "linear"):
-        raise _refused("seeding", seeding.rule, "same, or such as seed+epoch: each call of polars is seeded anew")
-    if seeding.rule == "[seed,epoch]" and not library.takes_pairs:
-        raise _refused("seeding", seeding.rule, "such as seed+epoch: only numpy's generators take a sequence")
-    if (library.has_keys or parts.generator == "polars") and (parts.words_before or parts.words_between):
-        raise _refused("words_before", parts.words_before, "left out: nothing else is drawn from this generator")
+        named = spec.sampler != COMPOSED
+        field = "shuffle" if named and spec.reads("shuffle") else "sampler" if named else "root"
+        way_out = {"shuffle": ', or set "shuffle": false', "sampler": ', or use "sampler": "sequential"'}.get(field, "")
+        message = f"{n_samples} samples cannot be shuffled: the limit is {most}"
+        raise JobError(message, f'narrow "root"{way_out}', field)
+    if parts.endless and not n_samples:
+        raise JobError("passes over no samples are no stream", 'is "root" or "layout" another?', "root")
+    _check_seeding(parts, spec)
     _check_draw(parts, spec)
-    if parts.draw == "weighted" and parts.generator in _OF_TORCH:
-        check_weighted(parts.drawn or n_samples)
-    if parts.seed_below is not None and parts.seed_drawn_by is None:
-        raise _refused("seed_below", parts.seed_below, 'left out, or stand beside "seed_drawn_by": nothing is drawn')
-    if (spec.passes_before or spec.passes_between) and (parts.endless or not seeding.goes_on):
-        right = "left out: " + ("a stream has no passes" if parts.endless else "each epoch is seeded anew")
-        raise _refused("passes_before" if spec.passes_before else "passes_between", "1 or more", right)
-    _check_ends(parts, spec, n_samples)
+    _check_ends(parts, spec)
 
 
-def check_weighted(count: int) -> None:
-    """Refuse a single draw by weights: torch.multinomial makes it in another way. Raises: JobError."""
-    if count == 1:
-        message = 'job field "num_samples" is 1: that order is not known'
-        raise JobError(message, 'write it down and use "sampler": "explicit"', "num_samples")
+def _refuse(wrong: object, field: str, value: object, allowed: str) -> None:
+    """Refuse what is wrong; a value of None is one that is missing."""
+    if wrong:
+        what = "missing:" if value is None else f"{show(value)}, must be"
+        raise JobError(f'job field "{field}" is {what} {allowed}', "", field)
+
+
+def _check_seeding(parts: Parts, spec: JobSpec) -> None:
+    name, library, rule = parts.generator, LIBRARIES[parts.generator], parts.seeding.rule
+    seeded = parts.seed_drawn_by or name
+    low, high = LIBRARIES[seeded].least, LIBRARIES[seeded].most
+    if parts.seed is None and ((low is not None and spec.seed < low) or (high is not None and spec.seed > high)):
+        message = f'job field "seed" is {spec.seed}, must be {low}{" or more" if high is None else f" to {high}"}'
+        raise JobError(f'{message} for the sampler "{spec.sampler}"', f"the generator {seeded} takes no other", "seed")
+    if rule == "linear" and library.least is not None and parts.seed is None:
+        seed = 0 if parts.seed_drawn_by else spec.seed
+        last = (spec.epochs - 1, spec.world_size - 1, max(1, spec.num_workers or 1) - 1)
+        least = min(parts.seeding.number(seed, *end) for end in product(*((0, end) for end in last)))
+        right = f"larger: the generator {name} takes {library.least} or more, and gets {least}"
+        _refuse(least < library.least, "seeding", parts.seeding.text, right)
+    right = "left out: how its workers go on is not known"
+    _refuse(name == "datapipe" and spec.persistent_workers, "persistent_workers", True, right)
+    of_keys, free = rule in ("fold-in", "split"), rule in ("same", "linear")
+    keys = f"one of {', '.join(OF_KEYS)}, or such as seed+epoch: the generator {name} draws by keys"
+    right = keys if library.has_keys else f"goes-on, or seed+epoch: the generator {name} has no keys"
+    _refuse(library.has_keys != of_keys and not free, "seeding", rule, right)
+    _refuse(rule == "split" and name == "tensorflow", "seeding", rule, "fold-in: a new seed in each pass")
+    right = f"same, or such as seed+epoch: each call of {name} is seeded anew"
+    _refuse(library.is_fresh and not free, "seeding", rule, right)
+    right = "such as seed+epoch: only numpy's generators take a sequence"
+    _refuse(rule == "[seed,epoch]" and not library.takes_pairs, "seeding", rule, right)
+    for field, words in (("words_before", parts.words_before), ("words_between", parts.words_between)):
+        without = library.has_keys or library.is_fresh
+        _refuse(words and without, field, words, "left out: nothing else is drawn from this generator")
+    right = 'left out, or stand beside "seed_drawn_by": nothing is drawn'
+    _refuse(parts.seed_below is not None and parts.seed_drawn_by is None, "seed_below", parts.seed_below, right)
+    right = "left out: " + ("a stream has no passes" if parts.endless else "each epoch is seeded anew")
+    for field in ("passes_before", "passes_between") if spec.sampler == COMPOSED else ():
+        passes = getattr(spec, field)
+        _refuse(passes and (parts.endless or not parts.seeding.counts_passes), field, passes, right)
+    if (spec.passes_before or 0) > _MOST_PASSES and not library.has_keys and not library.words("permutation", 9, 9):
+        allowed = f"0 to {_MOST_PASSES}: each pass is shuffled after the one before it"
+        _refuse(True, "passes_before", spec.passes_before, allowed)
 
 
 def _check_draw(parts: Parts, spec: JobSpec) -> None:
     kind, by = parts.draw, _DRAWN_BY.get(parts.draw, (parts.generator,))
-    if parts.generator not in by:
-        raise _refused("generator", parts.generator, f"one of {', '.join(by)} for a draw {kind}")
-    if parts.generator == "polars" and kind not in ("permutation", "shuffle", "none"):
-        raise _refused("draw", kind, "permutation, shuffle or none for the generator polars")
+    kinds = ", ".join(kind for kind, names in _DRAWN_BY.items() if parts.generator in names)
+    right = f"one of {', '.join(by)} for a draw {kind}; {parts.generator} draws {kinds}"
+    _refuse(parts.generator not in by, "generator", parts.generator, right)
     needed = _NEEDED.get(kind)
-    if needed is not None and (parts.drawn if needed == "num_samples" else getattr(spec, needed)) is None:
-        raise JobError(f'job field "{needed}" is missing: a draw {kind} needs it', "", needed)
-    if kind == "repeat-factors" and not parts.endless:
-        raise JobError('job field "endless" is missing: with repeat factors passes differ in length', "", "endless")
+    if needed is not None:
+        value = parts.drawn if needed == "num_samples" else getattr(spec, needed)
+        _refuse(value is None, needed, None, f"a draw {kind} needs it")
+    for field in OF_DRAW:
+        given, readers = getattr(spec, field), [kind for kind, needs in _NEEDED.items() if needs == field]
+        wrong = spec.sampler == COMPOSED and given is not None and kind not in readers
+        _refuse(wrong, field, given, f"left out, or stand beside a draw that reads it: {', '.join(readers)}")
+    _refuse(
+        kind == "repeat-factors" and not parts.endless, "endless", None, "with repeat factors passes differ in length"
+    )
     grouped = parts.grouping != "none" or kind in ("per-group", "clips")
-    if grouped and spec.column is None and spec.column_file is None:
-        hint = "size, directory, or a column_file with a number a sample"
-        raise JobError('job field "column" is missing: it says the group of a sample', hint, "column")
-    by_column = grouped or kind in ("weighted", "repeat-factors")
-    if parts.shard_first and by_column:
-        raise _refused("shard_first", "true", f"left out: {'grouping' if grouped else kind} is over all samples")
-    if grouped and kind in ("weighted", "repeat-factors"):
-        raise _refused("grouping", parts.grouping, f"left out: the draw {kind} has a column of its own")
-    if parts.grouping == "batches" and parts.endless:
-        raise _refused("grouping", parts.grouping, "by-length, or left out: an endless stream has no last batches")
+    columns = "it says the group of a sample (size, directory, or a column_file with a number a sample)"
+    _refuse(grouped and spec.column is None and spec.column_file is None, "column", None, columns)
+    weighed = kind in ("weighted", "repeat-factors")
+    right = f"left out: {'grouping' if grouped else kind} is over all samples"
+    _refuse(parts.shard_first and (grouped or weighed), "shard_first", True, right)
+    right = f"left out: the draw {kind} has a column of its own"
+    _refuse(grouped and weighed, "grouping", parts.grouping, right)
+    right = "by-length, or left out: an endless stream has no last batches"
+    _refuse(parts.grouping == "batches" and parts.endless, "grouping", parts.grouping, right)
+    if kind == "weighted" and parts.generator in _OF_TORCH and parts.drawn == 1:
+        message = 'job field "num_samples" is 1: that order is not known'
+        raise JobError(message, 'write it down and use "sampler": "explicit"', "num_samples")
 
 
-def _check_ends(parts: Parts, spec: JobSpec, n_samples: int) -> None:
-    if parts.samples_by_worker and not spec.num_workers:
-        raise JobError('job field "num_workers" is missing: samples are dealt to workers', "", "num_workers")
+def _check_ends(parts: Parts, spec: JobSpec) -> None:
+    workers, steps = spec.num_workers or 0, parts.epoch_steps
+    by_workers = parts.worker_dealing != "batches"
+    _refuse(by_workers and not workers, "num_workers", None, f"{parts.worker_dealing} are dealt to workers")
+    apart = parts.worker_dealing == "parts"
+    _refuse(
+        parts.seeding.worker and not apart, "worker_dealing", parts.worker_dealing, 'parts, for a seed with "worker"'
+    )
+    if apart:
+        right = "one of strided, contiguous, pieces: each worker draws of its own part"
+        _refuse(parts.dealing not in ("strided", "contiguous", "pieces"), "dealing", parts.dealing, right)
+        _refuse(parts.drawn, "num_samples", parts.drawn, "left out: each worker reads all of its part")
+        grouped = parts.grouping != "none" or parts.draw in ("weighted", "repeat-factors", "per-group", "clips")
+        _refuse(grouped, "worker_dealing", "parts", "batches or samples: draws by a column are over all samples")
+        _refuse(parts.endless, "worker_dealing", "parts", "batches or samples: the parts of workers have ends")
+    beside = "shard_first" if parts.shard_first else "worker_dealing" if apart else "endless" if parts.endless else ""
+    right = f"left out: it does not go with {beside}"
+    _refuse(parts.repeats != 1 and beside, "repeats", parts.repeats, right)
     if not parts.endless:
-        if parts.epoch_steps is not None:
-            raise _refused("epoch_steps", parts.epoch_steps, 'left out, or stand beside "endless": an epoch is a pass')
+        _refuse(steps is not None, "epoch_steps", steps, 'left out, or stand beside "endless": an epoch is a pass')
         return
-    if LIBRARIES[parts.generator].base_words or LIBRARIES[parts.generator].trails:
-        raise _refused("generator", parts.generator, "torch: a stream without an end has one iterator")
-    if not n_samples:
-        raise JobError("passes over no samples are no stream", 'is "root" or "layout" another?', "root")
-    if parts.dealing not in _OF_ENDLESS:
-        right = f"one of {', '.join(_OF_ENDLESS)}: an endless stream has no end to pad"
-        raise _refused("dealing", parts.dealing, right)
-    ends: tuple[tuple[str, bool], ...] = (("shard_first", parts.shard_first), ("drop_last", parts.drop_last))
-    for field, given in ends:
-        if given:
-            raise _refused(field, "true", "left out: an endless stream is dealt as it comes, and has no last batch")
-    workers = spec.num_workers or 1
-    if parts.samples_by_worker and (parts.epoch_steps or 0) % workers:
-        allowed = f"a multiple of num_workers ({workers}), among whom samples are dealt"
-        raise _refused("epoch_steps", parts.epoch_steps, allowed)
-
-
-def _refused(field: str, value: object, allowed: str) -> JobError:
-    return JobError(f'job field "{field}" is "{value}", must be {allowed}', "", field)
+    library = LIBRARIES[parts.generator]
+    iterates = library.base_words or library.trails
+    _refuse(iterates, "generator", parts.generator, "torch: a stream without an end has one iterator")
+    right = f"one of {', '.join(_OF_ENDLESS)}: an endless stream has no end to pad"
+    _refuse(parts.dealing not in _OF_ENDLESS, "dealing", parts.dealing, right)
+    right = "left out: an endless stream is dealt as it comes, and has no last batch"
+    _refuse(parts.shard_first, "shard_first", True, right)
+    _refuse(parts.drop_last, "drop_last", True, right)
+    right = f"a multiple of num_workers ({workers}), among whom samples are dealt"
+    _refuse(by_workers and (steps or 0) % max(1, workers), "epoch_steps", steps, right)
 
 
 class ComposedOrder(Composition):
@@ -372,15 +446,26 @@ class ComposedOrder(Composition):
         text = spec.seeding or "goes-on"
         seeding = seeding_of(text)
         if seeding is None:
-            hint = f"{', '.join(RULES)}, or a sum of seed, epoch, rank and numbers such as 1000*seed+epoch"
-            raise JobError(f'job field "seeding" is "{text}", must be one of {hint}', "", "seeding")
+            right = (
+                f"one of {', '.join(RULES)}, or a sum of seed, epoch, rank, worker and numbers such as 1000*seed+epoch"
+            )
+            raise JobError(f'job field "seeding" is "{text}", must be {right}', "", "seeding")
+        whole = n_samples * (spec.copies or 1)
         parts = Parts(
             spec.generator or "torch", seeding, spec.draw or "permutation", spec.dealing or "strided",
             bool(spec.shard_first), spec.num_samples, spec.drop_last, spec.words_before or 0, spec.words_between or 0,
             spec.words_once or 0, spec.seed_drawn_by, spec.seed_below, bool(spec.endless), spec.epoch_steps,
-            spec.worker_dealing == "samples", spec.grouping or "none",
+            spec.worker_dealing or "batches", spec.grouping or "none", spec.repeats or 1,
         )  # fmt: skip
-        check(parts, spec, n_samples)
+        if whole != n_samples:
+            parts = parts._replace(names=lambda epoch: np.arange(whole) % n_samples)
+        check(parts, spec, whole)
         weighed = parts.draw in ("weighted", "repeat-factors")
         column = weights_for(spec, n_samples) if weighed else column_of(spec, n_samples, resolve)
-        super().__init__(parts, spec, n_samples, column)
+        column = None if column is None else np.tile(column, spec.copies or 1)
+        super().__init__(parts, spec, whole, column)
+
+
+def pass_number(spec: JobSpec, epoch: int) -> int:
+    """The number, from 0, of the pass that the epoch reads: a loop may begin passes that it does not read."""
+    return (spec.passes_before or 0) + epoch * (1 + (spec.passes_between or 0))

@@ -9,9 +9,9 @@ which it is known how many words they take are passed over instead.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +20,18 @@ from mlfs.orders.checkpoints import Checkpoints
 from mlfs.orders.generators import Generator
 from mlfs.orders.order import EPOCHS_KEPT
 
+if TYPE_CHECKING:
+    from mlfs.job import JobSpec
+
 # The memory for states of old epochs.
 _KEPT_BYTES: Final = 64 << 20
+_USUAL_FIRST: Final = 100  # of webdataset's shuffle
 _STATE_BYTES: Final = 64 << 10  # what a generator and its object take at most
 
 Kind = Literal[
-    "permutation", "shuffle", "sample", "with-replacement", "weighted", "repeat-factors", "per-group", "clips", "none"
-]
+    "permutation", "shuffle", "sample", "with-replacement", "weighted", "repeat-factors", "per-group", "clips",
+    "buffer", "filling-buffer", "blocks", "shuffled-blocks", "none",
+]  # fmt: skip
 """The kinds of draws; with "none" nothing is drawn, and no `Draws` is made."""
 Values = npt.NDArray[np.signedinteger[Any]]
 Column = npt.NDArray[np.float64]
@@ -50,34 +55,52 @@ class EpochDraw(NamedTuple):
 _NOTHING: Final = np.empty(0, dtype=np.int32)
 
 
-def drawing_of(kind: Kind, n: int, count: int | None = None, column: Column | None = None, per_group: int = 1,
-               groups_at_once: int | None = None) -> EpochDraw:  # fmt: skip
+def drawing_of(kind: Kind, n: int, count: int | None, column: Column | None, spec: JobSpec) -> EpochDraw:
     """The draw of a kind, from 0 .. n-1.
 
     Args:
         count: how many are drawn, all by default; of a permutation and a shuffle the first ones are read.
         column: a number for each of them: its weight, or its group.
-        per_group: indices drawn of each group. groups_at_once: groups in a round; all by default.
+        spec: the job, for the sizes that a draw has beside: per_group, groups_at_once, buffer_size, block_size.
     """
     most = n if count is None else min(count, n)
     if kind == "shuffle":
         return EpochDraw(lambda generator, last: _shuffled(generator, last, most), np.arange(n, dtype=np.int32), most)
-    drawn = n if count is None else count
-    if kind == "sample":
-        return EpochDraw(lambda generator, last: (generator.sample(n, drawn), last), _NOTHING, drawn)
-    if kind == "with-replacement":
-        return EpochDraw(lambda generator, last: (generator.choices(n, drawn), last), _NOTHING, drawn)
-    if kind == "permutation" or column is None:
-        return EpochDraw(lambda generator, last: (generator.permutation(n)[:most], last), _NOTHING, most)
-    if kind == "weighted":
-        return EpochDraw(lambda generator, last: (generator.weighted(column, drawn), last), _NOTHING, drawn)
-    if kind == "repeat-factors":
+    drawn, size = n if count is None else count, spec.buffer_size or 1
+    block, first, per_group = spec.block_size or 1, spec.buffer_first or _USUAL_FIRST, spec.per_group or 1
+    if kind == "per-group" and column is not None:
+        return _per_group(column, per_group, spec.groups_at_once, drawn)
+    if kind == "repeat-factors" and column is not None:
         return EpochDraw(lambda generator, last: (_repeated(generator, column), last), _NOTHING, None)
-    if kind == "clips":
+    if kind == "clips" and column is not None:
         lengths = np.diff(np.flatnonzero(np.r_[True, column[1:] != column[:-1], True]))
         clips = int(np.minimum(lengths, per_group).sum())
         return EpochDraw(lambda generator, last: (_clips(generator, lengths, per_group), last), _NOTHING, clips)
-    return _per_group(column, per_group, groups_at_once, drawn)
+    weights = np.empty(0) if column is None else column
+    draws: Mapping[str, tuple[Callable[[Any], Values], int]] = {
+        "permutation": (lambda generator: generator.permutation(n)[:most], most),
+        "sample": (lambda generator: generator.sample(n, drawn), drawn),
+        "with-replacement": (lambda generator: generator.choices(n, drawn), drawn),
+        "weighted": (lambda generator: generator.weighted(weights, drawn), drawn),
+        "buffer": (lambda generator: generator.buffer(n, size)[:most], most),
+        "filling-buffer": (lambda generator: generator.filling_buffer(n, size, first)[:most], most),
+        "blocks": (lambda generator: _blocks(generator, n, block, False)[:most], most),
+        "shuffled-blocks": (lambda generator: _blocks(generator, n, block, True)[:most], most),
+    }
+    draw, length = draws[kind]
+    return EpochDraw(lambda generator, last: (draw(generator), last), _NOTHING, length)
+
+
+def _blocks(generator: Generator, n: int, size: int, inside: bool) -> Values:
+    """Blocks of samples that follow each other, in a permutation's order; each shuffled in its turn, or as it is."""
+    numbers = generator.permutation(-(-n // size))
+    if not inside:
+        samples = (numbers.astype(np.int64)[:, None] * size + np.arange(size)).reshape(-1)
+        return samples[samples < n]
+    blocks = [np.arange(number * size, min(n, (number + 1) * size), dtype=np.int32) for number in numbers.tolist()]
+    for block in blocks:
+        generator.shuffle(block)
+    return np.concatenate(blocks) if blocks else _NOTHING
 
 
 def _shuffled(generator: Generator, last: Values, count: int) -> tuple[Values, Values]:

@@ -16,30 +16,40 @@ same state, and so does its copy.
 | numpy-legacy | numpy.random.seed, RandomState; pandas, sklearn | numpy/random/mtrand.pyx (frozen: NEP 19) |
 | python | random.seed, random.Random | Lib/random.py (Python 3.11 to 3.14) |
 | polars | DataFrame.sample(shuffle=True), shuffle | `mlfs.orders.polars` (polars 2.1) |
+| datapipe | DataLoader over an IterDataPipe with shuffle() | torch/utils/data/graph_settings.py, datapipes/iter |
+| tensorflow | tf.data's shuffle | `mlfs.orders.philox` (TensorFlow 2.21) |
+| cpp, cpp-64 | std::shuffle with std::mt19937, std::mt19937_64 | `mlfs.orders.cpp_random` (GCC 11 and later) |
+| grain | Grain's index_shuffle | `mlfs.orders.index_shuffle` (Grain 0.2.18) |
 | jax | jax.random.key, PRNGKey | jax/_src/prng.py, random.py (jax 0.5 and later) |
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple, Protocol, cast
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from mlfs.orders.cpp_random import shuffle_mt19937, shuffle_mt19937_64
+from mlfs.orders.index_shuffle import index_shuffle
 from mlfs.orders.jax_keys import JaxGenerator
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.order import Indices
 from mlfs.orders.permutation import next_randperm, words_of_randperm
+from mlfs.orders.philox import op_seeds, pass_seeds, shuffle_pass
 from mlfs.orders.polars import PolarsGenerator
 from mlfs.orders.python_mt import PythonGenerator
 from mlfs.orders.shuffle import Permutation
 from mlfs.orders.stopping import stop_if_asked
-from mlfs.orders.torch_generator import BASE_SEED_WORDS
 
 Weights = npt.NDArray[np.float64]
 Seed = int | tuple[int, int]
-"""A number, or numpy's sequence of a seed and an epoch."""
+"""A number, or two: numpy's sequence of a seed and an epoch, or the seeds of one of TensorFlow's operations."""
+BASE_SEED_WORDS: Final = 2
+"""Words that each iterator of a DataLoader draws as base_seed, before its sampler draws anything: from the loader's
+generator, or from the default one. With persistent workers there is one iterator for all epochs."""
 
 _WORD: Final = 1 << 32
 _LONG: Final = (1 << 64) - 1
@@ -78,8 +88,22 @@ class Generator(Shuffler, Protocol):
     def number(self, below: int | None, /) -> int:
         """Draw the seed of another generator, below a number; None: as the library's users mostly draw it."""
 
+    def buffer(self, n: int, size: int, /) -> Indices | Permutation:
+        """Shuffle 0 .. n-1 by a buffer of so many, as the library's own function for that does."""
+
     def skip(self, words: int, /) -> None:
         """Pass over words of 32 bits that others draw."""
+
+
+@runtime_checkable
+class Keyed(Protocol):
+    """A generator that no draw changes: a loop makes one for each epoch from it."""
+
+    def fold_in(self, data: int) -> Generator:
+        """Make the generator of a number."""
+
+    def split(self) -> Generator:
+        """Go on with one generator, and give another one."""
 
 
 def shuffled(generator: Shuffler, n: int) -> Permutation:
@@ -117,7 +141,7 @@ def running_sum(weights: Weights) -> npt.NDArray[np.float64]:
     return sums
 
 
-class _Torch:
+class Torch:
     """torch.Generator: `randperm` is its shuffle, and its sample the beginning of that."""
 
     def __init__(self, seed: int) -> None:
@@ -158,12 +182,23 @@ class _Torch:
         high, low = self._words.take(2).tolist()
         return int((high << 32 | low) % below)
 
+    def buffer(self, n: int, size: int, /) -> Indices | Permutation:
+        """The datapipe shuffle() of a DataLoader: its iterator draws a seed for the pipes and base_seed."""
+        seed = Torch(self.number(None))._long_number()
+        self.skip(BASE_SEED_WORDS)
+        return PythonGenerator(seed).buffer(n, size)
+
+    def _long_number(self) -> int:
+        """torch.empty((), dtype=torch.int64).random_(), all 63 bits."""
+        high, low = map(int, self._words.take(2))
+        return (high << 32 | low) & (_LONG >> 1)
+
     def skip(self, words: int, /) -> None:
         """Pass over words."""
         self._words.skip(words)
 
 
-class _Seeding(_Torch):
+class _Seeding(Torch):
     """The generator of a RandomSampler that was given none: each draw is that of a generator of its own, seeded by it.
 
     Weighted draws, which other samplers make, are its own.
@@ -171,19 +206,19 @@ class _Seeding(_Torch):
 
     def shuffle(self, x: Permutation, /) -> None:
         """x[:] = x[list(RandomSampler(x))]."""
-        _Torch(self.number(None)).shuffle(x)
+        Torch(self.number(None)).shuffle(x)
 
     def permutation(self, n: int, /) -> Permutation:
         """RandomSampler(range(n))."""
-        return _Torch(self.number(None)).permutation(n)
+        return Torch(self.number(None)).permutation(n)
 
     def sample(self, n: int, count: int, /) -> Indices | Permutation:
         """RandomSampler(range(n), num_samples=count)."""
-        return _Torch(self.number(None)).sample(n, count)
+        return Torch(self.number(None)).sample(n, count)
 
     def choices(self, n: int, count: int, /) -> Indices:
         """RandomSampler(range(n), replacement=True, num_samples=count)."""
-        return _Torch(self.number(None)).choices(n, count)
+        return Torch(self.number(None)).choices(n, count)
 
 
 class _Numpy:
@@ -223,6 +258,24 @@ class _Numpy:
         """rng.integers(below); 2**31 is the usual one."""
         return int(getattr(self._rng, self._below)(below or _USUAL_BELOW))
 
+    def buffer(self, n: int, size: int, /) -> Indices | Permutation:
+        """datasets' IterableDataset.shuffle: a full buffer is shuffled, and half of it handed out.
+
+        Source: datasets/iterable_dataset.py, BufferShuffledExamplesIterable (datasets 5.2).
+        """
+        held, parts, at = np.empty(0, dtype=np.int32), list[Permutation](), 0
+        while at < n:
+            stop = min(n, at + size - len(held))
+            held = np.append(held, np.arange(at, stop, dtype=np.int32))
+            at = stop
+            if len(held) == size:
+                held = held[self._rng.permutation(size)]
+                parts.append(held[: size - size // 2])
+                held = held[size - size // 2 :]
+        if len(held):
+            parts.append(held[self._rng.permutation(len(held))])
+        return np.concatenate(parts) if parts else held
+
     def skip(self, words: int, /) -> None:
         """Pass over words; default_rng has 64 bits, and draws of 32 take them in pairs."""
         for count in _portions(words):
@@ -242,6 +295,48 @@ class _NumpyLegacy(_Numpy):
         return np.asarray(self._rng.permutation(n)[:count])
 
 
+class _Tensorflow:
+    """The shuffle of tf.data, of the seeds that an operation has; no draw changes them."""
+
+    def __init__(self, seed: Seed) -> None:
+        self._seeds = seed if isinstance(seed, tuple) else op_seeds(seed, None)
+
+    def fold_in(self, data: int) -> _Tensorflow:
+        """The shuffle of a pass, with reshuffle_each_iteration."""
+        return _Tensorflow(pass_seeds(self._seeds, data, True))
+
+    def split(self) -> _Tensorflow:
+        """No shuffle goes on from another."""
+        raise NotImplementedError
+
+    def buffer(self, n: int, size: int, /) -> Permutation:
+        """shuffle(size)."""
+        return shuffle_pass(n, size, self._seeds)
+
+    def permutation(self, n: int, /) -> Permutation:
+        """shuffle(n)."""
+        return self.buffer(n, n)
+
+    def shuffle(self, x: Permutation, /) -> None:
+        """The elements of x through shuffle(len(x))."""
+        x[:] = x[self.permutation(len(x))]
+
+
+class _Permutes:
+    """A generator that is made for one permutation; no draw changes it."""
+
+    def __init__(self, permute: Callable[[int, int], Permutation | Indices], seed: int) -> None:
+        self._permute, self._seed = permute, seed
+
+    def permutation(self, n: int, /) -> Permutation | Indices:
+        """The permutation of 0 .. n-1."""
+        return self._permute(n, self._seed)
+
+    def shuffle(self, x: Permutation, /) -> None:
+        """The same of any elements."""
+        x[:] = x[self.permutation(len(x))]
+
+
 class Library(NamedTuple):
     """A library's generator.
 
@@ -250,7 +345,9 @@ class Library(NamedTuple):
         least, most: the seeds that the library takes; None has no bound.
         takes_pairs: whether a seed may be a sequence of two numbers.
         has_keys: whether it draws by keys, which no draw changes, so that no words are taken of it.
+        is_fresh: whether each draw has a generator of its own.
         base_words: words that a DataLoader takes of it for each of its iterators.
+        worker_words: words that it takes more of it for those that have workers.
         trails: whether its sampler permutes once more when it comes to its end.
         words: how many words a draw takes, by its kind, of how many, how many; None where that is not known.
     """
@@ -260,7 +357,9 @@ class Library(NamedTuple):
     most: int | None = None
     takes_pairs: bool = False
     has_keys: bool = False
+    is_fresh: bool = False
     base_words: int = 0
+    worker_words: int = 0
     trails: bool = False
     words: Callable[[str, int, int], int | None] = lambda kind, n, count: None
 
@@ -275,18 +374,32 @@ def _words_of_seeding(kind: str, n: int, count: int) -> int | None:
     return BASE_SEED_WORDS if kind in ("permutation", "shuffle", "sample", "with-replacement") else None
 
 
+def _words_of_datapipe(kind: str, n: int, count: int) -> int | None:
+    return 2 * BASE_SEED_WORDS if kind == "buffer" else None
+
+
+def _permuting(permute: Callable[[int, int], Permutation | Indices], most: int | None = None) -> Library:
+    make = cast("Callable[..., Generator]", partial(_Permutes, permute))
+    return Library(make, least=0, most=most, is_fresh=True)
+
+
 LIBRARIES: Final[Mapping[str, Library]] = {
-    "torch": Library(_Torch, words=_words_of_torch),
-    "loader": Library(_Torch, base_words=BASE_SEED_WORDS, words=_words_of_torch),
-    "own": Library(_Torch, trails=True, words=_words_of_torch),
-    "shared": Library(_Torch, base_words=BASE_SEED_WORDS, trails=True, words=_words_of_torch),
+    "torch": Library(Torch, words=_words_of_torch),
+    "loader": Library(Torch, base_words=BASE_SEED_WORDS, words=_words_of_torch),
+    "own": Library(Torch, trails=True, words=_words_of_torch),
+    "shared": Library(Torch, base_words=BASE_SEED_WORDS, trails=True, words=_words_of_torch),
     "sampler": Library(_Seeding, words=_words_of_seeding),
     "default": Library(_Seeding, base_words=BASE_SEED_WORDS, words=_words_of_seeding),
     "numpy": Library(_Numpy, least=0, takes_pairs=True),
     "numpy-legacy": Library(_NumpyLegacy, least=0, most=_WORD - 1, takes_pairs=True),
     "python": Library(PythonGenerator),
-    # It draws permutations and shuffles alone, which `mlfs.orders.composed` checks.
-    "polars": Library(cast("Callable[..., Generator]", PolarsGenerator), least=0, most=_LONG),
     "jax": Library(JaxGenerator, least=-(1 << 31), most=_WORD - 1, has_keys=True),
+    # These make some of the draws alone, which `mlfs.orders.composed` checks.
+    "polars": Library(cast("Callable[..., Generator]", PolarsGenerator), least=0, most=_LONG, is_fresh=True),
+    "datapipe": Library(Torch, worker_words=BASE_SEED_WORDS, words=_words_of_datapipe),
+    "tensorflow": Library(cast("Callable[..., Generator]", _Tensorflow), has_keys=True),
+    "cpp": _permuting(shuffle_mt19937),
+    "cpp-64": _permuting(shuffle_mt19937_64),
+    "grain": _permuting(index_shuffle, most=_WORD - 1),
 }
 """Each library by the name that a job gives it."""

@@ -98,6 +98,10 @@ class JaxGenerator:
         offset = (((high % span) * multiplier & mask) + low % span & mask) % span
         return offset.astype(np.int64)
 
+    def buffer(self, n: int, size: int, /) -> Indices:
+        """jax has no buffer."""
+        raise NotImplementedError
+
     def weighted(self, weights: npt.NDArray[np.float64], count: int, /) -> Indices:
         """jax.random.choice(key, n, (count,), p=p) sums in the order of the machine: such jobs are refused."""
         raise NotImplementedError

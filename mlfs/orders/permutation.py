@@ -17,6 +17,7 @@ from mlfs.orders.shuffle import Permutation, shuffle_from_targets
 # From here on torch shuffles inside out with 64-bit words. No one has that many files in one directory tree, so the
 # other rule is not written: an untested order would be worse than a clear error.
 TORCH_32BIT_LIMIT = (1 << 32) // 20
+MOST_OF_TORCH = TORCH_32BIT_LIMIT - 1
 
 
 def randperm(n: int, seed: int) -> Permutation:

@@ -1,8 +1,7 @@
 """Python's random module, bit for bit: its shuffle without a loop over the elements, its samples by its own code.
 
-In: a seed as given to random.seed. Out: a generator. Called by `mlfs.orders.generators` and
-`mlfs.orders.keras_py_dataset`. Source: Lib/random.py (Random.shuffle, _randbelow_with_getrandbits),
-Modules/_randommodule.c; Python 3.11 to 3.14.
+In: a seed as given to random.seed. Out: a generator. Called by `mlfs.orders.generators`. Source: Lib/random.py
+(Random.shuffle, _randbelow_with_getrandbits), Modules/_randommodule.c; Python 3.11 to 3.14.
 
 shuffle goes backward: for i in n-1 .. 1, swap x[i] with x[j], j = getrandbits(k) drawn again until it is at most i,
 where k is the bit length of i + 1. How many words a draw takes depends on the i it is for, and that on how many were
@@ -67,6 +66,46 @@ class PythonGenerator:
     def weighted(self, weights: npt.NDArray[np.float64], count: int, /) -> Indices:
         """random.choices(range(n), weights, k=count)."""
         return self._by_python(lambda rng: rng.choices(range(len(weights)), weights.tolist(), k=count))
+
+    def buffer(self, n: int, size: int, /) -> Indices:
+        """torch's ShufflerIterDataPipe: each element is drawn of a full buffer, and the next one takes its place.
+
+        Source: torch/utils/data/datapipes/iter/combinatorics.py (torch 2.13).
+        """
+
+        def draw(rng: random.Random) -> list[int]:
+            held, drawn = list(range(min(n, size))), []
+            for following in range(len(held), n):
+                place = rng.randrange(size)
+                drawn.append(held[place])
+                held[place] = following
+            while held:
+                drawn.append(held.pop(rng.randrange(len(held))))
+            return drawn
+
+        return self._by_python(draw)
+
+    def filling_buffer(self, n: int, size: int, first: int) -> Indices:
+        """webdataset's shuffle(size, first), which hands out elements while its buffer still fills.
+
+        Source: webdataset/filters.py, _shuffle (webdataset 1.0).
+        """
+
+        def draw(rng: random.Random) -> list[int]:
+            held: list[int] = []
+            drawn, at = [], 0
+            while at < n or held:
+                taken = min(n - at, 2 if len(held) + 1 < size else 1)
+                held += range(at, at + taken)
+                at += taken
+                if not taken or len(held) >= min(first, size):
+                    place = rng.randrange(len(held))
+                    drawn.append(held[place])
+                    held[place] = held[-1]
+                    held.pop()
+            return drawn
+
+        return self._by_python(draw)
 
     def uniform(self, count: int, /) -> npt.NDArray[np.floating]:
         """[random.random() for _ in range(count)]: two words each, as numpy's RandomState draws them."""

@@ -16,21 +16,15 @@ contiguous shards (split_dataset_by_node), the first ones longer by one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from mlfs.orders.composed import Composition, Parts
 from mlfs.orders.draws import Kind
 from mlfs.orders.order import Resolve
-from mlfs.orders.seeding import Seeding
+from mlfs.orders.seeding import GOES_ON, RESEEDED, SAME
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
-
-_GOES_ON: Final = Seeding("goes-on")
-_SAME: Final = Seeding("same")
-_RESEEDED: Final = Seeding("linear", seed=1, epoch=1)
-_IN_PLACE: Final[Kind] = "shuffle"
-_SORTED: Final[Kind] = "permutation"
 
 
 def numpy_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
@@ -44,8 +38,9 @@ def python_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) 
 
 
 def _loop(spec: JobSpec, n_samples: int, generator: str, in_place: bool) -> Composition:
-    seeding, draw = _RESEEDED if spec.reseed else _GOES_ON, _IN_PLACE if in_place else _SORTED
-    return Composition(Parts(generator, seeding, draw, drop_last=spec.drop_last), spec, n_samples)
+    draw: Kind = "shuffle" if in_place else "permutation"
+    parts = Parts(generator, RESEEDED if spec.reseed else GOES_ON, draw, drop_last=spec.drop_last)
+    return Composition(parts, spec, n_samples)
 
 
 def sequential_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
@@ -57,15 +52,10 @@ def sequential_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = No
     sample_shuffle say.
     """
     dealing = "pieces" if spec.contiguous else "padded"
-    return Composition(Parts("torch", _GOES_ON, "none", dealing, drop_last=spec.drop_last), spec, n_samples)
+    return Composition(Parts("torch", GOES_ON, "none", dealing, drop_last=spec.drop_last), spec, n_samples)
 
 
 def hf_datasets_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
     """datasets.Dataset.shuffle(seed=...), and contiguous shards for several ranks."""
-    parts = Parts(
-        "numpy",
-        _RESEEDED if spec.reseed else _SAME,
-        _IN_PLACE if spec.in_place else _SORTED,
-        "contiguous",
-    )
-    return Composition(parts, spec, n_samples)
+    draw: Kind = "shuffle" if spec.in_place else "permutation"
+    return Composition(Parts("numpy", RESEEDED if spec.reseed else SAME, draw, "contiguous"), spec, n_samples)

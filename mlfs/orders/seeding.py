@@ -9,11 +9,12 @@ In: a rule as a job's `seeding` has it, such as "seed+epoch". Out: the generator
 | same | made anew from the seed | `default_rng(seed).permutation(n)` in each epoch |
 | seed+epoch | made anew from that number, or from another sum | `manual_seed(seed + epoch)` |
 | [seed,epoch] | made anew from the sequence of both | `default_rng([seed, epoch])` |
-| fold-in | jax.random.fold_in(key, epoch) | jax |
+| fold-in | jax.random.fold_in(key, epoch) | jax, tf.data |
 | split | key, subkey = jax.random.split(key): the subkey | jax |
 | drawn | made anew from a number that the generator of the epoch before draws | fastai |
 
-A sum has terms of seed, epoch, rank and numbers, each with a factor: seed+epoch-1, 1000*seed+epoch, seed+epoch+rank.
+A sum has terms of seed, epoch, rank, worker and numbers, each with a factor: seed+epoch-1, 1000*seed+epoch,
+seed+epoch+rank. A "fold-in" is jax's, or the new seeds that a shuffle of tf.data draws in each pass.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Final, NamedTuple
 
 RULES: Final = ("goes-on", "same", "[seed,epoch]", "fold-in", "split", "drawn")
 OF_KEYS: Final = ("same", "fold-in", "split")
-_TERM: Final = re.compile(r"([+-]?)(?:(\d+)\*)?(seed|epoch|rank|\d+)(?:\*(\d+))?")
+_TERM: Final = re.compile(r"([+-]?)(?:(\d+)\*)?(seed|epoch|rank|worker|\d+)(?:\*(\d+))?")
 _LARGEST: Final = 1 << 64
 
 
@@ -32,13 +33,14 @@ class Seeding(NamedTuple):
 
     Attributes:
         rule: one of RULES, or "linear".
-        seed, epoch, rank, constant: factors of the linear rule.
+        seed, epoch, rank, worker, constant: factors of the linear rule.
     """
 
     rule: str
     seed: int = 0
     epoch: int = 0
     rank: int = 0
+    worker: int = 0
     constant: int = 0
 
     @property
@@ -47,13 +49,27 @@ class Seeding(NamedTuple):
         return self.rule in ("goes-on", "split", "drawn")
 
     @property
-    def tells_ranks_apart(self) -> bool:
-        """Whether each rank has a generator of its own."""
-        return bool(self.rank)
+    def counts_passes(self) -> bool:
+        """Whether a pass that is begun and not read changes the next one."""
+        return self.goes_on or self.rule == "fold-in"
 
-    def number(self, seed: int, epoch: int, rank: int) -> int:
+    @property
+    def text(self) -> str:
+        """The rule as a job has it."""
+        terms = {"seed": self.seed, "epoch": self.epoch, "rank": self.rank, "worker": self.worker}
+        named = [name if factor == 1 else f"{factor}*{name}" for name, factor in terms.items() if factor]
+        summed = "+".join([*named, *([str(self.constant)] if self.constant else [])]).replace("+-", "-")
+        return summed if self.rule == "linear" else self.rule
+
+    def number(self, seed: int, epoch: int, rank: int, worker: int = 0) -> int:
         """The number that an epoch's generator is made from, by a linear rule."""
-        return self.seed * seed + self.epoch * epoch + self.rank * rank + self.constant
+        return self.seed * seed + self.epoch * epoch + self.rank * rank + self.worker * worker + self.constant
+
+
+GOES_ON: Final = Seeding("goes-on")
+SAME: Final = Seeding("same")
+RESEEDED: Final = Seeding("linear", seed=1, epoch=1)
+"""The usual ones."""
 
 
 def seeding_of(text: str) -> Seeding | None:
@@ -61,7 +77,7 @@ def seeding_of(text: str) -> Seeding | None:
     text = re.sub(r"\s", "", text)
     if text in RULES:
         return Seeding(text)
-    factors, at = {"seed": 0, "epoch": 0, "rank": 0, "constant": 0}, 0
+    factors, at = {"seed": 0, "epoch": 0, "rank": 0, "worker": 0, "constant": 0}, 0
     while at < len(text):
         term = _TERM.match(text, at)
         if term is None or (at and not term[1]):

@@ -1,10 +1,12 @@
 """torch's samplers, bit for bit, and what is built around them, as compositions.
 
 In: a job's seed, generator, words_before, words_between, words_once, persistent_workers, trailing_permutation,
-replacement, num_samples, weights_file; for DistributedSampler shuffle, drop_last, set_epoch and world_size. Out: the
-dataset indices of each rank; but for DistributedSampler and accelerate the same for every rank (each has a generator of
-its own, seeded alike). Made by `mlfs.orders.registry`; `mlfs.orders.composed` does the work. Sources:
-torch/utils/data/sampler.py, dataloader.py and distributed.py (torch 2.13); accelerate/data_loader.py (1.15).
+replacement, num_samples, weights_file; for those that know ranks shuffle, drop_last, set_epoch, repeats,
+selected_round, selected_ratio and world_size. Out: the dataset indices of each rank; of a sampler that knows none the
+same for every rank (each has a generator of its own, seeded alike). Made by `mlfs.orders.registry`;
+`mlfs.orders.composed` does the work. Sources: torch/utils/data/sampler.py, dataloader.py and distributed.py (torch
+2.13); torchdata/stateful_dataloader (torchdata 0.11); accelerate/data_loader.py (1.15); RASampler in torchvision's
+references/classification/sampler.py; RepeatAugSampler in timm/data/distributed_sampler.py (timm 1.0.31).
 
 - generator "default" (DataLoader(shuffle=True) after torch.manual_seed(seed)): each epoch takes base_seed and 2 words
   that seed a generator of the epoch's own; everything else that draws from the default generator shifts it: before the
@@ -19,27 +21,33 @@ SubsetRandomSampler and WeightedRandomSampler draw from their generator, or from
 
 DistributedSampler: randperm(n) seeded with seed + epoch (or 0 .. n-1 without shuffle), padded or cut, dealt
 round-robin. The script is taken to call set_epoch(epoch), counting from 0; with "set_epoch": false every epoch has the
-order of the first.
+order of the first. With repeated augmentation each entry stands several times in a row, for different ranks, and a rank
+stops early, so that an epoch is about n samples in all; timm's seed is the epoch alone.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import math
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
 
 from mlfs.errors import JobError
 from mlfs.orders.columns import weights_for
-from mlfs.orders.composed import Composition, Parts, check_weighted
-from mlfs.orders.draws import Column, Kind
-from mlfs.orders.order import Resolve
-from mlfs.orders.permutation import words_of_randperm
-from mlfs.orders.seeding import Seeding
-from mlfs.orders.torch_generator import check_length
+from mlfs.orders.composed import Composition, Parts, check
+from mlfs.orders.draws import Kind
+from mlfs.orders.generators import BASE_SEED_WORDS, Library, Torch
+from mlfs.orders.order import Indices, Resolve
+from mlfs.orders.permutation import MOST_OF_TORCH, words_of_randperm
+from mlfs.orders.seeding import GOES_ON, RESEEDED, SAME, Seeding
+from mlfs.orders.shuffle import Permutation
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
 
-_GOES_ON: Final = Seeding("goes-on")
-_RESEEDED: Final = Seeding("linear", seed=1, epoch=1)
+REPEATS: Final = 3
+ROUND: Final = 256
+_CHUNK: Final = 32  # torchdata calls randint for so many at a time
 
 
 def random_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
@@ -48,19 +56,20 @@ def random_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) 
     Raises:
         JobError: too many samples for torch's 32-bit rule; trailing_permutation where it changes nothing.
     """
-    check_length(n_samples)
     if spec.trailing_permutation is not None and (spec.generator == "default" or spec.replacement):
         hint = 'the default generator only seeds; with "replacement" there are no permutations'
         message = 'job field "trailing_permutation" must be left out: it changes nothing for this job'
         raise JobError(message, hint, "trailing_permutation")
-    draw: Kind = "with-replacement" if spec.replacement else "sample"
-    return _one_stream(spec, n_samples, Parts(spec.generator or "default", _GOES_ON, draw))
+    return _one_stream(spec, n_samples, Parts(spec.generator or "default", GOES_ON, _drawn(spec)))
+
+
+def _drawn(spec: JobSpec) -> Kind:
+    return "with-replacement" if spec.replacement else "sample"
 
 
 def subset_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
     """SubsetRandomSampler over the data set or a part of it. Raises JobError: too many samples."""
-    check_length(n_samples)
-    return _one_stream(spec, n_samples, Parts(_itself(spec), _GOES_ON, "permutation"))
+    return _one_stream(spec, n_samples, Parts(_itself(spec), GOES_ON, "permutation"))
 
 
 def weighted_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
@@ -74,18 +83,7 @@ def weighted_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None
     if spec.replacement is False:
         message = 'job field "replacement" is false: that order is not known'
         raise JobError(message, 'write it down and use "sampler": "explicit"', "replacement")
-    check_weighted(spec.num_samples or n_samples)
-    parts = Parts(_itself(spec), _GOES_ON, "weighted")
-    return _one_stream(spec, n_samples, parts, weights_for(spec, n_samples))
-
-
-def distributed_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
-    """DistributedSampler. Raises JobError: more samples than torch's 32-bit rule shuffles (214,748,363)."""
-    if spec.shuffle:
-        check_length(n_samples, "shuffle")
-    seeding = _RESEEDED if spec.set_epoch else Seeding("same")
-    draw: Kind = "permutation" if spec.shuffle else "none"
-    return Composition(Parts("torch", seeding, draw, "padded", drop_last=spec.drop_last), spec, n_samples)
+    return _one_stream(spec, n_samples, Parts(_itself(spec), GOES_ON, "weighted"))
 
 
 def _itself(spec: JobSpec) -> str:
@@ -93,13 +91,126 @@ def _itself(spec: JobSpec) -> str:
     return "torch" if spec.generator == "own" else "loader"
 
 
-def _one_stream(spec: JobSpec, n_samples: int, parts: Parts, column: Column | None = None) -> Composition:
+def _one_stream(spec: JobSpec, n_samples: int, parts: Parts) -> Composition:
     """An order that is the same for every rank."""
     parts = parts._replace(
         dealing="alike", drawn=spec.num_samples or n_samples, words_before=spec.words_before or 0,
         words_between=spec.words_between or 0, words_once=spec.words_once or 0,
     )  # fmt: skip
-    return Composition(parts, spec, n_samples, column)
+    check(parts, spec, n_samples)
+    return Composition(parts, spec, n_samples, weights_for(spec, n_samples) if parts.draw == "weighted" else None)
+
+
+# -- torchdata's StatefulDataLoader
+#
+# Its RandomSampler shuffles when an iterator is made, not when the first index is asked for: so before base_seed, and
+# never once more at the end. With worker processes two iterators are made an epoch, one on each side of base_seed, and
+# the second is read; persistent workers make two in the first epoch and one in each later one.
+#
+# - generator "default": a generator of the sampler's own for all epochs, seeded with 2 words of the default generator
+#   when the loader is made (words_before: what was drawn until then).
+# - "shared": StatefulDataLoader(generator=g): permutations and base_seed from g.
+# - "own": torchdata's RandomSampler(generator=g) given to a loader without: permutations only.
+
+
+class LoaderWords(NamedTuple):
+    """Words of the sampler's generator.
+
+    Attributes:
+        lead: from the first iterator of the first epoch to the one that is read.
+        an_epoch: from the iterator that an epoch reads to the one that the next epoch reads.
+    """
+
+    lead: int
+    an_epoch: int
+
+
+def words_of_loader(spec: JobSpec, n_samples: int) -> LoaderWords:
+    """The number of words that an epoch of the loader takes from its sampler's generator, `words_between` left out."""
+    workers, length = bool(spec.num_workers), spec.num_samples or n_samples
+    base_words = BASE_SEED_WORDS if spec.generator == "shared" else 0
+    chunk = _CHUNK if spec.replacement else words_of_randperm(n_samples)
+    chunks = -(-length // (_CHUNK if spec.replacement else max(1, n_samples)))
+    lead = chunk + base_words if workers else 0
+    rest = chunk * chunks + (0 if workers else base_words)
+    return LoaderWords(lead, rest if workers and spec.persistent_workers else lead + rest)
+
+
+class _InChunks(Torch):
+    """A generator of which others take words after the first chunk of a draw."""
+
+    def __init__(self, seed: int, pause: int) -> None:
+        super().__init__(seed)
+        self._pause = pause
+
+    def sample(self, n: int, count: int, /) -> Indices | Permutation:
+        """torch.randperm(n), and again and again."""
+        first = self.permutation(n)[:count]
+        self.skip(self._pause)
+        return first if len(first) == count else np.concatenate([first, super().sample(n, count - len(first))])
+
+    def choices(self, n: int, count: int, /) -> Indices:
+        """torch.randint(n, (32,)), and again and again."""
+        first = super().choices(n, _CHUNK)
+        self.skip(self._pause)
+        return np.append(first, super().choices(n, -(-max(count - _CHUNK, 0) // _CHUNK) * _CHUNK))[:count]
+
+
+def stateful_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
+    """The same for every rank: permutations, or draws with replacement, of one generator that goes on.
+
+    Raises:
+        JobError: too many samples for torch's 32-bit rule; words_between where it changes nothing.
+    """
+    default, between = spec.generator == "default", spec.words_between or 0
+    if default and between:
+        message = f'job field "words_between" is {between}, must be left out: it changes nothing for this job'
+        raise JobError(message, "the default generator only seeds, when the loader is made", "words_between")
+    pause = BASE_SEED_WORDS if spec.generator == "shared" and not spec.num_workers else 0
+    parts = Parts("own", GOES_ON, _drawn(spec), seed_drawn_by="torch" if default else None)
+    lead, an_epoch = words_of_loader(spec, n_samples) if n_samples <= MOST_OF_TORCH else (0, 0)
+    begun = bool(spec.num_workers) and not spec.persistent_workers
+    words = an_epoch - (lead if begun else 0)
+    library = Library(lambda seed: _InChunks(seed, pause), base_words=lead, words=lambda kind, n, count: words)
+    return _one_stream(spec, n_samples, parts._replace(library=library))
+
+
+# -- samplers that know ranks
+
+
+def distributed_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
+    """DistributedSampler. Raises JobError: more samples than torch's 32-bit rule shuffles (214,748,363)."""
+    return Composition(_of_all_ranks(spec)._replace(drop_last=spec.drop_last), spec, n_samples)
+
+
+def _of_all_ranks(spec: JobSpec) -> Parts:
+    return Parts("torch", RESEEDED if spec.set_epoch else SAME, "permutation" if spec.shuffle else "none", "padded")
+
+
+def ra_sampler_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
+    """torchvision's reference sampler. Raises JobError: too many samples, or repeats that are no whole number."""
+    repeats = REPEATS if spec.repeats is None else spec.repeats
+    if not float(repeats).is_integer():
+        message = f'job field "repeats" is {repeats:g}, must be a whole number for "{spec.sampler}"'
+        raise JobError(message, "timm-repeat-aug takes any number", "repeats")
+    reads = n_samples // ROUND * ROUND // spec.world_size
+    return Composition(_of_all_ranks(spec)._replace(repeats=repeats, reads=reads), spec, n_samples)
+
+
+def timm_repeat_aug_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
+    """timm's sampler: repeats may be any number, and selected_round and selected_ratio tell the length of an epoch, in
+    floating point, as timm has it."""
+    repeats = REPEATS if spec.repeats is None else spec.repeats
+    multiple = ROUND if spec.selected_round is None else spec.selected_round
+    whole = multiple and n_samples >= multiple
+    most = math.ceil(n_samples * repeats / spec.world_size)
+    selected = (n_samples // multiple * multiple if whole else n_samples) / (spec.selected_ratio or spec.world_size)
+    # It may be infinite.
+    reads = most if selected >= most else math.floor(selected) if whole else math.ceil(selected)
+    parts = _of_all_ranks(spec)._replace(repeats=repeats, reads=reads)
+    if spec.set_epoch:
+        parts = parts._replace(seeding=Seeding("linear", epoch=1))
+    return Composition(parts._replace(seed=0), spec, n_samples)
 
 
 def accelerate_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
@@ -118,24 +229,22 @@ def accelerate_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = No
     Raises:
         JobError: more samples than torch's 32-bit rule shuffles, or a generator that the loader draws from too.
     """
-    if spec.shuffle:
-        check_length(n_samples, "shuffle")
     if spec.generator == "shared":
         message = 'job field "generator" is "shared", must be "own" or left out: that order is not known'
         raise JobError(message, '"own" is for a RandomSampler that was given a generator', "generator")
     before, between = spec.words_before or 0, spec.words_between or 0
     if not spec.shuffle:
-        parts = Parts("torch", _GOES_ON, "none")
+        parts = Parts("torch", GOES_ON, "none")
     elif spec.use_seedable_sampler:
-        parts = Parts("torch", _RESEEDED)
+        parts = Parts("torch", RESEEDED)
         spec = spec if spec.data_seed is None else spec.model_copy(update={"seed": spec.data_seed})
     elif spec.generator == "own":
-        parts = Parts("own", _GOES_ON, words_before=before, words_between=between)
+        parts = Parts("own", GOES_ON, words_before=before, words_between=between)
     elif spec.world_size == 1 or spec.dispatch_batches:
         once = spec.words_once or 0
-        parts = Parts("default", _GOES_ON, words_before=before, words_between=between, words_once=once)
+        parts = Parts("default", GOES_ON, words_before=before, words_between=between, words_once=once)
     else:
-        parts = Parts("own", _GOES_ON, words_before=before, seed_drawn_by="torch")
+        parts = Parts("own", GOES_ON, words_before=before, seed_drawn_by="torch")
     dealing = "first" if spec.dispatch_batches else "batches" if spec.even_batches is False else "even-batches"
     parts = parts._replace(dealing=dealing, drop_last=spec.drop_last or spec.loader_drop_last)
     return Composition(parts, spec, n_samples)

@@ -198,7 +198,8 @@ def test_millions_of_words_are_passed_over_in_portions(name: str) -> None:
         ("3", None),
         ("seed epoch", None),
         ("seed**2", None),
-        ("seed+worker", None),
+        ("seed+worker", Seeding("linear", seed=1, worker=1)),
+        ("seed+node", None),
         ("9" * 30 + "*seed", None),
     ],
 )

@@ -19,9 +19,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from mlfs.errors import JobError
 from mlfs.orders import mt19937
-from mlfs.orders.mt19937 import TorchWords
+from mlfs.orders.mt19937 import Tape, TorchWords
 from mlfs.orders.registry import build_order
-from mlfs.orders.torch_generator import Tape
 
 Library = Callable[[int, int], list[int]]
 

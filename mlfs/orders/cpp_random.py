@@ -1,101 +1,25 @@
-"""The sampler "dali": DALI's readers.file (and what shares its loader), on any device.
+"""C++'s std::shuffle over std::mt19937 and std::mt19937_64, bit for bit, without a loop over the elements.
 
-In: a job's shuffle (random_shuffle, off by default), shuffle_after_epoch, stick_to_shard, dali_version; world_size is
-num_shards, a rank its shard_id. Out: each rank's dataset indices. Made by `mlfs.orders.registry`.
-Source: dali/operators/reader/loader/file_label_loader.h and loader.h (DALI 2.4).
+In: how many elements, a seed. Out: permutations. Called by `mlfs.orders.generators`; DALI's readers shuffle so.
+Sources: libstdc++ of GCC 11 and later: bits/stl_algo.h (shuffle, __gen_two_uniform_ints), bits/uniform_int_dist.h
+(operator(), _S_nd: Lemire, "Fast Random Integer Generation in an Interval", 2019); Nishimura, "Tables of 64-bit
+Mersenne Twisters" (2000); the C++ standard, [rand.eng.mers].
 
-The reader opens files in the order of its list; what it hands out is drawn from a buffer behind that (initial_fill,
-seed), which the file system never sees. So the user's seed changes nothing, nor does pad_last_batch, which repeats
-samples in memory.
-
-- random_shuffle: one shuffle of the list, by a seed that is built in, at the start.
-- shuffle_after_epoch: the list is shuffled before each epoch, the first one too, on top of the shuffles before. DALI up
-  to 2.1 seeds with a constant plus the epoch, later ones with the epoch above the constant. (A pipeline built with
-  enable_checkpointing begins each epoch anew from the unshuffled list: not predicted.)
-- Shards are contiguous. A reader goes on to the next shard after each epoch, unless stick_to_shard or
-  shuffle_after_epoch is set.
+The shuffle grows: for i in 1 .. n-1, swap r[i] with r[j], 0 <= j <= i. While n^2 fits the generator's range, one
+drawn number below (i+1)(i+2) gives two partners. A number below b comes from a word w of B bits as w*b >> B, and w is
+drawn again if the low bits of w*b are below 2^B mod b: seldom enough that words are taken for all first, and what
+follows a word that was drawn again is done once more.
 """
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.errors import JobError
-from mlfs.orders.checkpoints import Checkpoints
 from mlfs.orders.mt19937 import TorchWords
-from mlfs.orders.order import Indices, Resolve
 from mlfs.orders.shuffle import Permutation, shuffle_from_targets
-
-if TYPE_CHECKING:
-    from mlfs.job import JobSpec
-
-SEED = 524287  # kDaliDataloaderSeed
-_WIDE_SEED_SINCE = (2, 2)
-
-
-class DaliOrder:
-    """The reader's list, epoch by epoch, and the shard of it that a rank reads."""
-
-    def __init__(self, spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> None:
-        if spec.shuffle and spec.shuffle_after_epoch:
-            hint = '"shuffle" is random_shuffle; DALI takes one of the two'
-            raise JobError("shuffle and shuffle_after_epoch cannot both be true", hint, "shuffle_after_epoch")
-        if spec.stick_to_shard and spec.shuffle_after_epoch:
-            hint = "DALI takes one of the two; shuffle_after_epoch sticks to the shard by itself"
-            raise JobError("stick_to_shard and shuffle_after_epoch cannot both be true", hint, "stick_to_shard")
-        if spec.world_size > n_samples:
-            hint = "DALI refuses to read more shards than there are samples"
-            raise JobError(f"{n_samples} samples cannot be {spec.world_size} shards", hint, "world_size")
-        self._spec = spec
-        self._n_samples = n_samples
-        self._sticks = bool(spec.stick_to_shard or spec.shuffle_after_epoch)
-        version = tuple(int(part) for part in re.findall(r"\d+", spec.dali_version or "")[:2])
-        self._wide_seed = not version or version >= _WIDE_SEED_SINCE
-        first = np.arange(n_samples, dtype=np.int32)
-        self._shuffled_once = lru_cache(maxsize=1)(self._shuffle_once)
-        self._shuffled = Checkpoints(first, self._shuffle_again, most=0)
-
-    def stream_length(self, epoch: int) -> int:
-        """Samples of the largest shard."""
-        return -(-self._n_samples // self._spec.world_size)
-
-    def rank_stream(self, epoch: int, rank: int) -> Indices:
-        """The rank's dataset indices in read order, shape (<= stream_length(epoch),)."""
-        world_size = self._spec.world_size
-        shard = rank if self._sticks else (rank + epoch) % world_size
-        start = self._n_samples * shard // world_size
-        stop = self._n_samples * (shard + 1) // world_size
-        if self._spec.shuffle_after_epoch:
-            return self._shuffled.after(epoch)[start:stop].astype(np.int64)
-        if self._spec.shuffle:
-            return self._shuffled_once()[start:stop].astype(np.int64)
-        return np.arange(start, stop, dtype=np.int64)
-
-    def _shuffle_once(self) -> Permutation:
-        return shuffle_mt19937(self._n_samples, SEED)
-
-    def _shuffle_again(self, before: Permutation, epoch: int) -> Permutation:
-        count = epoch + 1  # the reader counts epochs from 1
-        if self._wide_seed:
-            return before[shuffle_mt19937_64(self._n_samples, count << 32 | SEED)]
-        return before[shuffle_mt19937(self._n_samples, SEED + count)]
-
-
-# -- std::shuffle of GNU's C++ library, without a loop over the elements
-#
-# In: how many elements, a generator. Out: the permutation. Source: libstdc++ of GCC 11 and later: bits/stl_algo.h
-# (shuffle, __gen_two_uniform_ints), bits/uniform_int_dist.h (operator(), _S_nd: Lemire, "Fast Random Integer Generation
-# in an Interval", 2019).
-#
-# The shuffle grows: for i in 1 .. n-1, swap r[i] with r[j], 0 <= j <= i. While n^2 fits the generator's range, one
-# drawn number below (i+1)(i+2) gives two partners. A number below b comes from a word w of B bits as w*b >> B, and w is
-# drawn again if the low bits of w*b are below 2^B mod b: seldom enough that words are taken for all first, and what
-# follows a word that was drawn again is done once more.
 
 Numbers = npt.NDArray[np.uint64]
 Bits = Literal[32, 64]
@@ -184,13 +108,8 @@ def _high(a: Numbers, b: Numbers) -> Numbers:
     return result
 
 
-# -- the words of C++'s std::mt19937_64, which numpy does not have
-#
-# In: a seed of 64 bits. Out: the words, in order. Source: Nishimura, "Tables of 64-bit Mersenne Twisters" (2000); the
-# C++ standard, [rand.eng.mers].
-#
-# 312 words are a state. The next state's word k follows from words k, k+1 and k+156 (of the next state where there is
-# one already), so half a state can be made at once.
+# -- the words of std::mt19937_64, which numpy does not have: 312 are a state. The next state's word k follows from
+# words k, k+1 and k+156 (of the next state where there is one already), so half a state can be made at once.
 
 _SIZE = 312
 _HALF = 156

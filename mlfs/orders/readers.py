@@ -1,0 +1,233 @@
+"""The orders of libraries with readers of their own, as compositions: DALI, Grain, tf.data, Keras, Paddle.
+
+In: a job's shuffle, and the fields of each that its function names. Out: each rank's dataset indices. Made by
+`mlfs.orders.registry`; `mlfs.orders.composed` does the work.
+
+Keras' fit begins passes that it does not read, and a shuffle of tf.data draws new seeds for each pass that is begun:
+passes_before and passes_between say how many (keras/src/trainers/epoch_iterator.py, EpochIterator._enumerate_iterator;
+Keras 3.15). On the TensorFlow backend `model.fit` begins a pass when an epoch begins, and another one when the epoch
+has taken its last batch; so do `evaluate` and `predict`. The second one is thrown away when the next epoch begins. With
+steps_per_epoch a pass goes on over the epochs, and none is thrown away. On the other backends a pass begins with its
+first batch, and one batch is read before the first epoch, to build the model (keras/src/trainers/trainer.py,
+_symbolic_build).
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from mlfs.errors import JobError
+from mlfs.orders.composed import Composition, Parts, pass_number
+from mlfs.orders.draws import Kind
+from mlfs.orders.generators import LIBRARIES
+from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
+from mlfs.orders.philox import op_seeds, pass_seeds, shuffle_pass
+from mlfs.orders.seeding import GOES_ON, RESEEDED, SAME, Seeding
+
+if TYPE_CHECKING:
+    from mlfs.job import JobSpec
+
+_PASSES: Final = Seeding("fold-in")
+
+
+def _only_one(spec: JobSpec, what: str) -> None:
+    if spec.world_size > 1:
+        hint = "every process reads everything: register world_size 1"
+        raise JobError(f"{what} shards nothing", hint, "world_size")
+
+
+def _enough(spec: JobSpec, n_samples: int, hint: str) -> None:
+    if spec.world_size > n_samples:
+        raise JobError(f"{n_samples} samples cannot be {spec.world_size} shards", hint, "world_size")
+
+
+# -- DALI's readers.file, and what shares its loader: dali/operators/reader/loader/file_label_loader.h (DALI 2.4)
+#
+# The reader opens files in the order of its list; what it hands out is drawn from a buffer behind that (initial_fill,
+# seed), which the file system never sees. So the user's seed changes nothing, nor does pad_last_batch, which repeats
+# samples in memory.
+
+DALI_SEED: Final = 524287  # kDaliDataloaderSeed
+_WIDE_SEED_SINCE: Final = (2, 2)
+
+
+class DaliOrder(Composition):
+    """The reader's list, and the shard of it that a rank reads: world_size is num_shards, a rank its shard_id.
+
+    - shuffle (random_shuffle): one shuffle of the list, by a seed that is built in, at the start.
+    - shuffle_after_epoch: the list is shuffled before each epoch, the first one too, on top of the shuffles before.
+      DALI up to 2.1 seeds with a constant plus the epoch, later ones with the epoch above the constant. (A pipeline
+      built with enable_checkpointing begins each epoch anew from the unshuffled list: not predicted.)
+    - A reader goes on to the next shard after each epoch, unless stick_to_shard or shuffle_after_epoch is set.
+    """
+
+    def __init__(self, spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> None:
+        for field, named, hint in (
+            ("shuffle", "shuffle_after_epoch", '"shuffle" is random_shuffle; DALI takes one of the two'),
+            ("stick_to_shard", "stick_to_shard", "DALI takes one of the two; shuffle_after_epoch sticks by itself"),
+        ):
+            if getattr(spec, field) and spec.shuffle_after_epoch:
+                raise JobError(f"{field} and shuffle_after_epoch cannot both be true", hint, named)
+        _enough(spec, n_samples, "DALI refuses to read more shards than there are samples")
+        version = tuple(int(part) for part in re.findall(r"\d+", spec.dali_version or "")[:2])
+        is_wide = not version or version >= _WIDE_SEED_SINCE
+        step = 1 << 32 if is_wide else 1  # the reader counts epochs from 1
+        each = Seeding("linear", epoch=step, constant=DALI_SEED + step)
+        parts = Parts("cpp", SAME, "permutation" if spec.shuffle else "none", "shards", seed=DALI_SEED)
+        if spec.shuffle_after_epoch:
+            parts = parts._replace(generator="cpp-64" if is_wide else "cpp", seeding=each, draw="shuffle")
+        super().__init__(parts, spec, n_samples)
+        self._turns = 0 if spec.stick_to_shard or spec.shuffle_after_epoch else 1
+        self._world_size = spec.world_size
+
+    def rank_stream(self, epoch: int, rank: int) -> Indices:
+        """The rank's dataset indices in read order."""
+        return super().rank_stream(epoch, (rank + epoch * self._turns) % self._world_size)
+
+
+# -- Grain's IndexSampler under a grain.python.DataLoader: grain/_src/python/samplers.py, core/sharding.py (0.2.18)
+
+
+class GrainOrder(Composition):
+    """Contiguous shards, each shuffled in itself by seed + epoch; world_size is shard_count, a rank its shard_index.
+
+    Without drop_last (drop_remainder) the first shards are one longer than the others. The sampler ends after
+    num_epochs * num_records records of the whole world, dealt to the shards in turn: a longer shard then misses the end
+    of its last epoch, and a shorter one begins an epoch more. Such a beginning counts as the end of the last epoch
+    here. The worker processes of a DataLoader take single samples in turn, not batches.
+
+    Raises:
+        JobError: a seed that Grain refuses, or shards without samples.
+    """
+
+    def __init__(self, spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> None:
+        _enough(spec, n_samples, "Grain cannot shuffle a shard without samples")
+        draw: Kind = "permutation" if spec.shuffle else "none"
+        parts = Parts("grain", RESEEDED, draw, "contiguous", shard_first=True, drop_last=spec.drop_last)
+        super().__init__(parts if spec.shuffle else parts._replace(seed=0), spec, n_samples)
+        self._last, self._world_size = spec.epochs - 1, spec.world_size
+        size, longer = divmod(n_samples, spec.world_size)
+        self._records, self._size, self._longer = n_samples, size, 0 if spec.drop_last else longer
+
+    def stream_length(self, epoch: int) -> int:
+        """Samples of the rank that reads most."""
+        if epoch < self._last or not self._longer:
+            return self._size + bool(self._longer)
+        return max(self._last_length(rank) for rank in (0, self._longer))
+
+    def rank_stream(self, epoch: int, rank: int) -> Indices:
+        """The rank's dataset indices in read order."""
+        stream = super().rank_stream(epoch, rank)
+        length = self._last_length(rank) if epoch == self._last and self._longer else len(stream)
+        stream = stream[:length]
+        while len(stream) < length:
+            epoch += 1
+            stream = np.append(stream, super().rank_stream(epoch, rank)[: length - len(stream)])
+        return stream
+
+    def _last_length(self, rank: int) -> int:
+        """Samples that the rank reads in the last epoch, with what it reads of one more."""
+        size, records = self._size + (rank < self._longer), (self._last + 1) * self._records
+        return -(-(records - rank) // self._world_size) - self._last * size
+
+
+# -- a tf.data pipeline that lists, shards and shuffles file names before it reads files: python/data/ops/dataset_ops.py
+# (list_files, shard; TensorFlow 2.21), `mlfs.orders.philox`
+
+
+def tf_data_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
+    """list_files(pattern, seed=list_seed).shard(world_size, rank).shuffle(buffer_size, seed, reshuffle_each_iteration).
+
+    Names come as the layout has them when list_seed is left out, and shard() stands behind the shuffle with shard_first
+    false. The steps that follow (map, interleave, batch, prefetch) leave the order alone. An epoch is one pass over it:
+    repeat() after the shuffle makes epochs like these; before the shuffle it mixes them, which is not predicted.
+    """
+    is_given = spec.global_seed is None or "seed" in spec.model_fields_set
+    own = spec.op_seed if spec.op_seed is not None else spec.seed if is_given else None
+
+    @lru_cache(maxsize=EPOCHS_KEPT)
+    def listed(epoch: int) -> Indices:
+        """The names as list_files shuffles them, with a buffer for all, anew in each pass."""
+        # A shuffle asks for names with the first that it hands out: a pass that is begun and not read lists nothing.
+        begun = (spec.passes_before or 0) + epoch if spec.shuffle else pass_number(spec, epoch)
+        seeds = pass_seeds(op_seeds(spec.list_seed, spec.global_seed), begun, True)
+        return shuffle_pass(n_samples, n_samples, seeds).astype(np.int64)
+
+    parts = Parts(
+        "tensorflow", SAME if spec.reshuffle_each_iteration is False else _PASSES, "buffer" if spec.shuffle else "none",
+        shard_first=spec.shard_first is not False, seed=op_seeds(own, spec.global_seed),
+        names=None if spec.list_seed is None else listed,
+    )  # fmt: skip
+    size = spec.buffer_size or max(1, n_samples)
+    return Composition(parts, spec.model_copy(update={"buffer_size": size}), n_samples)
+
+
+# -- keras.utils.image_dataset_from_directory(..., seed=..., format="tf"): keras/src/utils/dataset_utils.py
+# (index_directory, get_training_or_validation_split), image_dataset_utils.py (Keras 3.15)
+
+_BUFFERED_BATCHES: Final = 8
+
+
+def keras_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
+    """Names are shuffled once by numpy, cut into training and validation part, and the part is shuffled in each pass.
+
+    tf.data shuffles with a buffer of eight batches. Both parts of subset="both" are jobs of their own here; in that
+    case alone Keras does not shuffle the validation part again (give "shuffle_validation": false).
+
+    Raises:
+        JobError: a seed that numpy refuses, a split without a subset or the other way round, an empty part, ranks.
+    """
+    _only_one(spec, "image_dataset_from_directory")
+    most = LIBRARIES["numpy-legacy"].most or 0
+    if spec.shuffle and not 0 <= spec.seed <= most:
+        raise JobError(f'job field "seed" is {spec.seed}, must be from 0 to {most} for numpy', "", "seed")
+    if (spec.validation_split is None) != (spec.subset is None):
+        raise JobError("validation_split and subset go together", "give both or none", "subset")
+    names = np.arange(n_samples, dtype=np.int64)
+    if spec.shuffle:
+        names = LIBRARIES["numpy-legacy"].make(spec.seed).permutation(n_samples).astype(np.int64)
+    validation = int((spec.validation_split or 0) * n_samples)
+    if spec.subset == "training":
+        names = names[:-validation]  # nothing, for a split so small that no sample is for validation: as Keras
+    elif spec.subset == "validation":
+        names = names[-validation:]
+    if not len(names):
+        raise JobError(f"the {spec.subset} part of {n_samples} samples is empty", "", "validation_split")
+    draw: Kind = "buffer" if spec.shuffle and spec.shuffle_validation is not False else "none"
+    seeds = op_seeds(spec.seed, spec.global_seed)
+    parts = Parts("tensorflow", _PASSES, draw, "alike", seed=seeds, names=lambda epoch: names)
+    size = _BUFFERED_BATCHES * spec.batch_size
+    return Composition(parts, spec.model_copy(update={"buffer_size": size}), len(names))
+
+
+def py_dataset_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
+    """A keras.utils.PyDataset (keras.utils.Sequence) that model.fit shuffles.
+
+    Source: keras/src/trainers/data_adapters/py_dataset_adapter.py (PyDatasetAdapter, OrderedEnqueuer; Keras 3.15). The
+    data set hands out whole batches: number b has the samples b * batch_size and those that follow, by its own
+    `__getitem__`. fit(shuffle=True), the default, has Python's random.shuffle reorder the numbers of the batches before
+    each epoch, however many workers there are, threads or processes. The seed is that of random.seed, or of
+    keras.utils.set_random_seed; each layer with random weights that is made after it draws a word or two
+    (words_before). evaluate, predict and validation_data are in order: "shuffle": false. A data set that shuffles its
+    samples itself, in `on_epoch_end` mostly, is another order. The data set knows no ranks.
+    """
+    _only_one(spec, "a PyDataset")
+    parts = Parts("python", GOES_ON, "blocks" if spec.shuffle else "none", words_before=spec.words_before or 0)
+    return Composition(parts, spec.model_copy(update={"block_size": spec.batch_size}), n_samples)
+
+
+def paddle_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
+    """paddle.io.DistributedBatchSampler: paddle/io/dataloader/batch_sampler.py (paddlepaddle 3.3).
+
+    0 .. n-1, padded from its own start to a multiple of world_size, shuffled with RandomState(epoch) (the epoch goes on
+    by itself; there is no seed), batches dealt as cards are, the rest of the last round in equal pieces. drop_last
+    leaves that rest out.
+    """
+    padded, draw = -(-n_samples // spec.world_size) * spec.world_size, "permutation" if spec.shuffle else "none"
+    each = Seeding("linear", epoch=1)
+    parts = Parts("numpy-legacy", each, draw, "batches-and-pieces", drop_last=spec.drop_last, seed=0)  # type: ignore[arg-type]
+    return Composition(parts._replace(names=lambda epoch: np.arange(padded) % max(1, n_samples)), spec, padded)
