@@ -43,7 +43,7 @@ def _size_value(stripped: str, text: object, of_bytes: int | None, what: str) ->
     number, unit = match[1], match[2].lower()
     if unit == "%":
         if of_bytes is None:
-            raise ConfigError(f"{what}: {text!r} is a percentage, of nothing here", "write for example 64G or 512M")
+            raise ConfigError(f"{what}: {text!r} is a percentage, not a size", "write for example 64G or 512M")
         if float(number) > 100:
             raise ConfigError(f"{what}: {text!r} is more than 100 %", SIZE_EXAMPLES)
         return float(number) * of_bytes / 100

@@ -69,7 +69,8 @@ def run(args: argparse.Namespace) -> int:
     if not 0 < args.peer_timeout <= MOST_SECONDS:
         raise ConfigError(f"--peer-timeout is {args.peer_timeout:g}, must be above 0", "1 is the default")
     if not 0 <= args.join_timeout <= MOST_SECONDS:
-        raise ConfigError(f"--join-timeout is {args.join_timeout:g}", f"{JOIN_TIMEOUT_S:g} is the default")
+        must = f"must be 0 to {MOST_SECONDS:g} seconds"
+        raise ConfigError(f"--join-timeout is {args.join_timeout:g}, {must}", f"{JOIN_TIMEOUT_S:g} is the default")
     if args.command_words and shutil.which(args.command_words[0]) is None:
         raise ConfigError(f"there is no command {args.command_words[0]}", "check the name behind --")
     from mlfs.peers import keeper, process

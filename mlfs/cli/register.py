@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(job_schema(), indent=2))
         return ExitCode.OK
     if args.mount is None:
-        raise ConfigError("no MOUNT", "give the mount point: mlfs register /data/imagenet --seed 0 --epochs 90")
+        raise ConfigError("no mount point is given", "mlfs register /data/imagenet --seed 0 --epochs 90")
     command = {"op": "register", **job_fields(args, os.environ)}
     if args.dry_run:
         print(json.dumps(command, indent=2))

@@ -24,6 +24,7 @@ from mlfs.cli import client
 from mlfs.cli.parser import whole
 from mlfs.errors import ConfigError, ExitCode
 from mlfs.printable import printable
+from mlfs.shown import count_of
 from mlfs.user_input import parse_json, read_lines
 
 _OF_AN_EPOCH = re.compile(r"\d+-\d+")  # EPOCH-RANK
@@ -75,13 +76,14 @@ def run(args: argparse.Namespace) -> int:
         "world_size": len(epochs[0]),
     }
     opens = sum(map(len, epochs[0]))
-    found = f"{len(epochs)} epochs recorded, {len(epochs[0])} streams, {opens:,} reads in the first epoch"
+    recorded, streams = count_of(len(epochs), "epoch", "epochs"), count_of(len(epochs[0]), "stream", "streams")
+    found = f"{recorded} recorded, {streams}, {count_of(opens, 'read', 'reads')} in the first epoch"
     print(printable(f"{directory}: {found}"))
     if mountpoint is None:
         print(f"to register it: echo '{json.dumps(job)}' > MOUNT/.mlfs/control")
         return ExitCode.OK
     client.send(mountpoint, {"op": "register"} | job)
-    print(printable(f"registered {args.name} on {mountpoint}"))
+    print(printable(f"registered job {args.name} at {mountpoint}"))
     return ExitCode.OK
 
 

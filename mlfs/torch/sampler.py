@@ -113,7 +113,7 @@ class ServedSampler(Sampler[int]):
         """
         epoch = operator.index(epoch)
         if start_index is not None and start_index < 0:
-            raise JobError(f"start_index is {start_index}", "a whole number from 0")
+            raise JobError(f"start_index is {start_index}, must be 0 or more", "it counts the samples of this rank")
         self._is_told_epochs = True
         if start_index is not None or epoch != self.epoch:
             self._start, self._given, self._is_over = start_index or 0, 0, False

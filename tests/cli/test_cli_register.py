@@ -113,7 +113,7 @@ def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["register", "--schema"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(job_schema()))
     assert cli.main(["register"]) == ExitCode.USAGE
-    assert "no MOUNT" in capsys.readouterr().err
+    assert "no mount point is given" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_pictures_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (["thesis-s5"], "no scenario 'thesis-s5' (did you mean thesis-s"),
         (["thesis-s1", "--policy", "nofps"], "no policy 'nofps' (did you mean nopfs?)"),
         (["thesis-s1", "--sharing", "fair"], "--sharing: no rule 'fair'"),
-        ([], "which scenario?"),
+        ([], "no scenario is given"),
         (["/nowhere/x.toml"], "/nowhere/x.toml: No such file or directory"),
         (["thesis-s1", "--seed", "-1"], "--seed is '-1', must be a whole number"),
         (["thesis-s1", "--shrink", "0"], "--shrink is '0', must be a whole number from 1"),

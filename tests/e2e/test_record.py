@@ -65,7 +65,7 @@ def test_what_was_recorded_is_what_the_next_run_is_served_by(images: Path, tmp_p
         assert sorted(os.listdir(tmp_path)) == ["images", "run.opens"]
     with MlfsMount(images) as mount:
         said = mount.run("replay", str(out), str(mount.path)).stdout
-        assert "registered replay" in said
+        assert "registered job replay" in said
         run_script(mount)
         assert wait_until(lambda: mount.status()["jobs"][0]["state"] == "finished", WAIT_S), mount.status()
         (job,) = mount.status()["jobs"]

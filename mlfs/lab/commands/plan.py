@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     fields.setdefault("world_size", args.nodes)
     fields.setdefault("ranks", [0])  # the plan is about all ranks, so it does not matter which are this node's
     if "epochs" not in fields:
-        raise ConfigError("how long the run is, is not known", "give --epochs N")
+        raise ConfigError("the number of epochs is not known", "give --epochs N")
     spec = parse_job(fields)
     if spec.world_size < args.nodes:
         raise ConfigError(f"--nodes {args.nodes}: the job has {spec.world_size} ranks", "give a larger --world-size")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mlfs.shown import count_of
 from mlfs.units import format_duration, format_size
 
 # How much more of each resource the table of gains adds: to each node, and to the source for all nodes together.
@@ -21,13 +22,14 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 def _head(found: dict[str, Any]) -> list[str]:
     shared = "which share their caches" if found["peers"] else "each with its own caches"
-    nodes = f"{found['nodes']} nodes, {shared}" if found["nodes"] > 1 else "1 node"
+    nodes = count_of(found["nodes"], "node", "nodes") + (f", {shared}" if found["nodes"] > 1 else "")
+    ranks, batch = count_of(found["world_size"], "rank", "ranks"), count_of(found["batch_size"], "sample", "samples")
     size = format_size(found["data_bytes"])
     made = _made(found)
     head = [
-        f"{found['source']}: {found['samples']:,} samples, {size}; {nodes}, {found['world_size']} ranks",
+        f"{found['source']}: {found['samples']:,} samples, {size}; {nodes}, {ranks}",
         f"source {_rate(found['pfs_bytes_per_s'])} for all nodes ({made})",
-        f"{found['steps']:,} steps an epoch, each of {found['batch_size']} samples a rank" + _one_by_one(found),
+        f"{count_of(found['steps'], 'step', 'steps')} an epoch, each of {batch} a rank" + _one_by_one(found),
     ]
     if found["peers"] and found["nodes"] > 1:
         head.append("mounts share their caches while `mlfs peers` runs on all nodes; --no-peers plans without")

@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     if args.like is None and args.job is not None:
         raise ConfigError(f"--job {args.job}: a scenario has one job", "--job goes with --like MOUNT")
     if args.like is None and args.scenario is None:
-        raise ConfigError("which scenario?", f"a TOML file, or one of {', '.join(shipped_names())}")
+        raise ConfigError("no scenario is given", f"a TOML file, or one of {', '.join(shipped_names())}")
     if args.like is not None and args.scenario is not None:
         raise ConfigError(f"--like {args.like} stands for a scenario", f"leave {args.scenario} or --like out")
     if args.plot:
