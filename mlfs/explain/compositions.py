@@ -4,8 +4,9 @@ choose.
 Pure. In: dataset indices, epoch by epoch, as one rank read them; what is known of the job. Out: the jobs that give
 them, the likeliest first. Called by `mlfs.cli.explain`.
 
-The first epoch is compared first, as most orders have it in common: "seed+epoch" begins as "same" does. Only what fits
-it is made as a job, and compared with all epochs.
+The first pass is compared first, as most orders have it in common: "seed+epoch" begins as "same" does. Only what fits
+it is made as a job, and compared with all reads. What goes on behind a pass is of the next one; and if the passes do
+not begin where the script's own epochs do, they are a stream without an end, which is cut as the script has cut it.
 """
 
 from __future__ import annotations
@@ -48,16 +49,27 @@ def explaining(epochs: Sequence[Sequence[int]], n: int, known: Mapping[str, Any]
         n: how long the data set is.
         known: fields of the job, for which nothing else is tried.
     """
-    seeds = [Seed(0.0, known["seed"])] if "seed" in known else usual_seeds()
+    seeds = (Seed(0.0, known["seed"]),) if "seed" in known else usual_seeds()
     tried = [jobs for order in usual_orders(n, seeds, len(epochs[0])) for jobs in _jobs(order.orders, known)]
     found: list[Fields] = []
     for number, jobs in enumerate(tried, 1):
         if found and jobs[0].get("seed") != found[0].get("seed"):
             continue  # what fits by another seed as well fits by chance
-        begins = _gives(jobs[0], epochs[:1], n, rank)
-        fit = [job for job in jobs if job not in found and _gives(job, epochs, n, rank)] if begins else []
+        fit: list[Fields] = []
+        if _gives(jobs[0], epochs, n, rank, passes=1):
+            fit = [job for job in jobs if job not in found and _gives(job, epochs, n, rank)]
+            fit = fit or [job for job in _endless(jobs, epochs) if _gives(job, epochs, n, rank)]
         found += fit
         yield Tried(number, len(tried), fit)
+
+
+def _endless(jobs: Sequence[Fields], epochs: Sequence[Sequence[int]]) -> Iterator[Fields]:
+    """The same orders as streams without an end, whose epochs are as long as those that were read."""
+    for job in jobs:
+        batch, length = int(str(job.get("batch_size", 1))), len(epochs[0])
+        cut: Fields = {"epoch_steps": length // batch} if len(epochs) > 1 and length % batch == 0 else {}
+        if job["sampler"] == COMPOSED and job.get("seeding") == "goes-on" and "endless" not in job:
+            yield job | {"endless": True} | cut
 
 
 def _jobs(orders: Sequence[Fields], known: Mapping[str, Any]) -> Iterator[list[Fields]]:
@@ -75,12 +87,20 @@ def _jobs(orders: Sequence[Fields], known: Mapping[str, Any]) -> Iterator[list[F
             yield agreeing
 
 
-def _gives(fields: Fields, epochs: Sequence[Sequence[int]], n: int, rank: int) -> bool:
-    """Whether a job gives what was read; not what is no job, or none of so many samples."""
+def _gives(fields: Fields, epochs: Sequence[Sequence[int]], n: int, rank: int, passes: int = 0) -> bool:
+    """Whether a job gives what was read, or its first passes do; not what is no job, or none of so many samples."""
+    number = 0
     try:
         order = build_order(parse_job(fields), n)
-        return all(
-            np.array_equal(order.rank_stream(epoch, rank)[: len(reads)], reads) for epoch, reads in enumerate(epochs)
-        )
+        for reads in epochs:
+            at = 0
+            while at < len(reads):
+                stream = order.rank_stream(number, rank)[: len(reads) - at]
+                if not len(stream) or not np.array_equal(stream, reads[at : at + len(stream)]):
+                    return False
+                number, at = number + 1, at + len(stream)
+                if number == passes:
+                    return True
+        return True
     except JobError:
         return False

@@ -150,10 +150,11 @@ def of_other_part(spec: JobSpec, heads: Sequence[Sequence[int]], make_samples: M
     Args:
         spec: the other job. heads: the first reads of these processes, as entries.
     """
-    split = spec.model_dump(mode="json", exclude_unset=True, include=set(DATA_FIELDS))
+    data_set = spec.model_dump(mode="json", exclude_unset=True, include=set(DATA_FIELDS) - {"part", "without_part"})
+    parts = {spec.without_part} if spec.without_part is not None else {*range(len(spec.split or ()))} - {spec.part}
     found: list[Hypothesis] = []
-    for part in {*range(len(spec.split or ()))} - {spec.part}:
-        fields: Fields = split | {"part": part}
+    for part in parts:
+        fields: Fields = data_set | {"part": part}
         ids = make_samples(parse_job({"name": JOB_NAME, "epochs": 1} | fields)).astype(np.int32)
         finding = confirm_sequential([as_indices(heads, ids)])
         if finding is not None:
@@ -194,11 +195,17 @@ def explanations(finding: Finding, draws: Sequence[Draw]) -> list[Fields]:
         random | {"generator": "default", "seed": seed, "words_before": before} | between
         for between in BETWEEN
         for seed, before in draws[:MOST_DRAWS]
+        if before >= 0
     ]
     default: Fields = common | {"sampler": COMPOSED, "generator": "default"}
     drawn += [  # the default generator is seeded anew in each epoch
         default | {"seeding": rule, "seed": seed, "words_before": before}
         for rule in ("seed+epoch", "same")
+        for seed, before in draws[:MOST_DRAWS]
+        if before >= 0
+    ]
+    drawn += [  # a sampler without a loader around it
+        default | {"generator": "sampler", "seed": seed, "words_before": before + BASE_SEED_WORDS}
         for seed, before in draws[:MOST_DRAWS]
     ]
     return chosen + drawn if finding.seed < COMMON_SEEDS and not draws else drawn + chosen

@@ -7,6 +7,7 @@ In: what was read first, as dataset indices. Out: a `Recipe`, jobs that begin as
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
@@ -18,8 +19,9 @@ from mlfs.explain.confirm import confirm_order, pattern_of
 from mlfs.explain.evidence import NEARLY_BITS, SEED_BITS, bits_near_the_start, bits_of_distinct
 from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields
 from mlfs.explain.question import DataSet, places_of
-from mlfs.explain.usual import BATCHES_OF_KERAS, Seed, UsualOrder, preset_of, usual_orders, usual_seeds
-from mlfs.job import parse_job
+from mlfs.explain.splits import SplitPart
+from mlfs.explain.usual import BATCHES_OF_KERAS, UsualOrder, preset_of, usual_orders, usual_seeds
+from mlfs.job import JobSpec, parse_job
 from mlfs.job.parse import COMPOSED
 from mlfs.orders.order import Indices
 from mlfs.orders.registry import build_order
@@ -33,14 +35,15 @@ MOST_BITS = 6.0
 MOST_BITS_OF_LOOPS = 9.0
 """And so unusual loops of one's own before the search gives up."""
 
-MOST_BITS_OF_PARTS = 2.0
-"""And so unusual ones in each part of a data set, of which there may be a hundred."""
+# And so unusual ones in a part of a data set, of which there may be a hundred: the more usual the part, the more.
+_FEWEST_BITS_OF_PARTS, _MOST_BITS_OF_PARTS = 1.5, 3.0
 
 # Ranks of one node, and the first ones of others: each rank's stream is compared with each head.
 _MOST_RANKS = 16
 # Where its workers begin tells which ranks are here, and their batch size. Processes of other ranks read some of a
 # rank's samples too, but not three in a row.
 _FEWEST_TELLING, _TELLING_READS = 3, 4
+_LARGEST_WITH_GAPS = 512
 
 
 class Recipe(NamedTuple):
@@ -60,25 +63,28 @@ class Recipe(NamedTuple):
         return self.orders[0]
 
 
-def usual(n: int, hints: Sequence[int] = ()) -> list[UsualOrder]:
+def usual(n: int, hints: tuple[int, ...] = ()) -> list[UsualOrder]:
     """The orders that are tried early, the most usual first. `hints`: seeds that are likelier than popular ones."""
-    return _tried([order for order in usual_orders(n, usual_seeds(hints)) if order.bits <= MOST_BITS], n)
+    return [order for order in _usual(n, hints, MOST_BITS) if not order.by_words]
 
 
-def less_usual(n: int, hints: Sequence[int] = ()) -> list[UsualOrder]:
+def less_usual(n: int, hints: tuple[int, ...] = ()) -> list[UsualOrder]:
     """The loops of one's own that are tried after all else."""
-    orders = usual_orders(n, usual_seeds(hints))
-    return _tried([order for order in orders if order.is_loop and MOST_BITS < order.bits <= MOST_BITS_OF_LOOPS], n)
+    orders = _usual(n, hints, MOST_BITS_OF_LOOPS)
+    return [order for order in orders if order.is_loop and order.bits > MOST_BITS and not order.by_words]
 
 
-def _tried(orders: Sequence[UsualOrder], n: int) -> list[UsualOrder]:
-    return [order for order in orders if n <= order.most and not order.by_words]
+def of_a_part(n: int, part: SplitPart, hints: tuple[int, ...]) -> list[UsualOrder]:
+    """The loops, and torch's samplers, that are tried of a part of a data set: the more, the more usual the part is."""
+    if part.seed is None:
+        return [order for order in _usual(n, hints, MOST_BITS) if order.by_words and not order.is_loop]
+    most = max(_FEWEST_BITS_OF_PARTS, min(_MOST_BITS_OF_PARTS, MOST_BITS - part.bits))
+    orders = _usual(n, (part.seed, *hints), most)
+    return [order for order in orders if (order.is_loop or order.by_words) and "seed" in order.orders[0]]
 
 
-def of_a_part(n: int, seeds: Sequence[int]) -> list[UsualOrder]:
-    """The loops that are tried of a part of a data set, with seeds that are known: torch's own too."""
-    orders = usual_orders(n, [Seed(0.0, seed) for seed in seeds])
-    return [order for order in orders if order.is_loop and order.bits <= MOST_BITS_OF_PARTS and n <= order.most]
+def _usual(n: int, hints: tuple[int, ...], most: float) -> list[UsualOrder]:
+    return [order for order in usual_orders(n, usual_seeds(hints), None, most) if n <= order.most]
 
 
 def repeats_samples(fields: Fields) -> bool:
@@ -86,43 +92,93 @@ def repeats_samples(fields: Fields) -> bool:
     return fields["sampler"] == "ra-sampler" and fields["world_size"] == 1
 
 
-def explaining(data_sets: Sequence[DataSet], orders: Callable[[int], Sequence[UsualOrder]]) -> Iterator[Recipe | None]:
+def explaining(
+    data_sets: Sequence[DataSet], orders: Callable[[int], Sequence[UsualOrder]], cached: int = 0
+) -> Iterator[Recipe | None]:
     """Try these orders: a None for each that does not explain the reads; the recipe that does comes last.
 
     Args:
-        orders: gives those of a data set, by its length.
+        orders: gives those of a data set, by its length. cached: so many first samples are drawn, and not read.
     """
-    for index, data_set in enumerate(data_sets):
-        for order in orders(data_set.n):
-            shape = tried(order.orders[0], data_set)
-            yield None if shape is None else Recipe(index, [preset_of(fields | shape) for fields in order.orders])
-            if shape is not None:
-                return
+    for n in dict.fromkeys(data_set.n for data_set in data_sets):
+        alike = [(index, data_set) for index, data_set in enumerate(data_sets) if data_set.n == n]
+        for order in orders(n):
+            epoch = first_epoch(order.orders[0], n)
+            for index, data_set in alike if epoch is not None else ():
+                shape = None if epoch is None else _shape(epoch, data_set, cached)
+                if shape is not None:
+                    yield Recipe(index, [preset_of(fields | shape) for fields in order.orders])
+                    return
+            yield None
+
+
+class FirstEpoch(NamedTuple):
+    """A job's first epoch: what each of its ranks reads, as far as ranks are looked at."""
+
+    spec: JobSpec
+    streams: tuple[Indices, ...]
+
+
+def first_epoch(fields: Fields, n: int) -> FirstEpoch | None:
+    """The first epoch of an order; None for one of a version of mlfs without it, or not for so many samples."""
+    draw = _drawn_before if n <= _MOST_KEPT else _draw
+    return draw(tuple(fields.items()), n)
+
+
+def _draw(fields: tuple[tuple[str, object], ...], n: int) -> FirstEpoch | None:
+    try:
+        spec = parse_job({"name": JOB_NAME, "epochs": EPOCHS, **dict(fields)})
+        order = build_order(spec, n)
+        return FirstEpoch(spec, tuple(order.rank_stream(0, rank) for rank in range(min(spec.world_size, _MOST_RANKS))))
+    except JobError:
+        return None
+
+
+# The same few orders are tried of all parts of a data set. Each takes up to 16 KiB.
+_MOST_KEPT = 2048
+_drawn_before = lru_cache(maxsize=4096)(_draw)
 
 
 def tried(fields: Fields, data_set: DataSet) -> Fields | None:
     """The fields that say how its ranks read an order, as far as they show; None unless some process reads its first
     epoch from the start."""
-    try:
-        spec = parse_job({"name": JOB_NAME, "epochs": EPOCHS, **fields})
-        order = build_order(spec, data_set.n)
-        streams = [order.rank_stream(0, rank) for rank in range(min(spec.world_size, _MOST_RANKS))]
-    except JobError:
-        return None  # of a version of mlfs without it, or not for so many samples
-    if fields["sampler"] == COMPOSED:
+    epoch = first_epoch(fields, data_set.n)
+    return None if epoch is None else _shape(epoch, data_set, 0)
+
+
+def _shape(epoch: FirstEpoch, data_set: DataSet, cached: int) -> Fields | None:
+    spec, streams = epoch
+    if spec.sampler == COMPOSED:
         return _dealt(streams[0], data_set)
-    threads = fields["sampler"] in OF_THREADS
-    readers = [_Readers(_without_repeats(stream), data_set, threads) for stream in streams]
+    threads = spec.sampler in OF_THREADS
+    readers = [_Readers(_without_repeats(stream[stream >= cached]), data_set, threads) for stream in streams]
     if not any(reader.proved for reader in readers):
         return None
     found: Fields = {"epochs": EPOCHS, "world_size": spec.world_size}
     ranks = [rank for rank, reader in enumerate(readers) if reader.here]
     if not threads and 2 * len(ranks) < spec.world_size:
         found["ranks"] = ranks  # else the others are taken to be here, and not to have begun yet
-    if fields["sampler"] == STATEFUL:
+    if spec.sampler == STATEFUL:
         found["num_workers"] = readers[0].processes
-    batch = 0 if threads else max(reader.batch for reader in readers)
-    return found | ({"batch_size": batch} if batch and not repeats_samples(fields) else {})
+    batch = (
+        0
+        if threads
+        else max(reader.batch for reader in readers)
+        if not cached
+        else _batch_with_gaps(streams[0], data_set)
+    )
+    repeats = spec.sampler == "ra-sampler" and spec.world_size == 1
+    return found | ({"batch_size": batch} if batch and not repeats else {})
+
+
+def _batch_with_gaps(stream: Indices, data_set: DataSet) -> int:
+    """The batch size of a rank whose workers read a part of each batch only; 0 where nothing shows it."""
+    position_of, workers = places_of(stream, data_set.read), len(data_set.heads)
+    for batch in range(2, _LARGEST_WITH_GAPS) if workers > 1 else ():
+        turns = [{position_of[value] // batch % workers for value in head} for head in data_set.heads]
+        if sum(map(len, turns)) == len(set().union(*turns)) == workers:
+            return batch
+    return 0
 
 
 def _dealt(drawn: Indices, data_set: DataSet) -> Fields | None:

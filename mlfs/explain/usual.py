@@ -16,7 +16,8 @@ measurements either: they say what is tried before what, and not what is believe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import lru_cache
 from math import log2
 from typing import Final, NamedTuple
 
@@ -55,7 +56,8 @@ class Seed(NamedTuple):
     seed: int
 
 
-def usual_seeds(hints: Sequence[int] = ()) -> list[Seed]:
+@lru_cache(maxsize=64)
+def usual_seeds(hints: tuple[int, ...] = ()) -> tuple[Seed, ...]:
     """All seeds that people choose. `hints`: seeds that are likelier than any, such as those on a command line."""
     plain = [Seed(0.0, seed) for seed in hints]
     plain += [Seed(log2(place + 1), seed) for place, seed in enumerate(POPULAR_SEEDS)]
@@ -64,7 +66,7 @@ def usual_seeds(hints: Sequence[int] = ()) -> list[Seed]:
     bits_of: dict[int, float] = {}
     for bits, seed in (*plain, *multiplied):
         bits_of[seed] = min(bits, bits_of.get(seed, bits))
-    return sorted(Seed(bits, seed) for seed, bits in bits_of.items())
+    return tuple(sorted(Seed(bits, seed) for seed, bits in bits_of.items()))
 
 
 # -- orders
@@ -262,20 +264,25 @@ class UsualOrder(NamedTuple):
         return self.orders[0]["sampler"] == COMPOSED
 
 
-def usual_orders(n: int, seeds: Sequence[Seed], count: int | None = None) -> list[UsualOrder]:
+@lru_cache(maxsize=64)
+def usual_orders(
+    n: int, seeds: tuple[Seed, ...], count: int | None = None, most: float = 1 << 10
+) -> tuple[UsualOrder, ...]:
     """All pairs of orders and seeds, the most usual first.
 
     Args:
-        n: how long the data set is. seeds: that are tried. count: see `_loops`.
+        n: how long the data set is. seeds: that are tried. count: see `_loops`. most: bits of the most unusual pair.
     """
     found = [_order(0.0, UsualStart(0.0, (_OF_DLIO,)), seed) for seed in _SEEDS_OF_DLIO]
     for one in (*_loops(n, n if count is None else count), *_samplers(n), *_libraries()):
+        if one.bits > most:
+            continue
         if one.seeds == ():
             found.append(_order(one.bits, one))
         else:
             tried = seeds if one.seeds is None else [Seed(0.0, seed) for seed in one.seeds]
-            found += [_order(one.bits + bits, one, seed) for bits, seed in tried]
-    return sorted(found, key=lambda order: order.bits)
+            found += [_order(one.bits + bits, one, seed) for bits, seed in tried if one.bits + bits <= most]
+    return tuple(sorted(found, key=lambda order: order.bits))
 
 
 def _order(bits: float, beginning: UsualStart, seed: int | None = None) -> UsualOrder:

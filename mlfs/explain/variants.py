@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from mlfs.explain.usual import LARGEST_SMALL_SEED, POPULAR_SEEDS
 from mlfs.follow.sentences import COUNTS_FROM_ONE, NOT_SERVED, RESUMED, flags_of
+from mlfs.job.parse import COMPOSED
 
 # Another seed and another epoch can give the same order. So the popular seeds are tried in two parts: see `variants`.
 SMALL_SEEDS = tuple(seed for seed in POPULAR_SEEDS if 0 < seed <= LARGEST_SMALL_SEED)
@@ -167,6 +168,10 @@ def switches(fields: Mapping[str, Any], reads: Collection[str]) -> Iterator[Vari
         for generator in GENERATORS:
             if generator != fields["generator"]:
                 yield Variant({"generator": generator}, f'this job\'s generator is "{generator}"')
+        if fields["sampler"] == "torch-random" and fields["generator"] in (None, "default"):
+            for rule in ("seed+epoch", "same"):
+                anew: dict[str, Any] = {"sampler": COMPOSED, "generator": "default", "seeding": rule}
+                yield Variant(anew, f"this job seeds torch's generator anew in each epoch: seeding is {rule}")
         stay = not fields["persistent_workers"]
         words = "persistent" if stay else "not persistent"
         yield Variant({"persistent_workers": stay}, f"the loader of this job is another one: its workers are {words}")

