@@ -40,9 +40,10 @@ examples:
   mlfs explain /data/imagenet - --world-size 4 --rank 1 < read.txt
 
 FILE has what one rank reads, in its order: a path (absolute, or relative to SOURCE or --root) or a dataset index a
-line, from the first epoch on. An empty line begins the next epoch; without one, what follows a pass is the next one. Ten reads tell an epoch; a second epoch tells how
-the generator is seeded. What a flag says is taken for known, everything else is tried, with the seeds that people
-choose. Without --root the data set is the directory that has all the class directories that FILE names.
+line, from the first epoch on. An empty line begins the next epoch; without one, what follows a pass is the next one.
+Ten reads tell an epoch; a second epoch tells how the generator is seeded. What a flag says is taken for known,
+everything else is tried, with the seeds that people choose. Without --root the data set is the directory that has all
+the class directories that FILE names.
 """
 
 

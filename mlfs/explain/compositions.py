@@ -5,8 +5,8 @@ Pure. In: dataset indices, epoch by epoch, as one rank read them; what is known 
 them, the likeliest first. Called by `mlfs.cli.explain`.
 
 The first pass is compared first, as most orders have it in common: "seed+epoch" begins as "same" does. Only what fits
-it is made as a job, and compared with all reads. What goes on behind a pass is of the next one; and if the passes do
-not begin where the script's own epochs do, they are a stream without an end, which is cut as the script has cut it.
+it is made as a job, and compared with all reads. The next pass follows where a list is longer than one; passes that do
+not begin where the script's epochs do are a stream without an end, which is cut as the script has cut it.
 """
 
 from __future__ import annotations
