@@ -38,8 +38,8 @@ LINGER_S = 0.0003
 BUSY_LINGER_S = 0.01
 # A few times what waking up takes: a request that has not come by then will probably not come soon.
 AWAKE_S = 0.0002
-# A longer pause for each request says that nobody was reading, or that the loop did something else, and nothing about how
-# we wait: many times what waking up takes. One pause of ten milliseconds in a trial of fast readers would decide it.
+# A longer pause for each request says that nobody was reading, or that the loop did something else, and nothing about
+# how we wait: many times what waking up takes. One pause of ten milliseconds in a trial of fast readers would decide.
 LONGEST_GAP_S = 0.001
 # A trial has enough requests for its mean to be steady, and lasts less than a second while readers read fast.
 TRIAL_REQUESTS = 512
