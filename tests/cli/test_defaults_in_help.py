@@ -9,7 +9,7 @@ import pytest
 from mlfs.cli.job_flags import NO_FLAGS, add_job_flags
 from mlfs.cli.parser import Parser
 from mlfs.job import JobSpec
-from mlfs.orders.layouts.tf_list_files import PATTERN
+from mlfs.orders.layouts import PATTERN
 from mlfs.orders.served import LEVEL
 
 # Defaults that the help states in words of its own.

@@ -6,16 +6,19 @@ In: a job's root, layout and extensions; the tree. Out: sample ids. Called by `m
 from __future__ import annotations
 
 import stat
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from mlfs.errors import JobError
 from mlfs.job.layouts import layout_names
-from mlfs.orders.layouts import dali, hf_imagefolder, imagefolder, keras, manifest, sorted, tf_list_files, timm
+from mlfs.orders.layouts import manifest
+from mlfs.orders.layouts.class_directories import DALI, IMAGEFOLDER, KERAS
 from mlfs.orders.layouts.layout import Outside, SampleIds, Tree
-from mlfs.orders.layouts.links import Links
+from mlfs.orders.layouts.links import Links, Lister
 from mlfs.orders.layouts.names import encode
+from mlfs.orders.layouts.whole_paths import HF_IMAGEFOLDER, SORTED, TF_LIST_FILES, TIMM
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
@@ -23,16 +26,17 @@ if TYPE_CHECKING:
 __all__ = ["LISTED", "layout_names", "samples"]
 
 # Directories as a framework lists them, by the names of `mlfs.job.layouts` but "manifest", which a file of the user's
-# lists. Each has find_samples, LOOKED_FOR and ENDINGS (None: any).
-LISTED = {
-    "imagefolder": imagefolder,
-    "timm": timm,
-    "keras": keras,
-    "hf-imagefolder": hf_imagefolder,
-    "dali": dali,
-    "tf-list-files": tf_list_files,
-    "sorted": sorted,
+# lists.
+LISTED: Final[Mapping[str, Lister]] = {
+    "imagefolder": IMAGEFOLDER,
+    "timm": TIMM,
+    "keras": KERAS,
+    "hf-imagefolder": HF_IMAGEFOLDER,
+    "dali": DALI,
+    "tf-list-files": TF_LIST_FILES,
+    "sorted": SORTED,
 }
+PATTERN: Final = "*/*"
 
 
 def samples(spec: JobSpec, tree: Tree, source: bytes | None = None, outside: Outside | None = None) -> SampleIds:
@@ -63,22 +67,14 @@ def samples(spec: JobSpec, tree: Tree, source: bytes | None = None, outside: Out
 
 
 def _listed(spec: JobSpec, tree: Tree, root: int, links: Links) -> SampleIds:
-    if spec.layout == "tf-list-files":
-        pieces = tf_list_files.find_samples(tree, root, links, spec.extensions, spec.pattern or tf_list_files.PATTERN)
-    else:
-        pieces = LISTED[spec.layout].find_samples(tree, root, links, spec.extensions)
+    layout, pattern = LISTED[spec.layout], spec.pattern or PATTERN
+    pieces = layout.find(tree, root, links, spec.extensions or layout.endings, pattern)
     found = np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
     if not len(found):
-        raise _nothing_found(spec)
+        endings = " ".join(spec.extensions or layout.endings or ("*",))
+        looked_for = layout.looked_for.format(endings=endings, pattern=pattern)
+        where = repr(spec.root) if spec.root else "the source"
+        other = "" if spec.layout == "sorted" else ', or use "layout": "sorted", which takes every file at any depth'
+        message = f'no samples: layout "{spec.layout}" looked in {where} for {looked_for}'
+        raise JobError(message, f'check "root" and "extensions"{other}', "layout")
     return found
-
-
-def _nothing_found(spec: JobSpec) -> JobError:
-    layout = LISTED[spec.layout]
-    endings = spec.extensions or layout.ENDINGS or ("*",)
-    looked_for = layout.LOOKED_FOR.format(endings=" ".join(endings), pattern=spec.pattern or tf_list_files.PATTERN)
-    where = repr(spec.root) if spec.root else "the source"
-    hint = 'check "root" and "extensions"'
-    if spec.layout != "sorted":
-        hint += ', or use "layout": "sorted", which takes every file at any depth'
-    return JobError(f'no samples: layout "{spec.layout}" looked in {where} for {looked_for}', hint, "layout")

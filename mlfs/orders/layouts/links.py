@@ -7,7 +7,7 @@ In: a tree, the source's own path, a hook for what lies outside. Out: where a pa
 from __future__ import annotations
 
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -195,3 +195,17 @@ class Links:
         if files is None or files == [b""]:
             return LinkTarget(False, files is not None, NOT_HERE)
         return LinkTarget(True, True, NOT_HERE, tuple(files))
+
+
+class Lister(NamedTuple):
+    """A directory as a framework lists it.
+
+    Attributes:
+        find: gives the samples below a directory, in pieces, by (tree, directory, links, endings, pattern); a JobError
+            where links to directories form a loop, or one leaves the tree and there is no hook.
+        looked_for: what it takes for samples, in words. endings: those of its samples; None for any.
+    """
+
+    find: Callable[[Tree, int, Links, tuple[str, ...] | None, str], list[SampleIds]]
+    looked_for: str
+    endings: tuple[str, ...] | None

@@ -1,0 +1,196 @@
+"""The layouts that sort whole paths: "sorted", "tf-list-files", "hf-imagefolder" and "timm".
+
+In: a tree, a directory in it, file name endings, a pattern. Out: the entry of each dataset index. Called by
+`mlfs.orders.layouts`.
+
+- sorted: every file at any depth by the bytes of its path, as `find | LC_ALL=C sort` gives. Regular files and links to
+  files count; links to directories are not followed, so nothing can loop.
+- tf-list-files: tf.data.Dataset.list_files(pattern, shuffle=False), all paths that match, by their bytes; "*" and "?"
+  match hidden names, too, but no slash. Directories that match are left out: a job that read them would have failed.
+  Source: tensorflow/python/data/ops/dataset_ops.py (list_files), core/kernels/matching_files_op.cc and
+  core/platform/file_system_helper.cc (TensorFlow 2.21).
+- hf-imagefolder: datasets.load_dataset("imagefolder", data_dir=...), every file at any depth by code points, without
+  hidden files and directories and without directories that start with "__". Links to files count, linked directories
+  are not gone into. It does not know data sets whose names make `datasets` cut them into splits (directories or files
+  called train, test, valid, ...: give the split's directory as "root"), nor metadata files and zip archives. Source:
+  datasets/data_files.py (resolve_pattern with "**", over fsspec's glob), packaged_modules (datasets 5.2).
+- timm: os.walk(topdown=False, followlinks=True), then a stable sort of whole paths, lower-cased, with numbers compared
+  as numbers. So "1.jpg", "01.jpg" and, in case, "A.jpg" and "a.jpg" are ties, and those stay in the order of readdir:
+  in a mount of ours the order of the names' bytes. Files beside the class directories count, too. Source:
+  timm/data/readers/reader_image_folder.py (find_images_and_targets), timm/utils/misc.py (natural_key; timm 1.0).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Sequence
+from fnmatch import translate
+from typing import Any, Final
+
+import numpy as np
+
+from mlfs.orders.layouts.layout import NOT_HERE, SampleIds, Tree
+from mlfs.orders.layouts.links import Links, LinkTarget, Lister
+from mlfs.orders.layouts.names import Endings, decode, encode, entry_types, ids_of
+
+_Keyed = list[tuple[Any, int]]
+
+
+def _in_order(found: _Keyed) -> list[SampleIds]:
+    """The entries by their keys; those with one key stay as they are."""
+    found.sort(key=lambda each: each[0])
+    return [np.fromiter((entry for _, entry in found), dtype=np.int64, count=len(found))]
+
+
+def _sorted(tree: Tree, root: int, links: Links, endings: tuple[str, ...] | None, pattern: str) -> list[SampleIds]:
+    matching = None if endings is None else Endings(endings)
+    pieces: list[SampleIds] = []
+    todo: list[SampleIds | int] = [root]  # what comes next stands last: samples as they are, directories as their ids
+    while todo:
+        item = todo.pop()
+        if isinstance(item, int):
+            todo += reversed(_list(tree, item, links, matching))
+        else:
+            pieces.append(item)
+    return pieces
+
+
+def _list(tree: Tree, directory: int, links: Links, endings: Endings | None) -> list[SampleIds | int]:
+    """A directory's content in the order of whole paths: runs of samples, and sub-directories between them."""
+    entries = tree.children(directory)
+    types = entry_types(tree, entries)
+    samples = ids_of(entries)
+    wanted = types == stat.S_IFREG
+    for at in np.flatnonzero(types == stat.S_IFLNK).tolist():
+        seen = links.look(entries[at])
+        wanted[at] = seen.exists and not seen.is_directory
+        samples[at] = seen.entry
+    if endings is not None:
+        wanted &= endings.match([tree.name(entry) for entry in entries])
+    is_directory = types == stat.S_IFDIR
+    if not is_directory.any():
+        return [samples[wanted]]
+    # "a-b" sorts before "a/x", but "a" before "a-b": so a directory is compared with its slash.
+    names = [tree.name(entry) + (b"/" if is_directory[at] else b"") for at, entry in enumerate(entries)]
+    order = np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)
+    items: list[SampleIds | int] = []
+    start = 0
+    for at in [*np.flatnonzero(is_directory[order]).tolist(), len(order)]:
+        run = order[start:at]
+        items.append(samples[run[wanted[run]]])
+        if at < len(order):
+            items.append(entries[int(order[at])])
+        start = at + 1
+    return items
+
+
+def _tf(tree: Tree, root: int, links: Links, endings: tuple[str, ...] | None, pattern: str) -> list[SampleIds]:
+    """A pattern has as many parts as the files lie deep."""
+    parts = [re.compile(translate(part)) for part in pattern.split("/") if part]
+    matching = None if endings is None else Endings(endings)
+    found: _Keyed = []
+    todo: list[tuple[bytes, int, int]] = [(b"", root, 0)]
+    while todo:
+        prefix, directory, depth = todo.pop()
+        last = depth + 1 == len(parts)
+        for entry in tree.children(directory):
+            name = tree.name(entry)
+            if not parts[depth].match(decode(name)):
+                continue
+            seen = links.look(entry)
+            if seen.is_directory and not last and seen.entry != NOT_HERE:
+                todo.append((prefix + name + b"/", seen.entry, depth + 1))
+            elif last and not seen.is_directory and (matching is None or matching.match([name])[0]):
+                found.append((prefix + name, seen.entry))
+    return _in_order(found)
+
+
+def _hf(tree: Tree, root: int, links: Links, endings: tuple[str, ...] | None, pattern: str) -> list[SampleIds]:
+    images = frozenset("." + ending for ending in endings or ())
+    found: _Keyed = []
+    todo = [("", root)]
+    while todo:
+        prefix, directory = todo.pop()
+        entries = tree.children(directory)
+        for entry, kind in zip(entries, entry_types(tree, entries).tolist(), strict=True):
+            name = decode(tree.name(entry))
+            if name.startswith(".") and set(name) != {"."}:
+                continue  # it is hidden; a name of dots alone is not to `datasets`, which thinks of ".."
+            if kind == stat.S_IFDIR:
+                if not name.startswith("__"):
+                    todo.append((f"{prefix}{name}/", entry))
+                continue
+            # The ending is an image's, or, as of "a.jpg.gz", the one before it.
+            stem, ending = os.path.splitext(name)
+            if kind in (stat.S_IFLNK, stat.S_IFREG) and not images.isdisjoint(
+                (ending.lower(), os.path.splitext(stem)[1].lower())
+            ):
+                seen = links.look(entry)
+                if seen.exists and not seen.is_directory:
+                    found.append((prefix + name, seen.entry))
+    return _in_order(found)
+
+
+def _timm(tree: Tree, root: int, links: Links, endings: tuple[str, ...] | None, pattern: str) -> list[SampleIds]:
+    """Bottom up, as os.walk goes. Not recursive: trees may be deeper than Python's stack."""
+    matching = Endings(endings or ())
+
+    def match(names: Sequence[str]) -> np.ndarray:
+        """os.path.splitext takes no ending from a name that begins with its only dot."""
+        return matching.match([encode(name.lstrip(".")) for name in names])
+
+    found: _Keyed = []
+    # A directory to go into, with those above it, or, once its sub-directories are done, its files.
+    todo: list[tuple[str, LinkTarget, tuple[int, ...]] | _Keyed] = [("", LinkTarget(True, True, root), ())]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, list):
+            found += item
+            continue
+        prefix, seen, above = item
+        if seen.entry == NOT_HERE:  # behind a link that leaves the tree: they take up indices, and no more is known
+            paths = [decode(file) for file in sorted(seen.files)]
+            wanted = match([path.rpartition("/")[2] for path in paths]).tolist()
+            found += [
+                (prefix + natural_key(path), NOT_HERE) for path, is_one in zip(paths, wanted, strict=True) if is_one
+            ]
+            continue
+        links.check_no_loop(seen.entry, above)
+        entries = tree.children(seen.entry)
+        names = [decode(tree.name(entry)) for entry in entries]
+        samples, is_file, below, _ = links.listed(entries)
+        chosen, ids = np.flatnonzero(match(names) & is_file).tolist(), samples.tolist()
+        todo.append([(prefix + natural_key(names[at]), ids[at]) for at in chosen])
+        above = (*above, seen.entry)
+        todo += [(f"{prefix}{natural_key(names[at])}/", directory, above) for at, directory in reversed(below)]
+    return _in_order(found)
+
+
+_DIGITS: Final = re.compile(r"\d+")
+
+
+def natural_key(text: str) -> str:
+    """A string that compares as timm's natural_key(text) does, made in a fraction of its time.
+
+    A number becomes NUL (no name holds one, and it ends the text before it), how many digits it has, its digits.
+    """
+    return _DIGITS.sub(_number, text.lower())
+
+
+def _number(match: re.Match[str]) -> str:
+    digits = match.group()
+    digits = digits.lstrip("0") if digits.isascii() else str(int(digits)).lstrip("0")
+    return f"\0{chr(len(digits) + 1)}{digits}"
+
+
+_OF_PILLOW: Final = (
+    "blp bmp dib bufr cur pcx dcx dds ps eps fit fits fli flc ftc ftu gbr gif grib png apng jp2 j2k jpc jpf jpx j2c"
+    " icns ico im iim tif tiff jfif jpe jpg jpeg mpg mpeg msp pcd pxr pbm pgm ppm pnm psd bw rgb rgba sgi ras tga icb"
+    " vda vst webp wmf emf xbm xpm"
+)
+SORTED: Final = Lister(_sorted, "files with the endings {endings}", None)
+TF_LIST_FILES: Final = Lister(_tf, "files that match {pattern}, with the endings {endings}", None)
+HF_IMAGEFOLDER: Final = Lister(_hf, "image files at any depth ({endings})", tuple(_OF_PILLOW.split()))
+TIMM: Final = Lister(_timm, "files with the endings {endings} at any depth", ("png", "jpg", "jpeg"))
