@@ -47,26 +47,42 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "advise",
         help="size a system: GPUs, parameter servers, mini-batch, workers",
-        description="How many GPUs, parameter servers and loader workers, which mini-batch size.",
+        description="Say how many GPUs, parameter servers and loader workers to take, and which mini-batch size.",
         epilog=_EPILOG,
     )
     questions = parser.add_subparsers(dest="question", metavar="gpus|servers|batch|workers", required=True)
-    gpus = questions.add_parser("gpus", help="efficiency, overhead or number of GPUs (Lemma 3.1)")
+    gpus = questions.add_parser(
+        "gpus",
+        help="efficiency, overhead or number of GPUs (Lemma 3.1)",
+        description="Give two of overhead, GPUs, efficiency and speed-up: the others follow.",
+    )
     gpus.add_argument("--overhead", metavar="R", help="overhead ratio T_O / T_C of one GPU, 0.1 or 10%%")
     text = "take the overhead ratio from this mount's stall counters and uptime of its jobs"
     gpus.add_argument("--from-mount", metavar="MOUNT", help=text)
     gpus.add_argument("--gpus", metavar="G", type=whole(1, MOST_COUNTED), help="number of GPUs")
     gpus.add_argument("--efficiency", metavar="A", help="wanted efficiency, 0.8 or 80%%")
     gpus.add_argument("--speedup", metavar="S", type=float, help="wanted speed-up over one GPU")
-    servers = questions.add_parser("servers", help="number of parameter servers (Lemma 3.2)")
+    servers = questions.add_parser(
+        "servers",
+        help="number of parameter servers (Lemma 3.2)",
+        description="Say how many parameter servers hide their traffic behind computing.",
+    )
     servers.add_argument("--parameters", metavar="SIZE", required=True, help="size of the parameters, 180MB")
     servers.add_argument("--workers", metavar="N", type=whole(1, MOST_COUNTED), required=True, help="number of workers")
-    servers.add_argument("--bandwidth", metavar="SIZE", required=True, help="of a server, a second: 125MB")
-    servers.add_argument("--compute-time", metavar="TIME", required=True, help="of one round on a worker: 2s")
-    batch = questions.add_parser("batch", help="mini-batch size and convolution algorithms (equations 1 to 6)")
+    servers.add_argument("--bandwidth", metavar="SIZE", required=True, help="bytes a second of one server: 125MB")
+    servers.add_argument("--compute-time", metavar="TIME", required=True, help="time of one round on a worker: 2s")
+    batch = questions.add_parser(
+        "batch",
+        help="mini-batch size and convolution algorithms (equations 1 to 6)",
+        description="Find the mini-batch size and the convolution algorithms with most samples a second.",
+    )
     batch.add_argument("model", metavar="MODEL.toml", nargs="?", help="a model file, or the name of a shipped one")
     batch.add_argument("--example", action="store_true", help="print a model file to start from")
-    workers = questions.add_parser("workers", help="loader workers of each rank, as a mount has seen them work")
+    workers = questions.add_parser(
+        "workers",
+        help="loader workers of each rank, as a mount has seen them work",
+        description="Say how many loader workers each rank should have, from what a mount has seen them do.",
+    )
     workers.add_argument("--from-mount", metavar="MOUNT", required=True, help="the mount that training reads from")
     workers.add_argument("--job", metavar="NAME", help="which of its jobs (default: the one that reads most)")
     text = "how long a training step takes when its data is there (default: as far as reads tell it)"
