@@ -54,7 +54,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     gpus = questions.add_parser(
         "gpus",
         help="efficiency, overhead or number of GPUs (Lemma 3.1)",
-        description="Give two of overhead, GPUs, efficiency and speed-up: the others follow.",
+        description="Give --overhead or --from-mount with --gpus or --speedup, or --efficiency with --gpus.",
     )
     gpus.add_argument("--overhead", metavar="R", help="overhead ratio T_O / T_C of one GPU, 0.1 or 10%%")
     text = "take the overhead ratio from this mount's stall counters and uptime of its jobs"
