@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from pydantic import ValidationError
@@ -114,11 +115,15 @@ def _translate(error: ValidationError) -> JobError:
     if first["type"] == "less_than_equal" and str(first["ctx"]["le"]) not in allowed:
         allowed = f"at most {first['ctx']['le']}, and {allowed}"
     value = first["input"]
-    hint = nearest(value, _choices(field))
+    hint = nearest(value, _choices().get(field, []))
     return JobError(f"job field {show(field)} is {show(value)}, must be {allowed}", hint, field)
 
 
-def _choices(field: str) -> list[str]:
-    """The values that a field may have if it is a choice of words, else none."""
-    options = JobSpec.model_json_schema()["properties"].get(field, {}).get("anyOf", [])
-    return [word for option in options for word in option.get("enum", [])]
+@cache
+def _choices() -> dict[str, list[str]]:
+    """The values of the fields that are a choice of words. To ask for the schema takes longer than to check a job."""
+    fields = JobSpec.model_json_schema()["properties"]
+    return {
+        field: [word for option in said.get("anyOf", []) for word in option.get("enum", [])]
+        for field, said in fields.items()
+    }
