@@ -3,15 +3,21 @@
 Pure. In: a specification and its streams (mlfs.orders), reads, orders of epochs. Out: what each read came to, the
 epochs whose order is wanted, whether the prediction is believed. All of it happens on the loop, but for `load_epoch`.
 
-The scheduler tells it of reads. The parts, in the order in which a read meets them: `nameless_reads` (is it the job's,
-though nobody knows who made it?), `SharedSamples` (is it another job's?), `matching` (does it fit? Nearly all do, and
-meet neither of the next three), `evaluation` (does the job evaluate?), `families` (is it a reader of the job's at
-all?), `HeldReads` (does it wait for an epoch's order?), `matching` again (which position of which rank is it? `tracker`
-finds it by `worker_stream` and `reach`, `progress` and `score` note it, `learning` finds the loader's shape),
-`loader_watch` (what does it tell of the loader?), `hypothesis` (is something else true by now: was the script started
-again, or is it read as it was registered after all?), `local_ranks` (how far are the ranks?). Beside them
-`epochs_at_hand`, and for the status `findings`, `LateReads`, `BytesRead` and `RankRates`. The parts that have no module
-of their own stand below the job.
+The scheduler tells it of reads. These are the parts, in the order in which a read meets them:
+
+- `nameless_reads`: is it the job's, though nobody knows who made it?
+- `SharedSamples`: is it another job's?
+- `matching`: does it fit? Nearly all do, and go on with `loader_watch`.
+- `evaluation`: does the job evaluate? `families`: is it a reader of the job's at all? `HeldReads`: does it wait for an
+  epoch's order?
+- `matching` again: which position of which rank is it? `tracker` finds it by `worker_stream` and `reach`; `progress`
+  and `score` note it; `learning` finds the loader's shape.
+- `loader_watch`: what does it tell of the loader?
+- `hypothesis`: is something else true by now? The script was started again, or it is read as it was registered.
+- `local_ranks`: how far are the ranks?
+
+Beside them stand `epochs_at_hand`, and for the status `findings`, `LateReads`, `BytesRead` and `RankRates`. The parts
+that have no module of their own stand below the job.
 """
 
 from __future__ import annotations

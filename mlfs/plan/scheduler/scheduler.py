@@ -5,11 +5,15 @@ which they are told. Out: commands (mlfs.plan.scheduler.commands), in the order 
 The daemon drives it with threads and pages (mlfs.engine), the simulator with modelled durations and many nodes
 (mlfs.lab.sim.detailed): what one decides in a trace, the other decides in the same trace.
 
-The parts, each with its own state: `states` (a sample's life), `window` (what lingers and is dropped, how large the
-window is), `following` (jobs, each with one record: `job_record`), `look_ahead` (uses that are counted ahead, rounds of
-orders that mlfs serves), `beside` (uses of strangers), `fetching` (single flight, lanes), `waiting` (readers who wait,
-second tries), `routing` (which place a sample is fetched from), `keeping` (what is kept and where), `evicting` (which
-copies make room), `warming` (copies for this node's places before anybody reads).
+These are the parts, each with its own state:
+
+- `states`: a sample's life. `window`: what lingers and is dropped, and how large the window is.
+- `following`: the jobs, each with one record (`job_record`). `look_ahead`: uses that are counted ahead, and rounds of
+  orders that mlfs serves. `strangers_ahead`: what is fetched ahead for readers without a job, as `neighbours` learns.
+- `fetching`: single flight and lanes (`pool_queue`). `waiting`: readers who wait, and second tries. `routing`: the
+  place that a sample is fetched from.
+- `keeping`: what is kept, and where. `evicting`: which copies make room. `warming`: copies for this node's places
+  before anybody reads.
 """
 
 from __future__ import annotations
