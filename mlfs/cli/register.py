@@ -155,6 +155,8 @@ def understood(mountpoint: str, answer: Mapping[str, Any]) -> list[str]:
     shown = {
         name: _shown(value) for name, value in job.items() if value is not None and name not in ("name", "version")
     }
+    if shown.get("root") == "":
+        shown["root"] = "the mount itself"  # where a script reads `train` alone, its user sees here that it is not said
     width = max([12, *map(len, shown)])
     lines += [f"  {name:<{width}} {value}" for name, value in shown.items()]
     by_rank = first_paths if isinstance(first_paths, dict) else {}
