@@ -168,7 +168,8 @@ class JobSpec(BaseModel):
     )
     stratified: bool | None = Field(
         None,
-        description=f"{_FLAG}: each directory is split alike: sklearn's train_test_split(stratify=labels)",
+        description=f"{_FLAG}: each directory is split alike: sklearn's train_test_split(stratify=labels),"
+        " StratifiedKFold",
         json_schema_extra=_DATA,
     )
     subset_file: str | None = Field(
@@ -275,13 +276,14 @@ class JobSpec(BaseModel):
     draw: (
         Literal[
             "permutation", "shuffle", "sample", "with-replacement", "weighted", "repeat-factors", "per-group", "clips",
-            "buffer", "filling-buffer", "blocks", "shuffled-blocks", "none",
+            "sorted-sample", "buffer", "filling-buffer", "blocks", "shuffled-blocks", "none",
         ]
         | None
     ) = Field(
         None,
         description='"permutation" (of the sorted indices), "shuffle" (of what the epoch before left, in place),'
-        ' "sample" (the library\'s own, without replacement), "with-replacement", "weighted" (by weights_file),'
+        ' "sample" (the library\'s own, without replacement), "sorted-sample" (the same, sorted), "with-replacement",'
+        ' "weighted" (by weights_file),'
         ' "repeat-factors" (the same), "per-group" or "clips" (per_group of each group of the column), "buffer" (of'
         ' buffer_size), "filling-buffer" (webdataset\'s), "blocks" (of block_size), "shuffled-blocks" (inside as well)'
         ' or "none"',
@@ -637,11 +639,14 @@ class JobSpec(BaseModel):
             refuse("without_part", self.without_part, 'left out: "part" says what is read', "give one of the two")
         if self.split is not None and self.subset_file is not None:
             refuse("subset_file", self.subset_file, 'left out: there is a "split"', "give one of the two")
-        if self.stratified and (
-            self.split_by != "numpy" or len(self.split or ()) != 2 or self.without_part is not None
-        ):
-            hint = "part 0 is the test part, part 1 the training"
-            refuse("stratified", True, 'beside "split_by": "numpy" and a split in two, such as [0.2, 0.8]', hint)
+        split = self.split or ()
+        folds = self.split_order == "sorted" and len(set(split)) == 1
+        in_two = len(split) == 2 and self.without_part is None
+        if self.stratified and (self.split_by != "numpy" or not (folds or in_two)):
+            right = (
+                'beside "split_by": "numpy" and a split in two, such as [0.2, 0.8], or in equal folds that are "sorted"'
+            )
+            refuse("stratified", True, right, "of two, part 0 is the test part, part 1 the training")
 
     def _refuse_unread(self, field: str) -> None:
         word, what = ("layout", self.layout) if field in LAYOUT_FIELDS else ("sampler", self.sampler)

@@ -53,6 +53,7 @@ _DRAWN_BY: Final[Mapping[Kind, tuple[str, ...]]] = {
     "permutation": tuple(name for name in LIBRARIES if name != "datapipe"),
     "shuffle": tuple(name for name in LIBRARIES if name != "datapipe"),
     "sample": (*_LOOPS, "polars"),
+    "sorted-sample": (*_LOOPS, "polars"),
     "with-replacement": _LOOPS,
     "weighted": ("torch", "loader", "numpy", "numpy-legacy", "python"),
     "repeat-factors": ("torch", "loader"),

@@ -30,7 +30,7 @@ _STATE_BYTES: Final = 64 << 10  # what a generator and its object take at most
 
 Kind = Literal[
     "permutation", "shuffle", "sample", "with-replacement", "weighted", "repeat-factors", "per-group", "clips",
-    "buffer", "filling-buffer", "blocks", "shuffled-blocks", "none",
+    "sorted-sample", "buffer", "filling-buffer", "blocks", "shuffled-blocks", "none",
 ]  # fmt: skip
 """The kinds of draws; with "none" nothing is drawn, and no `Draws` is made."""
 Values = npt.NDArray[np.signedinteger[Any]]
@@ -80,6 +80,7 @@ def drawing_of(kind: Kind, n: int, count: int | None, column: Column | None, spe
     draws: Mapping[str, tuple[Callable[[Any], Values], int]] = {
         "permutation": (lambda generator: generator.permutation(n)[:most], most),
         "sample": (lambda generator: generator.sample(n, drawn), drawn),
+        "sorted-sample": (lambda generator: np.sort(generator.sample(n, drawn)), drawn),
         "with-replacement": (lambda generator: generator.choices(n, drawn), drawn),
         "weighted": (lambda generator: generator.weighted(weights, drawn), drawn),
         "buffer": (lambda generator: generator.buffer(n, size)[:most], most),

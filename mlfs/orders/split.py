@@ -5,9 +5,9 @@ data set's length. Out: which dataset indices are read, in the part's own order,
 0 .. n_part - 1. Called by `mlfs.orders.streams`. Sources: torch/utils/data/dataset.py, random_split (torch 2.13): one
 randperm(n) is cut; fractions are rounded down, and what is left is dealt one each from the first part on. Without
 split_seed 0 .. n-1 is cut instead, unshuffled. sklearn/model_selection/_split.py (sklearn 1.9): the same by numpy's
-RandomState; train_test_split cuts the test part off first, KFold sorts both parts. datasets/arrow_dataset.py,
-train_test_split (datasets 5.2): the same by default_rng. fastai/data/transforms.py, RandomSplitter: the first part is
-rounded down.
+RandomState; train_test_split cuts the test part off first, KFold and StratifiedKFold sort both parts.
+datasets/arrow_dataset.py, train_test_split (datasets 5.2): the same by default_rng. fastai/data/transforms.py,
+RandomSplitter: the first part is rounded down.
 """
 
 from __future__ import annotations
@@ -79,7 +79,11 @@ def part_indices(spec: JobSpec, n: int, labels: Labels | None = None) -> Indices
         field = "without_part" if without else "part"
         raise JobError(f'job field "{field}" is {part}, which has no samples', f"the parts have {lengths}", field)
     if spec.stratified and labels is not None:
-        return _of_each_label(labels(), lengths, spec.split_seed or 0)[part].astype(np.int64)
+        seed, is_sorted = spec.split_seed or 0, spec.split_order == "sorted"
+        if is_sorted and len(set(spec.split)) == 1:
+            return np.flatnonzero((_folds(labels(), len(lengths), seed) == part) != without)
+        of_labels = _of_each_label(labels(), lengths, seed)[part].astype(np.int64)
+        return np.sort(of_labels) if is_sorted else of_labels
     end = list(accumulate(lengths))[part]
     begin = end - lengths[part]
     drawn = np.arange(n) if spec.split_seed is None else shuffled(n, spec.split_seed, spec.split_by or "torch")
@@ -127,6 +131,20 @@ def _of_each_label(labels: npt.NDArray[np.int64], lengths: Sequence[int], seed: 
         parts[0].append(drawn[in_train : in_train + in_test])
     second = rng.permutation(np.concatenate(parts[1]))
     return [rng.permutation(np.concatenate(parts[0])), second]
+
+
+def _folds(labels: npt.NDArray[np.int64], count: int, seed: int) -> npt.NDArray[np.int64]:
+    """The number of the fold whose test part has each sample, by sklearn's StratifiedKFold(count, shuffle=True)."""
+    _, first, by_value = np.unique(labels, return_index=True, return_inverse=True)
+    label = np.argsort(np.argsort(first))[by_value]  # labels are numbered as they come up
+    in_order, kinds = np.sort(label), len(first)
+    shares = np.array([np.bincount(in_order[fold::count], minlength=kinds) for fold in range(count)])
+    folds, rng = np.empty(len(labels), dtype=np.int64), np.random.RandomState(seed)
+    for number in range(kinds):
+        of_label = np.arange(count).repeat(shares[:, number])
+        rng.shuffle(of_label)
+        folds[label == number] = of_label
+    return folds
 
 
 def _near_shares(counts: npt.NDArray[np.int64], drawn: int, rng: np.random.RandomState) -> npt.NDArray[np.int64]:

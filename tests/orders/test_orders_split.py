@@ -143,6 +143,19 @@ def test_a_split_that_has_as_much_of_each_label() -> None:
     assert [part.tolist() for part in found if part is not None] == [train, test]
 
 
+def test_folds_that_have_as_much_of_each_label() -> None:
+    # StratifiedKFold(4, shuffle=True, random_state=42).split(labels, labels) of sklearn 1.9.1
+    labels = np.repeat([0, 1, 2], [7, 12, 5])
+    tests = [[0, 1, 7, 8, 15, 19], [3, 5, 9, 10, 18, 22], [2, 4, 12, 13, 17, 20], [6, 11, 14, 16, 21, 23]]
+    fields = {"split": [0.25] * 4, "split_seed": 42, "split_by": "numpy", "split_order": "sorted", "stratified": True}
+    for fold, test in enumerate(tests):
+        found = part_indices(job(part=fold, **fields), 24, lambda: labels)
+        others = part_indices(job(without_part=fold, **fields), 24, lambda: labels)
+        assert found is not None
+        assert others is not None
+        assert (found.tolist(), others.tolist()) == (test, sorted(set(range(24)) - set(test)))
+
+
 def test_what_was_sampled_and_the_rest_of_a_data_frame() -> None:
     drawn = np.random.RandomState(7).choice(50, 40, replace=False)  # df.sample(frac=0.8, random_state=7)
     fields = {"split": [0.8, 0.2], "split_seed": 7, "split_by": "numpy"}
