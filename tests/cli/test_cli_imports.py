@@ -31,6 +31,28 @@ def test_heavy_libraries_wait_until_they_are_needed(code: str, more: list[str]) 
     assert done.returncode == 0, done.stderr
 
 
+# What a mount loads before its first read, ours and the standard library aside. Each takes time of all who mount.
+DAEMONS_PACKAGES = {
+    "numpy", "trio", "attr", "attrs", "outcome", "sniffio", "sortedcontainers", "idna", "pyfuse3", "pydantic",
+    "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection", "lmdb", "xxhash", "blake3",
+}  # fmt: skip
+MOST_OF_OURS = 330
+
+
+def test_a_mount_loads_no_more_than_it_needs() -> None:
+    code = """
+import sys
+before = set(sys.modules)
+import mountd.daemon
+print(*sorted(set(sys.modules) - before))
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    # Cython's own modules have its version in their names.
+    packages = {name.partition(".")[0] for name in said if not name.startswith(("_", "cython_runtime"))}
+    assert packages - sys.stdlib_module_names - {"mlfs", "mountd"} <= DAEMONS_PACKAGES
+    assert sum(name.startswith(("mlfs.", "mountd.")) for name in said) <= MOST_OF_OURS
+
+
 def test_commands_know_the_daemons_package_by_its_door_only() -> None:
     mlfs = Path(__file__).parents[2] / "mlfs"
     for path in sorted([*mlfs.glob("cli/*.py"), *mlfs.glob("lab/commands/*.py")]):
