@@ -198,8 +198,9 @@ def _detailed(args: argparse.Namespace, scenario: Scenario) -> int:
     scenario = scenario.shrunk(args.shrink)
     with _progress(2 * scenario.job.epochs) as step:
         simulation = _made(scenario, step)
+        cluster = Detailed(simulation)  # first: one that is too large is refused before anybody waits for an estimate
         estimate = simulation.run(POLICIES[DETAILED_POLICY], Sharing.CONSERVING, _told(step, "estimate"))
-        detailed = Detailed(simulation).run(_told(step, "in detail"))
+        detailed = cluster.run(_told(step, "in detail"))
     if args.json:
         plain = {"scenario": args.scenario or args.like, "estimate": estimate.plain(), "detailed": detailed.plain()}
         print(json.dumps(plain))

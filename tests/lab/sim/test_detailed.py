@@ -18,20 +18,20 @@ from mlfs.lab.sim.scenario import Scenario, load, parse, shipped_names
 # The shipped scenarios at small scale: times fewer samples, epochs. Where the staging window would hold a whole epoch
 # of so few samples it is made smaller in proportion too (docs/simulator.md says what a window that large changes).
 SMALL = {
-    "environment-grid": (60, 4),
-    "lobster-node": (64, 2),
-    "nopfs-cosmoflow": (64, 2),
-    "nopfs-cosmoflow512": (5, 2),
-    "nopfs-imagenet1k": (128, 2),
-    "nopfs-imagenet22k": (1024, 2),
-    "nopfs-mnist": (8, 2),
-    "nopfs-openimages": (128, 2),
+    "environment-grid": (120, 4),
+    "lobster-node": (128, 2),
+    "nopfs-cosmoflow": (128, 2),
+    "nopfs-cosmoflow512": (10, 2),
+    "nopfs-imagenet1k": (256, 2),
+    "nopfs-imagenet22k": (2048, 2),
+    "nopfs-mnist": (16, 2),
+    "nopfs-openimages": (256, 2),
     "small-cluster": (40, 2),
-    "thesis-s1": (2, 5),
-    "thesis-s2": (40, 4),
+    "thesis-s1": (4, 5),
+    "thesis-s2": (80, 4),
     "thesis-s3": (60, 2),
-    "thesis-s4": (60, 2),
-    "thousand-nodes": (64, 2),
+    "thesis-s4": (120, 2),
+    "thousand-nodes": (128, 2),
 }
 WINDOW_TOO = {"small-cluster"}
 FEWER_NODES = {"thousand-nodes": 16}  # each of a thousand holds a record of every sample: too much for one process
@@ -104,8 +104,8 @@ threads = 4
 
 USUAL = {
     "seed": 1, "nodes": 3, "gpus": 1, "compute": 400, "preprocess": 4000, "network": 5000,
-    "pfs": "{ 1 = 300, 2 = 500, 4 = 800, 8 = 1200 }", "window": "48MB", "samples": 3000, "mean": "400kB",
-    "deviation": "120kB", "epochs": 3, "batch": 32, "drop_last": "false", "order": "", "ram": 0, "disk": 0,
+    "pfs": "{ 1 = 300, 2 = 500, 4 = 800, 8 = 1200 }", "window": "48MB", "samples": 1500, "mean": "800kB",
+    "deviation": "240kB", "epochs": 3, "batch": 16, "drop_last": "false", "order": "", "ram": 0, "disk": 0,
     "disk_read": 2000, "slow_disk": 0, "ram_read": 20000,
 }  # fmt: skip
 
@@ -129,13 +129,13 @@ CLUSTERS = {
     "the PFS is the limit": {"ram": 80, "pfs": "{ 1 = 60, 4 = 100 }"},
     "the PFS gives no more to many": {"nodes": 8, "ram": 80, "pfs": "{ 1 = 400, 2 = 410 }"},
     "preprocessing is the limit": {"ram": 440, "preprocess": 250},
-    "eight nodes": {"nodes": 8, "ram": 80, "disk": 120, "batch": 16},
+    "eight nodes": {"nodes": 8, "ram": 80, "disk": 120, "batch": 8},
     "eight nodes, fits in none": {"nodes": 8, "ram": 40},
     "several GPUs": {"gpus": 4, "ram": 240, "disk": 240},
     "all samples alike": {"ram": 240, "disk": 240, "deviation": "0kB"},
-    "sizes from nothing to large": {"ram": 240, "disk": 240, "deviation": "480kB"},
+    "sizes from nothing to large": {"ram": 240, "disk": 240, "deviation": "960kB"},
     "few large samples": {"ram": 240, "disk": 240, "samples": 300, "mean": "4MB", "batch": 4},
-    "the last batch is dropped": {"ram": 240, "disk": 120, "drop_last": "true", "samples": 3111},
+    "the last batch is dropped": {"ram": 240, "disk": 120, "drop_last": "true", "samples": 1555},
     "a small window": {"ram": 240, "disk": 240, "window": "24MB"},
     "a window larger than the data": {"ram": 240, "disk": 80, "window": "4GB"},
     "samples drawn with replacement": {
@@ -146,14 +146,16 @@ CLUSTERS = {
     "a node without a disk, fits in none": {"ram": 80, "disk": [200, 0, 200]},
     "half the memory, fits in all": {"ram": [520, 260, 520]},
     "half the memory, fits in none": {"ram": [240, 120, 240]},
-    "one big node and small ones, fits in all": {"nodes": 4, "ram": [900, 160, 160, 160], "batch": 24},
-    "one big node and small ones, fits in none": {"nodes": 4, "ram": [400, 60, 60, 60], "batch": 24},
-    "fits in the big node alone": {"ram": [1600, 80, 80]},
+    "one big node and small ones, fits in all": {"nodes": 4, "ram": [900, 160, 160, 160], "batch": 12},
+    "one big node and small ones, fits in none": {"nodes": 4, "ram": [400, 60, 60, 60], "batch": 12},
+    "fits in the big node alone": {
+        "ram": [1600, 80, 80], "samples": 3000, "mean": "400kB", "deviation": "120kB", "batch": 32,
+    },
     "two nodes keep nothing": {"ram": [0, 0, 1600]},
     "one has memory, another a disk": {"ram": [600, 0, 0], "disk": [0, 400, 0]},
     "uneven and slow disks": {"ram": [120, 60, 120], "disk": [800, 400, 0], "disk_read": 120},
     "eight nodes, no two of them equal": {
-        "nodes": 8, "ram": [20, 40, 60, 80, 100, 120, 140, 160], "disk": [160, 0, 120, 0, 80, 0, 40, 0], "batch": 16,
+        "nodes": 8, "ram": [20, 40, 60, 80, 100, 120, 140, 160], "disk": [160, 0, 120, 0, 80, 0, 40, 0], "batch": 8,
     },
 }  # fmt: skip
 

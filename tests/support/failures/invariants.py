@@ -18,7 +18,6 @@ from mlfs.plan.scheduler.job_record import JobRecord
 from mlfs.plan.scheduler.look_ahead import nearest
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.plan.scheduler.states import STATE_NAMES, State
-from mlfs.plan.scheduler.statistics import Statistics
 
 
 class Broken(AssertionError):
@@ -54,10 +53,10 @@ class Watch:
             self._take(event)
         for command in commands:
             self._follow(command)
-        statistics = self._scheduler.statistics()
-        self._check_table(statistics)
-        self._check_places(statistics)
-        self._check_looks(statistics)
+        # They ask for the scheduler's statistics only where something seems not to hold: these cost more than a step.
+        self._check_table()
+        self._check_places()
+        self._check_looks()
         if any(isinstance(event, e.JobInstalled | e.JobEnded) for event in events):
             self._check_forgotten()
 
@@ -147,7 +146,7 @@ class Watch:
 
     # -- what must hold
 
-    def _check_table(self, statistics: Statistics) -> None:
+    def _check_table(self) -> None:
         table = self._table
         total = beyond = 0
         for sample in self._samples:
@@ -164,10 +163,11 @@ class Watch:
                 raise Broken(f"sample {sample} is {STATE_NAMES[state]}, its fetch is {self._flying.get(sample)}")
         if total != table.window_bytes:
             raise Broken(f"the window counts {table.window_bytes} bytes, its samples have {total}")
-        if total - beyond > statistics.window_full_bytes:
+        without = total - beyond  # what the window may hold has shrunk, perhaps, since they were fetched
+        if without > table.window_capacity_bytes and without > self._scheduler.statistics().window_full_bytes:
             raise Broken(f"the window has {total} bytes, {beyond} of them for readers who waited")
 
-    def _check_places(self, statistics: Statistics) -> None:
+    def _check_places(self) -> None:
         promised = [0] * len(self._places)
         total = 0
         for (_, sample), (place, bytes_) in self._promised.items():
@@ -177,17 +177,17 @@ class Watch:
         for number, info in enumerate(self._places):
             if promised[number] and self._used_bytes[number] + promised[number] > info.capacity_bytes:
                 raise Broken(f"{info.name}: {self._used_bytes[number]} bytes used, {promised[number]} promised")
-        told = statistics.keeping.promised_bytes
+        told = self._scheduler.keeping.statistics().promised_bytes
         if told != total:
             raise Broken(f"{told} bytes are promised, fetches under way were promised {total}")
 
-    def _check_looks(self, statistics: Statistics) -> None:
+    def _check_looks(self) -> None:
         """The look-ahead stands still only where all has been looked at, or where the next sample has to wait.
 
         It waits for room only while what lingers goes, or nothing does.
         """
         table = self._table
-        if statistics.looking or statistics.stopped or table.window_bytes > table.window_capacity_bytes:
+        if table.window_bytes > table.window_capacity_bytes:
             return
         of_jobs = [job.uses for job in self._scheduler.records.values()]
         if nearest(of_jobs) is None:
@@ -201,10 +201,16 @@ class Watch:
                     return
                 if table.state[sample] == State.ABSENT and not table.fits_window(sample):
                     lingering = [sample for sample in self._samples if self._lingers(sample)]
-                    if lingering and not statistics.dropping:
+                    if lingering and not self._scheduler.window.dropping and not self._looks_on():
                         raise Broken(f"samples {lingering} linger, and the look-ahead waits for room")
                     return
-        raise Broken("the look-ahead stands still, though there is something to look at and room for it")
+        if not self._looks_on():
+            raise Broken("the look-ahead stands still, though there is something to look at and room for it")
+
+    def _looks_on(self) -> bool:
+        """Whether the look-ahead goes on in the next step, or was ended."""
+        statistics = self._scheduler.statistics()
+        return statistics.looking or statistics.stopped
 
     def _check_forgotten(self) -> None:
         """A job that has ended, or in whose place another one came, is forgotten with its record: nothing of the
