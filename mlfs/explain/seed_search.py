@@ -1,7 +1,7 @@
 """The process that searches for a seed, on one core, and the daemon's end of it.
 
-In: one question on stdin. Out: events on stdout, one a line. Begun by `mlfs.explain.attempt`. The process ends when it
-is done, when it is killed, and when its stdin is closed: so it never outlives its daemon.
+In: one question on stdin. Out: events on stdout; both pickled, as either end is mlfs. Begun by `mlfs.explain.attempt`.
+The process ends when it is done, when it is killed, and when its stdin is closed: so it never outlives its daemon.
 
 It is a process of its own because it computes for minutes. So it takes nothing of the daemon's interpreter, its memory
 is free when it ends, and the kernel can prefer everybody else: after its first seconds it runs at a low priority, but
@@ -11,30 +11,23 @@ beside a busy loader on the same core; what it finds pays for the tenth of the c
 
 from __future__ import annotations
 
-import json
 import os
+import pickle
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from mlfs.explain.confirm import Finding
 from mlfs.explain.question import DataSet
-from mlfs.explain.recipes import Recipe
 from mlfs.explain.search import find
 from mlfs.explain.search_stages import (
     COMMON_SEEDS,
     LATEST_WORD,
     WHOLE,
-    Draw,
     Event,
-    GeneratorsFound,
-    PlaceFound,
     Ranges,
     SearchExtent,
-    SeedFound,
     StageProgress,
     WordsAsked,
 )
@@ -71,8 +64,8 @@ class SeedSearch:
         common, latest = (COMMON_SEEDS, LATEST_WORD) if ranges == WHOLE else (FEW_SEEDS, FEW_WORDS)
         first = tuple(dict.fromkeys(hints))
         extent = SearchExtent(ranges, common, latest=latest, hints=first, again=again, words=words)
-        self._question = question(data_sets, extent)
-        self._process: subprocess.Popen[str] | None = None
+        self._question = pickle.dumps((list(data_sets), extent))
+        self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._killed = False
 
@@ -82,17 +75,19 @@ class SeedSearch:
             if self._killed:
                 return 0
             self._process = process = subprocess.Popen(
-                [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 env=os.environ | _ONE_THREAD,
             )  # fmt: skip
         with process:
             try:
                 if process.stdin is not None and process.stdout is not None:
-                    process.stdin.write(self._question + "\n")
+                    process.stdin.write(self._question)
                     process.stdin.flush()
-                    for line in process.stdout:
-                        on_event(parse_answer(line))
-            except (OSError, ValueError):
+                    while True:
+                        on_event(pickle.load(process.stdout))
+            except EOFError:
+                pass  # it has said all
+            except (OSError, ValueError, pickle.UnpicklingError):
                 process.kill()  # the process was killed, or has written nonsense: there is nothing to tell
         return process.returncode
 
@@ -104,69 +99,13 @@ class SeedSearch:
                 self._process.kill()
 
 
-# -- questions and answers as JSON, between the daemon and the process
-
-
-def question(data_sets: Sequence[DataSet], extent: SearchExtent) -> str:
-    """The question as one line."""
-    return json.dumps({"data_sets": [[d.n, d.heads] for d in data_sets], "extent": extent._asdict()})
-
-
-def parse_question(line: str) -> tuple[list[DataSet], SearchExtent]:
-    """The data sets and the extent that `question` wrote down."""
-    asked: dict[str, Any] = json.loads(line)
-    sets = [DataSet(n, tuple(tuple(head) for head in heads)) for n, heads in asked["data_sets"]]
-    extent = asked["extent"]
-    ranges = tuple((low, high) for low, high in extent["ranges"])
-    extent |= {"ranges": ranges, "hints": tuple(extent["hints"]), "words": _words(extent["words"])}
-    return sets, SearchExtent(**extent)
-
-
-def _words(asked: list[Any] | None) -> WordsAsked | None:
-    if asked is None:
-        return None
-    seed, seeded, ahead, spans, weights_file = asked
-    return WordsAsked(seed, seeded, ahead, tuple((low, high) for low, high in spans), weights_file)
-
-
-def answer(event: Event) -> str:
-    """An event, as one line."""
-    if isinstance(event, StageProgress):
-        return json.dumps({"progress": list(event)})
-    if isinstance(event, Recipe):
-        return json.dumps({"recipe": list(event)})
-    if isinstance(event, PlaceFound):
-        return json.dumps({"place": event.words})
-    if isinstance(event, SeedFound):
-        return json.dumps({"found": list(event.finding), "draws": event.draws})
-    return json.dumps({"draws": event.draws})
-
-
-def parse_answer(line: str) -> Event:
-    """The event that `answer` wrote down."""
-    said: dict[str, Any] = json.loads(line)
-    if "progress" in said:
-        return StageProgress(*said["progress"])
-    if "recipe" in said:
-        return Recipe(*said["recipe"])
-    if "place" in said:
-        return PlaceFound(said["place"])
-    if "found" in said:
-        fields = dict(zip(Finding._fields, said["found"], strict=True))
-        return SeedFound(Finding(**fields | {"ranks": tuple(fields["ranks"])}), _draws(said))
-    return GeneratorsFound(_draws(said))
-
-
-def _draws(said: dict[str, Any]) -> tuple[Draw, ...]:
-    return tuple(Draw(*draw) for draw in said["draws"])
-
-
 # -- the process
 
 
 def main() -> int:
     """Search, in a process of its own."""
-    data_sets, extent = parse_question(sys.stdin.readline())
+    question: tuple[list[DataSet], SearchExtent] = pickle.load(sys.stdin.buffer)
+    data_sets, extent = question
     threading.Thread(target=_end_with_the_daemon, daemon=True).start()
     said_s, takes_long = 0.0, extent.words is None
     for event in find(data_sets, extent):
@@ -176,12 +115,13 @@ def main() -> int:
         if isinstance(event, StageProgress) and event.done < event.of and now - said_s < PROGRESS_EVERY_S:
             continue
         said_s = now
-        print(answer(event), flush=True)
+        pickle.dump(event, sys.stdout.buffer)
+        sys.stdout.flush()
     return 0
 
 
 def _end_with_the_daemon() -> None:
-    sys.stdin.read()
+    os.read(sys.stdin.fileno(), 1)  # nothing more is written: it returns when the daemon has closed its end
     os._exit(0)
 
 

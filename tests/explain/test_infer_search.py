@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlfs.explain import search_numba, search_numpy
-from mlfs.explain.confirm import Finding, order_head
+from mlfs.explain.confirm import order_head
 from mlfs.explain.probes import Condition, Probe, Trie, compile_trie
 from mlfs.explain.question import DataSet, likely, probes, reads_needed, step, unlikely
 from mlfs.explain.recipes import Recipe
@@ -24,7 +24,7 @@ from mlfs.explain.search_stages import (
     SeedFound,
     StageProgress,
 )
-from mlfs.explain.seed_search import answer, parse_answer, parse_question, question
+from mlfs.explain.seed_search import SeedSearch
 from mlfs.explain.usual import FURTHEST_LOOKED_THROUGH, POPULAR_SEEDS
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.permutation import randperm
@@ -125,10 +125,16 @@ def test_the_generator_that_drew_the_seed_is_found_as_well() -> None:
     events = list(find([DataSet(n, reads)], SearchExtent(ranges, 256, latest=FEW_WORDS)))
     assert [e.finding.seed for e in events if isinstance(e, SeedFound)] == [drawn]
     assert last_of(events) == GeneratorsFound((Draw(generator, 0),))
-    assert [parse_answer(answer(event)) for event in events] == events
-    assert parse_question(question([DataSet(n, reads)], SearchExtent(ranges))) == (
-        [DataSet(n, reads)],
-        SearchExtent(ranges),
+
+
+def test_a_process_of_its_own_tells_what_the_search_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFS_INFER_SEEDS", "0-16")
+    sets = [DataSet(3000, (tuple(order_head(3000, 77, 0, 16)),))]
+    told: list[object] = []
+    assert SeedSearch(sets).run(told.append) == 0
+    (found,) = (event for event in told if isinstance(event, SeedFound))
+    assert found == last_of(
+        [event for event in find(sets, SearchExtent(NO_RANGE, 256)) if isinstance(event, SeedFound)]
     )
 
 
@@ -168,7 +174,6 @@ def test_other_samplers_are_tried_with_seeds_that_people_choose(
     found = last_of(list(find([data_set], SearchExtent(NO_RANGE, 256, latest=FEW_WORDS))))
     assert isinstance(found, Recipe)
     assert found.fields.items() >= expected.items()
-    assert parse_answer(answer(found)) == found
 
 
 def test_a_seed_drawn_after_a_model_was_made_is_found_in_the_words_of_well_known_seeds() -> None:
@@ -196,11 +201,6 @@ def test_how_many_reads_are_needed_follows_from_the_samples() -> None:
     assert [reads_needed(n) for n in (600, 1_281_167)] == [10, 10]
     assert 10 < reads_needed(100) < 16
     assert reads_needed(20) > 2**32  # so few samples that any order may be of some seed
-
-
-def test_findings_say_what_they_know() -> None:
-    finding = Finding(0, 100, 1, 0, 1, (0,), None, None, 90.0)
-    assert parse_answer(answer(SeedFound(finding))) == SeedFound(finding)
 
 
 @pytest.mark.parametrize("hints", [(), (555_555,)])
