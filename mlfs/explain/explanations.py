@@ -175,7 +175,9 @@ def explanations(finding: Finding, draws: Sequence[Draw]) -> list[Fields]:
     loops = [common | loop | {"seed": finding.seed} for loop in LOOPS_OF_TORCH]
     if finding.world > 1:
         endless = common | LOOPS_OF_TORCH[0] | {"seed": finding.seed, "seeding": "goes-on", "endless": True}
-        return [per_epoch, same_again, *(loop | {"dealing": "strided"} for loop in loops), endless]
+        strided = [loop | {"dealing": "strided"} for loop in loops]
+        straddles = finding.batch is not None and finding.n % (finding.batch * finding.world) > 0
+        return [per_epoch, same_again, *([endless, *strided] if straddles else [*strided, endless])]
     random = common | {"sampler": "torch-random"}
     if finding.words_before:
         shared = random | {"generator": "shared", "seed": finding.seed}

@@ -19,6 +19,8 @@ from itertools import pairwise
 from math import log2
 from typing import NamedTuple
 
+import numpy as np
+
 from mlfs.errors import JobError
 from mlfs.explain.confirm import order_head
 from mlfs.explain.evidence import NEXT_EPOCH_BITS, bits_near_the_start
@@ -103,6 +105,8 @@ def _positions(spec: JobSpec, data_set: DataSet, epoch: int) -> Iterable[Mapping
     order = build_order(spec, n)
     for rank in spec.ranks:
         stream = order.rank_stream(epoch, rank)
+        if spec.endless and epoch:  # the batch before may have the end of one pass and the beginning of the next
+            stream = np.concatenate([order.rank_stream(epoch - 1, rank)[-spec.batch_size :], stream])
         yield places_of(stream, data_set.read)
 
 
