@@ -13,7 +13,7 @@ from math import gcd
 from typing import NamedTuple
 
 from mlfs.explain.evidence import SEED_BITS, bits_of_distinct
-from mlfs.explain.question import FEWEST_READS, DataSet, Reading, places_of, step
+from mlfs.explain.question import FEWEST_READS, DataSet, Reading, read_in, step
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.order import Indices
 
@@ -125,9 +125,7 @@ def confirm_order(drawn: Indices, data_set: DataSet) -> Finding | None:
 
     Once the samples are numbered as they were drawn, the data set is read in their order. Others may read beside it.
     """
-    place_of = places_of(drawn, data_set.read)
-    placed = DataSet(len(drawn), tuple(tuple(place_of.get(value, -1) for value in head) for head in data_set.heads))
-    found = _in_order(placed)
+    found = _in_order(read_in(drawn, data_set))
     return found if found is not None and found.bits >= SEED_BITS else None
 
 

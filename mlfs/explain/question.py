@@ -11,6 +11,7 @@ i % batch for the first of several workers (torch/utils/data/dataloader.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import chain
 from math import log2
 from typing import NamedTuple
@@ -74,6 +75,13 @@ def places_of(stream: npt.NDArray[np.int32] | Indices, wanted: Iterable[int]) ->
     return dict(zip(stream[at][::-1].tolist(), at[::-1].tolist(), strict=True))
 
 
+def read_in(order: Indices, data_set: DataSet) -> DataSet:
+    """The first reads as places in an order of the data set, the first one of each sample; -1 for what is not in it."""
+    place = np.full(data_set.n, -1, dtype=np.int64)
+    place[order[::-1]] = np.arange(len(order) - 1, -1, -1)  # of those that are assigned to one sample the last stays
+    return DataSet(len(order), tuple(tuple(place[list(head)].tolist()) for head in data_set.heads))
+
+
 class Reading(NamedTuple):
     """One way in which a seed's permutation may have been read.
 
@@ -111,11 +119,16 @@ def step(i: int, batch: int, workers: int) -> int:
 
 def likely(data_sets: Iterable[DataSet]) -> list[Reading]:
     """The ways in which rank 0 reads on this node."""
-    return [h for d, data_set in enumerate(data_sets) for h in _likely_of(d, data_set)]
+    return [h for d, data_set in enumerate(data_sets) for h in _likely_of(d, tuple(map(len, data_set.heads)))]
 
 
-def _likely_of(d: int, data_set: DataSet) -> Iterator[Reading]:
-    for head, values in enumerate(data_set.heads[:MOST_HEADS]):
+@lru_cache(maxsize=16)
+def _likely_of(d: int, lengths: tuple[int, ...]) -> tuple[Reading, ...]:
+    return tuple(_likely_by_head(d, lengths))
+
+
+def _likely_by_head(d: int, lengths: tuple[int, ...]) -> Iterator[Reading]:
+    for head, length in enumerate(lengths[:MOST_HEADS]):
         few = head < _HEADS_WITH_SMALL_BATCHES
         for world in _WORLDS:
             yield Reading(d, head, 0, 0, 0, world, 0, 1)
@@ -126,7 +139,7 @@ def _likely_of(d: int, data_set: DataSet) -> Iterator[Reading]:
             yield Reading(d, head, 0, shared, 0, 1, 0, 1)
             yield from (Reading(d, head, 0, shared, 0, 1, b, w) for b in _SMALL_BATCHES for w in _WORKERS)
         if head < _LATE_HEADS:
-            for skipped in range(1, min(_MOST_SKIPPED, len(values) - FEWEST_READS) + 1):
+            for skipped in range(1, min(_MOST_SKIPPED, length - FEWEST_READS) + 1):
                 yield from (Reading(d, head, skipped, words, 0, 1, 0, 1) for words in (0, SHARED_GENERATOR_WORDS))
 
 

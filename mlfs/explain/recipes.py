@@ -18,7 +18,7 @@ from mlfs.errors import JobError
 from mlfs.explain.confirm import confirm_order, pattern_of
 from mlfs.explain.evidence import NEARLY_BITS, SEED_BITS, bits_near_the_start, bits_of_distinct
 from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields
-from mlfs.explain.question import DataSet, places_of
+from mlfs.explain.question import DataSet, read_in
 from mlfs.explain.splits import SplitPart
 from mlfs.explain.usual import BATCHES_OF_KERAS, UsualOrder, preset_of, usual_orders, usual_seeds
 from mlfs.job import JobSpec, parse_job
@@ -36,7 +36,7 @@ MOST_BITS_OF_LOOPS = 9.0
 """And so unusual loops of one's own before the search gives up."""
 
 # And so unusual ones in a part of a data set, of which there may be a hundred: the more usual the part, the more.
-_FEWEST_BITS_OF_PARTS, _MOST_BITS_OF_PARTS = 1.5, 3.0
+_FEWEST_BITS_OF_PARTS, _MOST_BITS_OF_PARTS = 2.0, 3.0
 
 # Ranks of one node, and the first ones of others: each rank's stream is compared with each head.
 _MOST_RANKS = 16
@@ -173,9 +173,9 @@ def _shape(epoch: FirstEpoch, data_set: DataSet, cached: int) -> Fields | None:
 
 def _batch_with_gaps(stream: Indices, data_set: DataSet) -> int:
     """The batch size of a rank whose workers read a part of each batch only; 0 where nothing shows it."""
-    position_of, workers = places_of(stream, data_set.read), len(data_set.heads)
+    workers = len(data_set.heads)
     for batch in range(2, _LARGEST_WITH_GAPS) if workers > 1 else ():
-        turns = [{position_of[value] // batch % workers for value in head} for head in data_set.heads]
+        turns = [{place // batch % workers for place in head} for head in read_in(stream, data_set).heads]
         if sum(map(len, turns)) == len(set().union(*turns)) == workers:
             return batch
     return 0
@@ -209,8 +209,7 @@ class _Readers:
     """
 
     def __init__(self, stream: Indices, data_set: DataSet, threads: bool) -> None:
-        position_of = places_of(stream, data_set.read)
-        heads = [[position_of.get(value, -1) for value in head] for head in data_set.heads]
+        heads = [list(head) for head in read_in(stream, data_set).heads]
         patterns = [pattern for places in heads if (pattern := pattern_of(places, 0, 1)) is not None]
         proving = [one for one in patterns if bits_of_distinct(data_set.n, one.matched) >= SEED_BITS]
         beginnings = [places[0] for places in heads if _in_a_row(places[:_TELLING_READS])]

@@ -74,7 +74,7 @@ _LAST_LOOK_QUICK, _LAST_LOOK = 1 << 25, 1 << 21
 _LESS_USUAL_LOOK = 1 << 22
 # So usual parts of a data set are worth a look through the words of the split's seed, as far as they are usual: a tenth
 # of a second for the most usual one.
-_BITS_LOOKED_THROUGH = 3.5
+_BITS_LOOKED_THROUGH = 4.7
 # A hint is worth more of a look; without numba this takes some two seconds for each.
 _LAST_LOOK_HINTS_SLOW = 1 << 24
 EVERYTHING = SearchExtent()

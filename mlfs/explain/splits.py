@@ -31,7 +31,7 @@ _FOLDS: Final = {5: 1.0, 10: 1.5, 4: 2.5, 3: 2.5}
 _CACHED: Final = (0.5, 0.25, 0.75, *(tenths / 10 for tenths in range(1, 10)))
 # Some round a share up and others down, what is left is rounded as well, and 1 - 0.8 is a little less than 0.2: so of
 # 1,200 samples 959, 960 or 961 are eight tenths.
-_BITS_OF_ROUNDING: Final = 2.0
+_BITS_OF_ROUNDING: Final = 3.0
 MOST_BITS: Final = 6.0
 """So unusual parts are tried, with the seed of the split among their bits."""
 
