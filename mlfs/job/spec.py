@@ -643,9 +643,7 @@ class JobSpec(BaseModel):
         folds = self.split_order == "sorted" and len(set(split)) == 1
         in_two = len(split) == 2 and self.without_part is None
         if self.stratified and (self.split_by != "numpy" or not (folds or in_two)):
-            right = (
-                'beside "split_by": "numpy" and a split in two, such as [0.2, 0.8], or in equal folds that are "sorted"'
-            )
+            right = 'beside "split_by": "numpy" and a split in two, such as [0.2, 0.8], or in equal "sorted" folds'
             refuse("stratified", True, right, "of two, part 0 is the test part, part 1 the training")
 
     def _refuse_unread(self, field: str) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from itertools import product
 from math import ceil
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from mlfs.orders.draws import Column, Draws, EpochDraw, Kind, Values, drawing_of
 from mlfs.orders.endless import Endless
 from mlfs.orders.generators import LIBRARIES, Generator, Keyed, Library, Seed
 from mlfs.orders.grouping import by_length, of_one_group
+from mlfs.orders.jax_keys import JaxGenerator
 from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
 from mlfs.orders.permutation import MOST_OF_TORCH, words_of_randperm
 from mlfs.orders.seeding import OF_KEYS, RULES, Seeding, seeding_of
@@ -292,8 +293,10 @@ class Composition:
             return before
         if seeding.rule == "drawn":
             return self._made(before.number(None))
+        if isinstance(before, JaxGenerator) and seeding.rule == "split":
+            return cast("Generator", before.split())
         if isinstance(before, Keyed) and seeding.rule in OF_KEYS:
-            return before if seeding.rule == "same" else before.split() if seeding.goes_on else before.fold_in(epoch)
+            return before.fold_in(epoch) if seeding.rule == "fold-in" else before
         if seeding.rule == "same" or isinstance(seed, tuple):
             return self._made(seed)
         return self._made(
@@ -368,9 +371,10 @@ def _check_seeding(parts: Parts, spec: JobSpec) -> None:
     right = 'left out, or stand beside "seed_drawn_by": nothing is drawn'
     _refuse(parts.seed_below is not None and parts.seed_drawn_by is None, "seed_below", parts.seed_below, right)
     right = "left out: " + ("a stream has no passes" if parts.endless else "each epoch is seeded anew")
+    counted = parts.seeding.goes_on or (name == "tensorflow" and rule == "fold-in")
     for field in ("passes_before", "passes_between") if spec.sampler == COMPOSED else ():
         passes = getattr(spec, field)
-        _refuse(passes and (parts.endless or not parts.seeding.counts_passes), field, passes, right)
+        _refuse(passes and (parts.endless or not counted), field, passes, right)
     if (spec.passes_before or 0) > _MOST_PASSES and not library.has_keys and not library.words("permutation", 9, 9):
         allowed = f"0 to {_MOST_PASSES}: each pass is shuffled after the one before it"
         _refuse(True, "passes_before", spec.passes_before, allowed)
@@ -459,7 +463,8 @@ class ComposedOrder(Composition):
             spec.worker_dealing or "batches", spec.grouping or "none", spec.repeats or 1,
         )  # fmt: skip
         if whole != n_samples:
-            parts = parts._replace(names=lambda epoch: np.arange(whole) % n_samples)
+            names = np.arange(whole) % n_samples
+            parts = parts._replace(names=lambda epoch: names)
         check(parts, spec, whole)
         weighed = parts.draw in ("weighted", "repeat-factors")
         column = weights_for(spec, n_samples) if weighed else column_of(spec, n_samples, resolve)

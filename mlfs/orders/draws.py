@@ -94,10 +94,12 @@ def drawing_of(kind: Kind, n: int, count: int | None, column: Column | None, spe
 
 def _blocks(generator: Generator, n: int, size: int, inside: bool) -> Values:
     """Blocks of samples that follow each other, in a permutation's order; each shuffled in its turn, or as it is."""
+    size = max(1, min(size, n))
     numbers = generator.permutation(-(-n // size))
     if not inside:
-        samples = (numbers.astype(np.int64)[:, None] * size + np.arange(size)).reshape(-1)
-        return samples[samples < n]
+        kind: Any = np.int32 if n < 1 << 30 else np.int64  # the last block may reach beyond n
+        samples: Values = (numbers.astype(kind)[:, None] * size + np.arange(size, dtype=kind)).reshape(-1)
+        return samples[samples < n] if n % size else samples
     blocks = [np.arange(number * size, min(n, (number + 1) * size), dtype=np.int32) for number in numbers.tolist()]
     for block in blocks:
         generator.shuffle(block)

@@ -41,7 +41,7 @@ from mlfs.orders.permutation import next_randperm, words_of_randperm
 from mlfs.orders.philox import op_seeds, pass_seeds, shuffle_pass
 from mlfs.orders.polars import PolarsGenerator
 from mlfs.orders.python_mt import PythonGenerator
-from mlfs.orders.shuffle import Permutation
+from mlfs.orders.shuffle import Permutation, Shuffles
 from mlfs.orders.stopping import stop_if_asked
 
 Weights = npt.NDArray[np.float64]
@@ -60,15 +60,11 @@ _FLOAT_MASK: Final = (1 << 24) - 1
 _SKIPPED_AT_ONCE: Final = 1 << 18
 
 
-class Shuffler(Protocol):
-    """A generator that shuffles an array in place; numpy's own are such."""
+class Generator(Protocol):
+    """A generator as a loop uses it; some have a part of these draws alone, which `mlfs.orders.composed` checks."""
 
     def shuffle(self, x: Permutation, /) -> None:
         """Shuffle the array in place."""
-
-
-class Generator(Shuffler, Protocol):
-    """A generator as a loop uses it."""
 
     def permutation(self, n: int, /) -> Permutation:
         """Shuffle 0 .. n-1, as the library's own function for that does."""
@@ -101,16 +97,6 @@ class Keyed(Protocol):
 
     def fold_in(self, data: int) -> Generator:
         """Make the generator of a number."""
-
-    def split(self) -> Generator:
-        """Go on with one generator, and give another one."""
-
-
-def shuffled(generator: Shuffler, n: int) -> Permutation:
-    """0 .. n-1, shuffled: in most libraries that is a permutation."""
-    values = np.arange(n, dtype=np.int32)
-    generator.shuffle(values)
-    return values
 
 
 def _portions(words: int) -> Iterator[int]:
@@ -221,7 +207,7 @@ class _Seeding(Torch):
         return Torch(self.number(None)).choices(n, count)
 
 
-class _Numpy:
+class _Numpy(Shuffles):
     """numpy.random.default_rng. RandomState calls some of its functions by other names: `_NumpyLegacy` has those."""
 
     # By name: a copy of the object must call its own generator.
@@ -233,10 +219,6 @@ class _Numpy:
     def shuffle(self, x: Permutation, /) -> None:
         """rng.shuffle(x)."""
         self._rng.shuffle(x)
-
-    def permutation(self, n: int, /) -> Permutation:
-        """rng.permutation(n)."""
-        return shuffled(self, n)
 
     def sample(self, n: int, count: int, /) -> Indices | Permutation:
         """rng.choice(n, count, replace=False)."""
@@ -304,10 +286,6 @@ class _Tensorflow:
     def fold_in(self, data: int) -> _Tensorflow:
         """The shuffle of a pass, with reshuffle_each_iteration."""
         return _Tensorflow(pass_seeds(self._seeds, data, True))
-
-    def split(self) -> _Tensorflow:
-        """No shuffle goes on from another."""
-        raise NotImplementedError
 
     def buffer(self, n: int, size: int, /) -> Permutation:
         """shuffle(size)."""
@@ -393,8 +371,7 @@ LIBRARIES: Final[Mapping[str, Library]] = {
     "numpy": Library(_Numpy, least=0, takes_pairs=True),
     "numpy-legacy": Library(_NumpyLegacy, least=0, most=_WORD - 1, takes_pairs=True),
     "python": Library(PythonGenerator),
-    "jax": Library(JaxGenerator, least=-(1 << 31), most=_WORD - 1, has_keys=True),
-    # These make some of the draws alone, which `mlfs.orders.composed` checks.
+    "jax": Library(cast("Callable[..., Generator]", JaxGenerator), least=-(1 << 31), most=_WORD - 1, has_keys=True),
     "polars": Library(cast("Callable[..., Generator]", PolarsGenerator), least=0, most=_LONG, is_fresh=True),
     "datapipe": Library(Torch, worker_words=BASE_SEED_WORDS, words=_words_of_datapipe),
     "tensorflow": Library(cast("Callable[..., Generator]", _Tensorflow), has_keys=True),

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.orders.order import Indices
-from mlfs.orders.shuffle import Permutation
+from mlfs.orders.shuffle import Permutation, Shuffles
 from mlfs.orders.stopping import stop_if_asked
 
 Words = npt.NDArray[np.uint32]
@@ -44,7 +44,7 @@ def threefry(key: tuple[int, int], high: Words, low: Words) -> tuple[Words, Word
     return x, y
 
 
-class JaxGenerator:
+class JaxGenerator(Shuffles):
     """jax.random.key(seed), and the key that a loop goes on with.
 
     Args:
@@ -77,12 +77,6 @@ class JaxGenerator:
             values = values[np.argsort(_bits(drawn, n), kind="stable")]
         x[:] = values
 
-    def permutation(self, n: int, /) -> Permutation:
-        """jax.random.permutation(key, n)."""
-        values = np.arange(n, dtype=np.int32)
-        self.shuffle(values)
-        return values
-
     def sample(self, n: int, count: int, /) -> Permutation:
         """jax.random.choice(key, n, (count,), replace=False): the beginning of a permutation."""
         return self.permutation(n)[:count]
@@ -97,14 +91,6 @@ class JaxGenerator:
         # Arithmetic of 32 bits wraps, also where jax did not mean it to: for spans above 2^16 the multiplier is 0.
         offset = (((high % span) * multiplier & mask) + low % span & mask) % span
         return offset.astype(np.int64)
-
-    def buffer(self, n: int, size: int, /) -> Indices:
-        """jax has no buffer."""
-        raise NotImplementedError
-
-    def weighted(self, weights: npt.NDArray[np.float64], count: int, /) -> Indices:
-        """jax.random.choice(key, n, (count,), p=p) sums in the order of the machine: such jobs are refused."""
-        raise NotImplementedError
 
     def uniform(self, count: int, /) -> npt.NDArray[np.floating]:
         """jax.random.uniform(key, (count,)): 23 bits of a word."""

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from mlfs.orders.order import Indices
-from mlfs.orders.shuffle import Permutation, shuffle_from_targets
+from mlfs.orders.shuffle import Permutation, Shuffles, shuffle_from_targets
 from mlfs.orders.stopping import stop_if_asked
 
 _WORD: Final = (1 << 32) - 1
@@ -26,7 +26,7 @@ _ASKED_EVERY: Final = 1 << 14
 _FEWEST, _FEW, _MANY = 11, 163, 500_000
 
 
-class PolarsGenerator:
+class PolarsGenerator(Shuffles):
     """The generator that one call of polars makes. A million samples take some seconds: its words come one by one."""
 
     def __init__(self, seed: int) -> None:
@@ -55,12 +55,6 @@ class PolarsGenerator:
                 number, targets[i] = (0, number) if i == stop - 1 else divmod(number, i + 1)
             at = stop
         x[:] = x[shuffle_from_targets(targets, "growing")]
-
-    def permutation(self, n: int, /) -> Permutation:
-        """pl.int_range(n).shuffle(seed)."""
-        values = np.arange(n, dtype=np.int32)
-        self.shuffle(values)
-        return values
 
     def sample(self, n: int, count: int, /) -> Permutation | Indices:
         """pl.int_range(n).sample(count, shuffle=True, seed=seed)."""

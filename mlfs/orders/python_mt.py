@@ -19,14 +19,14 @@ import numpy.typing as npt
 
 from mlfs.orders.mt19937 import unseeded
 from mlfs.orders.order import Indices
-from mlfs.orders.shuffle import Permutation, shuffle_from_targets
+from mlfs.orders.shuffle import Permutation, Shuffles, shuffle_from_targets
 
 _VERSION = 3  # of the states of Python's generator
 _CHUNK_WORDS = 1 << 15  # numpy gives each word in 64 bits; a chunk of 256 KiB stays in a core's cache
 _SKIPPED_AT_ONCE = 1 << 30  # some seconds: an interrupt is heard in between
 
 
-class PythonGenerator:
+class PythonGenerator(Shuffles):
     """random.Random(seed), as far as loops need it."""
 
     def __init__(self, seed: int) -> None:
@@ -48,12 +48,6 @@ class PythonGenerator:
             targets[lowest : i + 1] = self._below(i, i + 1 - lowest, bits)[::-1]
             i = lowest - 1
         x[:] = x[shuffle_from_targets(targets, "backward")]
-
-    def permutation(self, n: int, /) -> Permutation:
-        """random.shuffle of list(range(n))."""
-        values = np.arange(n, dtype=np.int32)
-        self.shuffle(values)
-        return values
 
     def sample(self, n: int, count: int, /) -> Indices:
         """random.sample(range(n), count), by Python's own loop: a second for a million."""

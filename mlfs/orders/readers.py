@@ -26,7 +26,7 @@ from mlfs.orders.draws import Kind
 from mlfs.orders.generators import LIBRARIES
 from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
 from mlfs.orders.philox import op_seeds, pass_seeds, shuffle_pass
-from mlfs.orders.seeding import GOES_ON, RESEEDED, SAME, Seeding
+from mlfs.orders.seeding import BY_EPOCH, GOES_ON, RESEEDED, SAME, Seeding
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
@@ -227,7 +227,8 @@ def paddle_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) 
     by itself; there is no seed), batches dealt as cards are, the rest of the last round in equal pieces. drop_last
     leaves that rest out.
     """
-    padded, draw = -(-n_samples // spec.world_size) * spec.world_size, "permutation" if spec.shuffle else "none"
-    each = Seeding("linear", epoch=1)
-    parts = Parts("numpy-legacy", each, draw, "batches-and-pieces", drop_last=spec.drop_last, seed=0)  # type: ignore[arg-type]
-    return Composition(parts._replace(names=lambda epoch: np.arange(padded) % max(1, n_samples)), spec, padded)
+    padded = -(-n_samples // spec.world_size) * spec.world_size
+    draw: Kind = "permutation" if spec.shuffle else "none"
+    names = np.arange(padded) % max(1, n_samples)
+    parts = Parts("numpy-legacy", BY_EPOCH, draw, "batches-and-pieces", drop_last=spec.drop_last, seed=0)
+    return Composition(parts._replace(names=lambda epoch: names), spec, padded)

@@ -49,11 +49,6 @@ class Seeding(NamedTuple):
         return self.rule in ("goes-on", "split", "drawn")
 
     @property
-    def counts_passes(self) -> bool:
-        """Whether a pass that is begun and not read changes the next one."""
-        return self.goes_on or self.rule == "fold-in"
-
-    @property
     def text(self) -> str:
         """The rule as a job has it."""
         terms = {"seed": self.seed, "epoch": self.epoch, "rank": self.rank, "worker": self.worker}
@@ -69,6 +64,7 @@ class Seeding(NamedTuple):
 GOES_ON: Final = Seeding("goes-on")
 SAME: Final = Seeding("same")
 RESEEDED: Final = Seeding("linear", seed=1, epoch=1)
+BY_EPOCH: Final = Seeding("linear", epoch=1)
 """The usual ones."""
 
 

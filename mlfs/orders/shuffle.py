@@ -125,3 +125,17 @@ def _find_left(here: Permutation, steps: npt.NDArray[np.intp], at: npt.NDArray[n
         children, heights = children[higher], above[higher]
         parents[children] = heights
     here[climbing] = here[parents[climbing]]
+
+
+class Shuffles:
+    """A generator whose permutation is a shuffle of 0 .. n-1, as in most libraries."""
+
+    def shuffle(self, x: Permutation, /) -> None:
+        """Shuffle the array in place."""
+        raise NotImplementedError
+
+    def permutation(self, n: int, /) -> Permutation:
+        """0 .. n-1, shuffled."""
+        values = np.arange(n, dtype=np.int32)
+        self.shuffle(values)
+        return values

@@ -39,7 +39,7 @@ from mlfs.orders.draws import Kind
 from mlfs.orders.generators import BASE_SEED_WORDS, Library, Torch
 from mlfs.orders.order import Indices, Resolve
 from mlfs.orders.permutation import MOST_OF_TORCH, words_of_randperm
-from mlfs.orders.seeding import GOES_ON, RESEEDED, SAME, Seeding
+from mlfs.orders.seeding import BY_EPOCH, GOES_ON, RESEEDED, SAME
 from mlfs.orders.shuffle import Permutation
 
 if TYPE_CHECKING:
@@ -207,10 +207,9 @@ def timm_repeat_aug_order(spec: JobSpec, n_samples: int, resolve: Resolve | None
     selected = (n_samples // multiple * multiple if whole else n_samples) / (spec.selected_ratio or spec.world_size)
     # It may be infinite.
     reads = most if selected >= most else math.floor(selected) if whole else math.ceil(selected)
-    parts = _of_all_ranks(spec)._replace(repeats=repeats, reads=reads)
-    if spec.set_epoch:
-        parts = parts._replace(seeding=Seeding("linear", epoch=1))
-    return Composition(parts._replace(seed=0), spec, n_samples)
+    seeding = BY_EPOCH if spec.set_epoch else SAME
+    parts = _of_all_ranks(spec)._replace(seeding=seeding, repeats=repeats, reads=reads, seed=0)
+    return Composition(parts, spec, n_samples)
 
 
 def accelerate_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
