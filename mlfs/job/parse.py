@@ -18,14 +18,22 @@ from mlfs.job.catalogue import BUILT_IN
 from mlfs.job.layouts import layout_names
 from mlfs.job.presets import PRESETS
 from mlfs.job.refusals import nearest, show
-from mlfs.job.samplers import built_in
+from mlfs.job.samplers import built_in, readers_of
 from mlfs.job.spec import COMMON, VERSION, JobSpec, describe
 
 # What MOUNT/.mlfs/jobs/NAME.json says besides the fields of the job: how far it is, how long its data set is, and for a
 # served order a hash of what it rests on in the tree (`mlfs.orders.served`).
-# Who gives one of these puts an order together, and need not say so.
-COMPOSED, PUTS_TOGETHER = "composed", frozenset({"draw", "seeding", "dealing", "endless", "grouping"})
 SHOWN_BESIDES = frozenset({"state", "samples", "tree"})
+COMPOSED = "composed"
+# Who gives one of these puts an order together, and need not say so: nothing else reads them.
+PUTS_TOGETHER = frozenset(field for field in JobSpec.model_fields if readers_of(field) == [COMPOSED])
+# Generators and draws as scripts call them.
+_CALLED = {
+    "random": "python", "random.random": "python", "np": "numpy", "default_rng": "numpy", "np.random": "numpy-legacy",
+    "np.random.seed": "numpy-legacy", "randomstate": "numpy-legacy", "tf": "tensorflow", "tf.data": "tensorflow",
+    "jax.random": "jax", "prngkey": "jax", "manual_seed": "torch", "randperm": "permutation", "choice": "sample",
+    "choices": "with-replacement", "randint": "with-replacement", "multinomial": "weighted",
+}  # fmt: skip
 
 
 def job_schema() -> dict[str, Any]:
@@ -72,13 +80,22 @@ def _filled(given: dict[str, Any]) -> dict[str, Any]:
     """The given fields, completed by those of the preset and by the sampler's own defaults."""
     name = given.get("preset")
     preset = PRESETS.get(name, {}) if isinstance(name, str) else {}
-    usual = COMPOSED if given.keys() & PUTS_TOGETHER else JobSpec.model_fields["sampler"].default
+    by_parts = given.keys() & PUTS_TOGETHER or str(given.get("generator")) in _of_parts()
+    usual = COMPOSED if by_parts else JobSpec.model_fields["sampler"].default
     chosen = given.get("sampler", preset.get("sampler", usual))
     sampler = built_in(chosen) if isinstance(chosen, str) else None
     read = COMMON | (sampler.fields if sampler else frozenset())
     own = dict(sampler.defaults) if sampler else {}
     own |= {"sampler": usual} if usual == COMPOSED == chosen else {}
     return own | {field: value for field, value in preset.items() if field in read} | given
+
+
+@cache
+def _of_parts() -> frozenset[str]:
+    """The generators that no other sampler has."""
+    words = [set(sampler.words.get("generator", ())) for sampler in BUILT_IN if sampler.name != COMPOSED]
+    own = built_in(COMPOSED)
+    return frozenset(own.words["generator"] if own else ()) - set().union(*words)
 
 
 def _load(text: str | bytes | Mapping[str, Any]) -> dict[str, Any]:
@@ -115,7 +132,9 @@ def _translate(error: ValidationError) -> JobError:
     if first["type"] == "less_than_equal" and str(first["ctx"]["le"]) not in allowed:
         allowed = f"at most {first['ctx']['le']}, and {allowed}"
     value = first["input"]
-    hint = nearest(value, _choices().get(field, []))
+    words = _choices().get(field, [])
+    called = _CALLED.get(str(value).lower())
+    hint = f"did you mean {show(called)}?" if called in words else nearest(value, words)
     return JobError(f"job field {show(field)} is {show(value)}, must be {allowed}", hint, field)
 
 

@@ -176,6 +176,25 @@ def test_giving_a_part_puts_an_order_together() -> None:
     assert parse_job(spec.to_json()) == spec
 
 
+@pytest.mark.parametrize("fields", [{"generator": "numpy"}, {"generator": "jax", "seeding": "same"}, {"copies": 2}])
+def test_what_nothing_else_reads_puts_an_order_together(fields: dict[str, object]) -> None:
+    assert job(**fields).sampler == "composed"
+    assert job(generator="own", sampler="torch-random").sampler == "torch-random"
+
+
+@pytest.mark.parametrize(
+    ("field", "called", "word"),
+    [
+        ("generator", "random", "python"),
+        ("generator", "RandomState", "numpy-legacy"),
+        ("draw", "randperm", "permutation"),
+    ],
+)
+def test_words_of_scripts_are_known(field: str, called: str, word: str) -> None:
+    with pytest.raises(JobError, match=f'did you mean "{word}"'):
+        job(**{field: called})
+
+
 @pytest.mark.parametrize("name", ["numpy", "numpy-legacy", "python", "torch"])
 def test_millions_of_words_are_passed_over_in_portions(name: str) -> None:
     words = 1_000_001
