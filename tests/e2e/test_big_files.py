@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.drawn import cases
+from support.fuse import wait_until
 from support.mounts import MlfsMount
 from support.slow import SlowSource
 
@@ -74,6 +75,48 @@ def test_files_are_read_once_from_the_source_whatever_their_size(backing: Path, 
             cat(mount, names, backing)
             # What lay in RAM is gone.
             assert slow.counts()["bytes"] <= 33 * MIB
+
+
+def test_a_registered_jobs_files_are_brought_ahead_of_it_once(backing: Path, tmp_path: Path) -> None:
+    total = sum(SIZES.values())
+    (tmp_path / "mnt").mkdir()
+    with (
+        SlowSource(backing, bandwidth="400M") as slow,
+        MlfsMount(slow.path, "--ram", "150MiB", mountpoint=tmp_path / "mnt") as mount,
+    ):
+        slow.control(reset_counts=True)
+        mount.register(name="train", sampler="sequential", epochs=2, batch_size=1, layout="sorted")
+        wait_until(lambda: mount.status()["tiers"][0]["used_bytes"] >= total - SIZES["a/three.bin"])
+        assert mount.status()["jobs"][0]["ranks"][0]["ahead"]["samples"] == len(SIZES)
+        for _ in range(2):
+            cat(mount, sorted(SIZES), backing)
+            forget(mount)
+        assert slow.counts()["bytes"] <= 1.02 * total
+
+
+@pytest.mark.parametrize("reads", ["windows", "rows"])
+def test_small_ranges_cost_the_source_what_was_asked_for_and_no_byte_twice(
+    backing: Path, tmp_path: Path, reads: str
+) -> None:
+    name, draw = "b/seventy.bin", random.Random(3)
+    content, size = (backing / name).read_bytes(), 100_000
+    begins = (
+        list(range(0, len(content), size)) if reads == "rows" else [draw.randrange(len(content)) for _ in range(60)]
+    )
+    draw.shuffle(begins)
+    (tmp_path / "mnt").mkdir()
+    with (
+        SlowSource(backing, bandwidth="400M") as slow,
+        MlfsMount(slow.path, "--ram", "100MiB", mountpoint=tmp_path / "mnt") as mount,
+    ):
+        slow.control(reset_counts=True)
+        fd = os.open(mount.path / name, os.O_RDONLY)
+        for begin in begins:
+            assert os.pread(fd, size, begin) == content[begin : begin + size]
+        os.close(fd)
+        counts = slow.counts()
+        assert counts["opens"] == 1
+        assert counts["bytes"] <= (1.6 * len(content) if reads == "rows" else 2 * len(begins) * (size + 2 * 4096))
 
 
 @pytest.mark.parametrize("seed", range(cases(3)))
