@@ -27,6 +27,7 @@ from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.follow.matching import Open
 from mlfs.follow.sentences import COUNTS_FROM_ONE, RESUMED, UNDER_WAY
 from mlfs.job import COMMON, JobSpec, parse_job
+from mlfs.orders.order import Order
 from mlfs.orders.registry import build_order, built_in
 from mlfs.orders.streams import JobStreams
 
@@ -46,7 +47,7 @@ SMALL_SEARCH = 5_000_000
 # And beyond so many it ends: they take some 40 s of a core.
 LONGEST_SEARCH = 400_000_000
 # Two mistakes at once are tried for so long, as this thread's time, singles included: some orders take milliseconds.
-LONGEST_FOR_PAIRS_S = 1.0
+LONGEST_FOR_PAIRS_S = 1.5
 # Where a script that is noticed so far into an epoch began to count its batches is not known.
 NEAR_THE_BEGINNING = 256
 # A script that begins an epoch shows one of its first 16 samples among the opens that disagree.
@@ -55,6 +56,8 @@ SEEN_BEGINNING = 16
 MOST_WORKERS = 16
 # A rank is read by a family of which it has this share of the reads: fewer lie in its stream by chance.
 LEAST_OF_RANK = 0.15
+# Fields that say from where in an order a job is read.
+PLACE = frozenset({"start_epoch", "start_step"})
 # Opens by which a family of processes is told from others: three steps, of which chance makes none in most orders.
 FEWEST_OF_FAMILY = 4
 
@@ -167,6 +170,8 @@ def find_correction(
     of_a_mistake, of_the_rest = log2(max(2, len(singles))), log2(len(evidence) * len(epochs))
     in_force = {epoch: [streams.epoch_ids(epoch, rank) for rank in spec.ranks] for epoch in epochs}
     as_registered = [ids for epoch, ids in in_force.items() if epoch >= epochs[0]]
+    unchanged = changed_job(spec, streams, {}) if spec.serve is None else None
+    as_it_is = None if unchanged is None else unchanged[1].order  # one that goes on from epoch to epoch is drawn once
     best: Screened | None = None
     half: Screened | None = None  # the best of the single ones
     computed, begun_s = 0, thread_time()
@@ -182,7 +187,7 @@ def find_correction(
         is_late = thread_time() > begun_s + LONGEST_FOR_PAIRS_S
         if computed > LONGEST_SEARCH or (is_late and variant.mistakes > 1 and not variant.adds_to(half_right())):
             break
-        other = changed_job(spec, streams, variant.changes)
+        other = changed_job(spec, streams, variant.changes, as_it_is if variant.changes.keys() <= PLACE else None)
         tried = epochs if variant.mistakes == 1 else epochs[:2]  # there are many pairs, and the first two are likelier
         for epoch in tried if variant.epoch is None else [variant.epoch]:
             if other is None or epoch >= other[0].epochs:
@@ -334,8 +339,10 @@ def _yield_to_everybody() -> None:
         os.nice(19)
 
 
-def changed_job(spec: JobSpec, streams: JobStreams, changes: Mapping[str, Any]) -> tuple[JobSpec, JobStreams] | None:
-    """The job with other fields; None when there is no such job."""
+def changed_job(
+    spec: JobSpec, streams: JobStreams, changes: Mapping[str, Any], order: Order | None = None
+) -> tuple[JobSpec, JobStreams] | None:
+    """The job with other fields; None when there is no such job. Args: order: of its sampler, if somebody made it."""
     given = spec.model_dump(mode="json", exclude_unset=True, exclude_none=True) | {"name": spec.name}
     sampler = built_in(str(changes.get("sampler", spec.sampler)))
     fields = {name: value for name, value in given.items() if name not in changes}
@@ -345,8 +352,7 @@ def changed_job(spec: JobSpec, streams: JobStreams, changes: Mapping[str, Any]) 
     fields.pop("preset", None)
     try:
         other = parse_job(fields)
-        order = build_order(other, len(streams.sample_ids), None)
-        made = streams.around(order, other)
+        made = streams.around(order or build_order(other, len(streams.sample_ids), None), other)
         made.length(other.start_epoch)
         return other, made
     except (MlfsError, ValueError, OSError):

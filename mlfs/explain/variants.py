@@ -28,8 +28,8 @@ SWITCHES = (
     "contiguous", "shuffle_after_epoch", "stick_to_shard", "reshuffle_each_iteration", "shard_first",
 )  # fmt: skip
 OTHER_RANKS = "other ranks than the registered ones read through this mount"
-# Two mistakes at once are tried as long as the product of their rarities is no larger: some hundred pairs.
-LARGEST_PRODUCT = 128
+# Two mistakes at once are tried as long as the product of their rarities is no larger: a thousand pairs or so.
+LARGEST_PRODUCT = 256
 # A run that was resumed in a later epoch is not looked for.
 MOST_EPOCHS = 1 << 16
 ANY_RARITY = 1 << 30
