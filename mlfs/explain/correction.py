@@ -31,9 +31,9 @@ from mlfs.explain.search_stages import PlaceFound, WordsAsked
 from mlfs.explain.statistics import CaseStatistics, Instead
 from mlfs.explain.word_search import place_nearby
 from mlfs.explain.words import WordsDrawn, drawing_of, moved, switched, whereabouts
-from mlfs.follow.evidence import JUDGED_OPENS, SEARCHED_READS, UNFIT_READS, fits
+from mlfs.follow.evidence import JUDGED_OPENS, SEARCHED_READS, UNFIT_READS, Read, fits
 from mlfs.follow.families import Family, Key
-from mlfs.follow.hypothesis import Fit, Hypothesis, Origin, Ruling, ruling
+from mlfs.follow.hypothesis import Hypothesis, Origin, Rival, Ruling
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
 from mlfs.follow.score import Cell, Score
@@ -372,46 +372,48 @@ class RegisteredJob:
         if found.origin is Origin.PLACE and (fitting_ones := families.fitting(new.score.history)):
             explained = fitting_ones
             new = await self._shown(found, families.of(opens, explained))
-        others, opens = families.but(opens, explained), families.of(opens, explained)
-        further = registered = Fit()
-        elsewhere = 0  # opens since the last one of a family that it is found to explain
-        while self._is_followed(job) and job.matcher is matcher:
-            latest, seen = _since(matcher.score, seen), max(seen, matcher.score.observed)
-            others += families.but(latest, explained)
-            elsewhere += len(latest)
-            latest = families.of(latest, explained)
-            elsewhere = 0 if latest else elsewhere
-            before = new.score.agreed
-            new.replay(latest)
-            opens += latest
-            further = further.with_more(len(latest), new.score.agreed - before)
-            registered = registered.with_more(len(latest), sum(opened.agrees for opened in latest))
+        rival = new.as_rival(found, lambda seen: explained is None or families.number_of(seen) in explained)
+        first, seen_now = seen - len(opens), seen
+        while self._is_followed(job) and job.matcher is matcher:  # it is shown what came meanwhile, and all that comes
+            for opened in families.of(_since(matcher.score, seen_now), explained):
+                rival.read(opened.read)
+            seen_now = max(seen_now, matcher.score.observed)
+            if not new.missing_epochs():
+                job.propose(rival)
+                break
+            await load_epochs(self._jobs.runner, new)
+        found_so = await self._ruling_on(rival, new)
+        job.forget(rival)
+        if found_so is Ruling.INSTALL:
+            await self._install(found, new, families.but(_since(matcher.score, first), explained))
+        return found_so is Ruling.INSTALL or found_so is Ruling.OTHER_STANDS
+
+    async def _ruling_on(self, rival: Rival, new: JobRun) -> Ruling:
+        """The ruling on a rival that was proposed, once its reads allow one. Args: new: the job that it is."""
+        job, matcher, sentence = self.job, self.job.matcher, rival.hypothesis.sentence
+        while self._is_followed(job) and job.is_rival(rival):
+            # What threads read agrees within a wide bound, in another order too: then the job's own count says nothing.
+            ruled, opens = rival.ruling(matcher if matcher.shape.slack == 1 else None), rival.further.opens
+            if ruled is Ruling.OTHER_STANDS:
+                log.info("job %s: reads come as registered again", job.name)
+            if ruled is Ruling.REFUTED and opens:
+                log.info("job %s: not confirmed by %d further opens: %s", job.name, opens, sentence)
+            if ruled is not Ruling.WAITS:
+                return ruled
+            last = _since(matcher.score, matcher.score.observed - SEARCHED_READS)
+            readers = {seen.process for seen in rival.matcher.score.history}
+            gone = ""
+            if self.is_set_aside and job.shared.are_read_for_another(readers):
+                gone = "another job explains the reads by now"
+            elif not disagrees(job) and not any(map(rival.is_about, last)):
+                gone = "only strangers read so"
+            if gone:
+                log.info("job %s: %s: %s", job.name, gone, sentence)
+                return Ruling.REFUTED
+            await self._more_opens.wait()
             if new.missing_epochs():
                 await load_epochs(self._jobs.runner, new)
-                continue
-            # What threads read agrees within a wide bound, in another order too: then the job's own count says nothing.
-            comparable = registered if matcher.shape.slack == 1 else None
-            match ruling(found.origin, Fit(new.score.observed, new.score.agreed), further, comparable):
-                case Ruling.INSTALL:
-                    await self._install(found, new, opens, others)
-                    return True
-                case Ruling.OTHER_STANDS:
-                    log.info("job %s: reads come as registered again", job.name)
-                    return True
-                case Ruling.REFUTED:
-                    if further.opens:
-                        words = "job %s: not confirmed by %d further opens: %s"
-                        log.info(words, job.name, further.opens, found.sentence)
-                    return False
-                case Ruling.WAITS if self.is_set_aside and job.shared.are_read_for_another:
-                    log.info("job %s: another job explains the reads by now: %s", job.name, found.sentence)
-                    return False
-                case Ruling.WAITS if elsewhere >= SEARCHED_READS and not disagrees(job):
-                    log.info("job %s: only strangers read so: %s", job.name, found.sentence)
-                    return False
-                case Ruling.WAITS:
-                    await self._more_opens.wait()
-        return False
+        return Ruling.REFUTED
 
     async def _shown(self, found: Hypothesis, opens: list[Open]) -> JobRun:
         """The hypothesis as a job that has seen these opens."""
@@ -425,7 +427,7 @@ class RegisteredJob:
         await self._jobs.runner.run(POOL, new.replay, opens)  # thousands, maybe: not on the loop
         return new
 
-    async def _install(self, found: Hypothesis, new: JobRun, opens: list[Open], others: list[Open]) -> None:
+    async def _install(self, found: Hypothesis, new: JobRun, others: list[Open]) -> None:
         """Have the job go on as was found out, and say how it could have been registered so.
 
         Args:
@@ -440,7 +442,7 @@ class RegisteredJob:
         changes = {**self._changes, **found.changes}
         self._changes = {name: value for name, value in changes.items() if value is not None}
         way_out = flags_of(self._changes)
-        await self._jobs.install(new, opens, found.sentence, way_out)
+        await self._jobs.install(new, list(new.score.history), found.sentence, way_out)
         if way_out:
             log.info(
                 "job %s: to say so from the start: mlfs register MOUNT %s", new.name, register_flags(new.spec, way_out)
@@ -541,9 +543,9 @@ class NumberedFamilies:
         self._readers = job.readers
         self._numbers: dict[Key, int] = {}
 
-    def number_of(self, opened: Open) -> int:
-        """The number of the family of a process that opened something."""
-        key = self._readers.key_of(opened.process, opened.parent)
+    def number_of(self, seen: Open | Read) -> int:
+        """The number of the family of whoever made a read."""
+        key = self._readers.key_of(seen.process, seen.parent)
         return self._numbers.setdefault(key, len(self._numbers))
 
     def of(self, opens: Iterable[Open], numbers: frozenset[int] | None) -> list[Open]:

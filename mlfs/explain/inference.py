@@ -38,7 +38,6 @@ from mlfs.explain.statistics import InferenceState, InferenceStatistics
 from mlfs.follow.evidence import Read
 from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.follow.job import JobRun
-from mlfs.follow.loader_watch import UNTIMED
 from mlfs.follow.matching import Open
 from mlfs.follow.nameless import NAMELESS
 from mlfs.job import parse_job
@@ -230,7 +229,7 @@ class Inference:
     def begin_with(self, opens: Sequence[Open]) -> None:
         """A registered job was set aside: these are the reads of its epoch so far."""
         self.jobs_changed()
-        self.opened([Read(opened.entry, opened.process, opened.parent, UNTIMED) for opened in opens])
+        self.opened([opened.read for opened in opens])
 
     def _cancel(self) -> None:
         if self._scope is not None:

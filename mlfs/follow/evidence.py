@@ -11,6 +11,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+UNTIMED = -1.0
+"""Stands for the time of a read of which nobody knows when it came."""
+
 
 class Read(NamedTuple):
     """A read of one of the job's samples."""

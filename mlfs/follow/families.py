@@ -156,31 +156,32 @@ class Trial:
     """A family's reads as they would be to the job, from one of them on.
 
     Args:
-        rivals: the first that leads is believed. own: the job's matcher. others_read: it is known that others read.
+        rivals: the first that leads is believed. own: the job's matcher. at_s: when it begins. readers_made: how many
+            reads the job's readers had made by then; -1: it is known that they read on.
 
     Attributes:
         reads: how many there were.
     """
 
-    def __init__(self, rivals: Sequence[Rival], own: StreamMatcher, at_s: float, others_read: bool) -> None:
+    def __init__(self, rivals: Sequence[Rival], own: StreamMatcher, at_s: float, readers_made: int) -> None:
         self.reads = 0
         self._rivals = rivals
         self._began_s = at_s
-        self._observed = -1 if others_read else own.score.ever_observed
+        self._readers_made = readers_made
         self._frontiers = [rank.frontier for rank in own.ranks]
 
     def read(self, read: Read) -> None:
         """One more read."""
         self.reads += 1
         for rival in self._rivals:
-            rival.read(read.sample, read.process, read.parent)
+            rival.read(read)
 
-    def is_silent(self, own: StreamMatcher) -> bool:
-        """Whether nobody has read the job since the trial began."""
-        return own.score.ever_observed == self._observed
+    def is_silent(self, readers_made: int) -> bool:
+        """Whether none of the job's readers has read since the trial began. Args: reads that they have made by now."""
+        return readers_made == self._readers_made
 
     def leading(
-        self, read: Read, own: StreamMatcher, is_vacant: Callable[[int], bool], may_be_walk: bool
+        self, read: Read, own: StreamMatcher, is_silent: bool, is_vacant: Callable[[int], bool]
     ) -> Rival | None:
         """The rival that is to be believed after a read. Args: is_vacant: whether nobody reads for a rank."""
 
@@ -188,7 +189,7 @@ class Trial:
             stood_still = rank >= 0 and own.ranks[rank].frontier == self._frontiers[rank]
             return rank < 0 or is_vacant(rank) or stood_still or not read.parent
 
-        in_force = InForce(self.is_silent(own), may_be_walk, has_room)
+        in_force = InForce(is_silent, has_room)
         found = next((one for one in self._rivals if one.leads(read.process, in_force)), None)
         again = next((one for one in self._rivals if one.origin is Origin.FROM_START), None)
         if found is None or found.origin is not Origin.JOINS or again is None or not self._is_likelier(again, found):
@@ -207,10 +208,9 @@ class Trial:
         left_out = sum(max(0, at - self._frontiers[rank]) for rank, at in joined)
         return left_out > a_round and again.bits() > joins.bits(left_out)
 
-    def inherits(self, read: Read, own: StreamMatcher) -> bool:
-        """Whether nobody else has read the job for so long that the family's reads show what the script does now."""
-        long_enough = read.at_s < 0 or read.at_s - self._began_s >= HEIR_SILENCE_S
-        return self.is_silent(own) and long_enough and self.reads >= HEIR_READS
+    def is_long(self, at_s: float) -> bool:
+        """Whether it has gone on for so long that, if nobody else reads, the family shows what the script does now."""
+        return self.reads >= HEIR_READS and (at_s < 0 or at_s - self._began_s >= HEIR_SILENCE_S)
 
     @property
     def is_from_start(self) -> bool:
@@ -333,6 +333,7 @@ class Families:
         self._parents: OrderedDict[int, None] = OrderedDict()  # of those in `own`: each is kin, whatever its family
         self._astray: OrderedDict[int, Astray] = OrderedDict()
         self._first_reads = self._first_families = 0  # before anybody has proved himself
+        self._evaluated = 0  # reads of the job's readers that are none of the training's
         self._heir: Family | None = None
         self._heir_agreed = self._heir_since = 0
 
@@ -387,6 +388,10 @@ class Families:
         if not self.own or process in self.own:
             return True
         return self.family_of(process, parent).state is State.HEIR or self._is_kin(process, parent)
+
+    def evaluate(self) -> None:
+        """The job's readers have made a read that is none of the training's, and so count as alive."""
+        self._evaluated += 1
 
     def look_at_heir(self, own: StreamMatcher) -> None:
         """An heir is one no more once those before it read as predicted again."""
@@ -499,11 +504,11 @@ class Families:
             rival = family.only_reader = propose()
             for seen in own.opens():
                 if self.key_of(seen.process, seen.parent) == family.key:
-                    rival.read(seen.entry, seen.process, seen.parent)
+                    rival.read(seen.read)
         else:
             if rival.reads >= ONLY_READER_READS:
                 rival = family.only_reader = propose()
-            rival.read(read.sample, read.process, read.parent)
+            rival.read(read)
         return rival.leads(read.process, InForce())
 
     @property
@@ -626,20 +631,21 @@ class Families:
             own: the job's matcher. propose: what the family's reads may be from now on. before: it came earlier.
         """
         family.read(read)
-        trial = family.trial
-        if trial is None or (trial.reads >= TRIAL_READS and not trial.is_silent(own)):
-            trial = Trial(propose(), own, read.at_s, others_read=before)
+        trial, made = family.trial, own.score.ever_observed + self._evaluated
+        if trial is None or (trial.reads >= TRIAL_READS and not trial.is_silent(made)):
+            trial = Trial(propose(), own, read.at_s, -1 if before else made)
             family.begin_trial(trial)
         trial.read(read)
-        leading = trial.leading(read, own, lambda rank: self.is_vacant(rank, own), family.order.may_be_plain)
+        is_silent = trial.is_silent(made)
+        leading = trial.leading(read, own, is_silent, lambda rank: self.is_vacant(rank, own))
         family.is_second_run = family.is_second_run or trial.is_from_start
         if leading is not None and leading.origin is Origin.JOINS and family.is_second_run:
             rank = leading.matcher.rank_of(read.process)
-            if rank >= 0 and not self.is_vacant(rank, own) and not trial.is_silent(own):
+            if rank >= 0 and not self.is_vacant(rank, own) and not is_silent:
                 leading = None  # the first run still reads for that rank: the second one has overtaken it
         if leading is not None and leading.origin is Origin.JOINS:
             family.move(Cause.JOINS)
-        elif leading is None and trial.inherits(read, own) and not family.order.is_plain:
+        elif leading is None and is_silent and trial.is_long(read.at_s) and not family.order.is_plain:
             family.move(Cause.INHERITS)
             self._inherits(family, own)
         elif leading is None and trial.reads >= STRANGER_READS and family.state is State.ON_TRIAL:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from mlfs.follow.epoch_index import Match
@@ -28,10 +29,12 @@ from mlfs.follow.evidence import (
     MISS_BITS,
     MOST_FURTHER_OPENS,
     PROVED_READS,
+    Read,
     bits,
     fits,
 )
-from mlfs.follow.matching import StreamMatcher
+from mlfs.follow.matching import Open, StreamMatcher
+from mlfs.follow.plain_order import PlainOrder
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
 
@@ -108,10 +111,6 @@ class Fit(NamedTuple):
     opens: int = 0
     fitting: int = 0
 
-    def with_more(self, opens: int, fitting: int) -> Fit:
-        """With further reads."""
-        return Fit(self.opens + opens, self.fitting + fitting)
-
 
 class Bar(NamedTuple):
     """The reads that a hypothesis needs before it may be in force; after `most` of them it is, or it is refuted."""
@@ -164,12 +163,10 @@ class InForce(NamedTuple):
 
     Attributes:
         is_silent: nobody reads by it since the rival was proposed.
-        may_be_walk: who reads by the rival reads in the order of the directories, as far as is known.
         has_room: for a rank: whether a further family may read for it.
     """
 
     is_silent: bool = False
-    may_be_walk: bool = False
     has_room: Callable[[int], bool] = lambda rank_index: True
 
 
@@ -177,26 +174,34 @@ class Rival:
     """A hypothesis, and what reads say for it.
 
     Args:
-        of_family: it is about the reads of one family, and not about all that count for the job.
+        matcher: what matches the reads that it is about. Those that it has seen are those that it was found by.
         by_known_reader: whoever made the read for which it was proposed had read by the order in force.
-
-    Attributes:
-        matcher: what has matched the reads that it is about.
+        is_about: says of a read whether it is about reads of whoever made it.
+        show: matches a read for it, where somebody has more to do then than `matcher`.
     """
 
     def __init__(
-        self, hypothesis: Hypothesis, matcher: StreamMatcher, of_family: bool, by_known_reader: bool = False
+        self,
+        hypothesis: Hypothesis,
+        matcher: StreamMatcher,
+        by_known_reader: bool = False,
+        is_about: Callable[[Open | Read], bool] = lambda seen: True,
+        show: Callable[[Read], Match | None] | None = None,
     ) -> None:
         self.hypothesis = hypothesis
         self.origin = hypothesis.origin
         self.matcher = matcher
-        self.of_family = of_family
         self.by_known_reader = by_known_reader
+        self.is_about = is_about
+        self._show = show
+        self._found_by = Fit(matcher.score.observed, matcher.score.agreed)
         self._read_before = 0  # reads that it takes for samples that were read already by the order in force
 
-    def read(self, sample: int, process: int, parent: int) -> Match | None:
+    def read(self, read: Read) -> Match | None:
         """Show it a read that it is about."""
-        return self.matcher.observe(sample, process, parent)[0]
+        if self._show is not None:
+            return self._show(read)
+        return self.matcher.observe(read.sample, read.process, read.parent)[0]
 
     def compare(self, own: Match | None, theirs: Match | None, in_force: StreamMatcher) -> None:
         """Note what the order in force made of a read, and what this one did."""
@@ -226,15 +231,29 @@ class Rival:
                 firsts[seen.rank_index] = min(seen.position, firsts.get(seen.rank_index, seen.position))
         return firsts
 
+    @property
+    def further(self) -> Fit:
+        """Its reads since those that it was found by."""
+        return Fit(self.reads - self._found_by.opens, self.matcher.score.agreed - self._found_by.fitting)
+
     def ruling(self, in_force: StreamMatcher | None = None) -> Ruling:
         """The rule, asked of all its reads. Args: in_force: has been shown the same reads."""
-        shown = Fit(self.reads, self.matcher.score.agreed)
-        other = None
+        further, other = self.further, None
         if in_force is not None:
-            other = Fit(self.reads, round(in_force.score.agreement_of_last(self.reads) * self.reads))
-        found = ruling(self.origin, shown, shown, other)
+            same = (seen.agrees for seen in reversed(in_force.score.history) if self.is_about(seen))
+            other = Fit(further.opens, sum(islice(same, further.opens)))
+        found = ruling(self.origin, Fit(self.reads, self.matcher.score.agreed), further, other)
         begun_anew = self.origin is not Origin.FROM_START or self._read_before >= FEWEST_READ_BEFORE
         return found if begun_anew or in_force is None or found is not Ruling.INSTALL else Ruling.REFUTED
+
+    @property
+    def _walks(self) -> bool:
+        """Whether the reads that it predicts came in the order of the directories."""
+        order = PlainOrder()
+        for seen in self.matcher.score.history:
+            if seen.agrees:
+                order.read(seen.entry, seen.process)
+        return order.may_be_plain
 
     def leads(self, process: int, in_force: InForce) -> bool:
         """Whether one about a family is to be believed from now on. Args: process: it has read last."""
@@ -244,7 +263,7 @@ class Rival:
         match self.origin:
             case Origin.AS_REGISTERED:
                 # Who walks the directories reads as a job that does not shuffle, whatever he is.
-                return in_force.is_silent or not in_force.may_be_walk
+                return in_force.is_silent or not self._walks
             case Origin.JOINS:
                 return in_force.has_room(self.matcher.rank_of(process))
             case Origin.FROM_START:

@@ -35,12 +35,12 @@ from mlfs.follow.epoch_index import EpochIndex, Ids, Match
 from mlfs.follow.epochs_at_hand import EpochsAtHand
 from mlfs.follow.evaluation import Evaluation
 from mlfs.follow.evaluation import Verdict as Whose
-from mlfs.follow.evidence import LOOK_BACK_AFTER, LOST_READS, STRANGER_READS, SURE_SHARE, Read
+from mlfs.follow.evidence import LOOK_BACK_AFTER, LOST_READS, STRANGER_READS, SURE_SHARE, UNTIMED, Read
 from mlfs.follow.families import Families, Family, Key, State, nameless
 from mlfs.follow.findings import Findings, epochs_in_unknown_order
 from mlfs.follow.hypothesis import SAME_JOB, Hypothesis, Origin, Rival, Ruling
 from mlfs.follow.job_statistics import JobState, JobStatistics
-from mlfs.follow.loader_watch import UNTIMED, LoaderWatch
+from mlfs.follow.loader_watch import LoaderWatch
 from mlfs.follow.local_ranks import LocalRanks
 from mlfs.follow.matching import Open, StreamMatcher
 from mlfs.follow.nameless import NAMELESS
@@ -266,6 +266,8 @@ class JobRun:
             return None
         fits = matcher.fits(read.sample, read.process)
         verdict = evaluation.read(read, fits, departs=not matcher.has_strayed(read.process))
+        if verdict is not Whose.TRAINING:
+            readers.evaluate()
         if verdict is Whose.EVALUATION:
             return Seen(None, apart=True, coming=walked_to(read.sample, self.member))
         if verdict is Whose.WAITS:
@@ -284,7 +286,7 @@ class JobRun:
             return self._match_unproved(read) if readers.own else self._match_first(read)
         family = readers.keep_apart(read.process, read.parent)
         if self._leads_of is family and self.leading is not None:
-            self.leading.read(read.sample, read.process, read.parent)
+            self.leading.read(read)
             return ANOTHER_LEADS
         was_stranger = family.state is State.STRANGER
         leading = readers.try_read(family, read, matcher, self._propose_for_a_family, before)
@@ -338,7 +340,7 @@ class JobRun:
         for opened in others:
             self.readers.seen_again(opened)
         for opened in [*fitting, *others]:
-            read = Read(opened.entry, opened.process, opened.parent, UNTIMED)
+            read = opened.read
             mine = opened.process in self.readers.own or not self.readers.own
             if not mine:
                 self.readers.keep_apart(opened.process, opened.parent)  # seen alone, it did not fit
@@ -376,13 +378,13 @@ class JobRun:
         first = self.epochs.first_ones()
         return self._expect(first, LearnedLoader(like.shape, like.lag)) if first else None
 
-    def _rival(self, origin: Origin, matcher: StreamMatcher, of_family: bool, by_known_reader: bool = False) -> Rival:
+    def _rival(self, origin: Origin, matcher: StreamMatcher, by_known_reader: bool = False) -> Rival:
         job = self.registered if origin is Origin.AS_REGISTERED and self.registered is not None else self
         hypothesis = Hypothesis(job.spec, origin, job.streams, SAME_JOB[origin])
-        return Rival(hypothesis, matcher, of_family, by_known_reader)
+        return Rival(hypothesis, matcher, by_known_reader)
 
     def _propose_only_reader(self) -> Rival:
-        return self._rival(Origin.ONLY_READER, self._expect(self.epochs.at_hand), of_family=True)
+        return self._rival(Origin.ONLY_READER, self._expect(self.epochs.at_hand))
 
     def _propose_for_a_family(self) -> list[Rival]:
         """Proposes what the reads of a family that is kept apart may be to the job, the likeliest first."""
@@ -392,7 +394,7 @@ class JobRun:
             Origin.JOINS: self.matcher.joining(),
             Origin.FROM_START: self._from_start(self.matcher),
         }
-        return [self._rival(origin, made, of_family=True) for origin, made in matchers.items() if made is not None]
+        return [self._rival(origin, made) for origin, made in matchers.items() if made is not None]
 
     def _propose(self, process: int, parent: int) -> None:
         """Proposes what the job's reads may be by now, as one was lost: there is one rival of each kind at a time."""
@@ -400,7 +402,7 @@ class JobRun:
             matcher = None if job is None or origin in self._rivals else job._from_start(self.matcher)
             if matcher is not None:
                 known = self._is_known(process, parent)
-                self._rivals[origin] = self._rival(origin, matcher, of_family=False, by_known_reader=known)
+                self._rivals[origin] = self._rival(origin, matcher, by_known_reader=known)
 
     def _is_known(self, process: int, parent: int) -> bool:
         """Whether a process is one of those that have read the job, or a worker beside or after them.
@@ -427,9 +429,11 @@ class JobRun:
         """Show a read, which was matched by the order in force, to the others. Whether one of them leads by now."""
         if self._leads_of is not None and self.leading is not None and self.leading.origin is Origin.FROM_START:
             self.forget(self.leading)  # those before it still read
-        for rival in list(self._rivals.values()):
-            rival.compare(match, rival.read(read.sample, read.process, read.parent), self.matcher)
-            found = rival.ruling(self.matcher)
+        about = [rival for rival in self._rivals.values() if rival.is_about(read)]
+        for rival in about:
+            rival.compare(match, rival.read(read), self.matcher)
+        for rival in about:
+            found = Ruling.WAITS if rival.origin not in SAME_JOB else rival.ruling(self.matcher)
             if found is Ruling.INSTALL:
                 self.leading, self._leads_of = rival, None
                 return True
@@ -487,9 +491,9 @@ class JobRun:
     def _match_waiting(self, family: Family) -> Seen:
         """A family has turned out to read for the job: match the reads that waited for that, as one."""
         earlier, waiting = list(family.earlier), list(family.waiting)
-        whole = self._rival(Origin.JOINS, self.matcher.joining(), of_family=True)
+        whole = self._rival(Origin.JOINS, self.matcher.joining())
         for read in [*earlier, *waiting] if earlier else ():
-            whole.read(read.sample, read.process, read.parent)
+            whole.read(read)
         # Else it read something else before its trial.
         return self._match_all([*earlier, *waiting] if whole.share >= SURE_SHARE else waiting)
 
@@ -515,7 +519,7 @@ class JobRun:
         unfit = [seen for seen in unfit if self.readers.key_of(seen.process, seen.parent) == family.key]
         for process in dict.fromkeys(seen.process for seen in unfit):
             self.matcher.disown(process, REMEMBERED_OPENS)
-        family.keep(Read(seen.entry, seen.process, seen.parent, UNTIMED) for seen in unfit)
+        family.keep(seen.read for seen in unfit)
 
     def leave_out(self, opens: Iterable[Open]) -> None:
         """These reads turned out to be strangers'."""
@@ -551,7 +555,20 @@ class JobRun:
     def replay(self, opens: Iterable[Open]) -> None:
         """Match reads that were observed before this job began."""
         for opened in opens:
-            self._match_unproved(Read(opened.entry, opened.process, opened.parent, UNTIMED))
+            self._match_unproved(opened.read)
+
+    def as_rival(self, hypothesis: Hypothesis, is_about: Callable[[Open | Read], bool]) -> Rival:
+        """The hypothesis that another job is in truth this one, which has seen the reads that it was found by."""
+        return Rival(hypothesis, self.matcher, is_about=is_about, show=lambda read: self._match_unproved(read).match)
+
+    def propose(self, rival: Rival) -> None:
+        """Show a rival with another specification what counts for the job. Whoever proposes it asks for the ruling on
+        it, and installs it; it is forgotten once the script is found to have been started again."""
+        self._rivals[rival.origin] = rival
+
+    def is_rival(self, rival: Rival) -> bool:
+        """Whether a rival that was proposed is shown the reads."""
+        return self._rivals.get(rival.origin) is rival
 
     # -- epochs
 
@@ -670,10 +687,9 @@ class SharedSamples:
     def __init__(self) -> None:
         self._others_processes: set[int] = set()
 
-    @property
-    def are_read_for_another(self) -> bool:
-        """Whether processes are known that read samples of this job for another one."""
-        return bool(self._others_processes)
+    def are_read_for_another(self, processes: Iterable[int]) -> bool:
+        """Whether some of these processes read samples of this job for another one."""
+        return not self._others_processes.isdisjoint(processes)
 
     def read(self, process: int, own: StreamMatcher, others: Iterable[StreamMatcher]) -> bool:
         """A process reads: whether another job predicts what it reads, and this one does not.

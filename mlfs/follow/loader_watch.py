@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from mlfs.follow.depth import DepthWatch
 from mlfs.follow.epoch_index import Match
 from mlfs.follow.epochs_at_hand import EpochsAtHand
+from mlfs.follow.evidence import UNTIMED
 from mlfs.follow.loader import LoaderStatistics, loader_of
 from mlfs.follow.matching import StreamMatcher
 from mlfs.follow.nameless import NAMELESS
@@ -22,8 +23,6 @@ from mlfs.orders.streams import JobStreams
 
 TORCH_PREFETCH_FACTOR = 2
 """What torch's DataLoader takes where nobody says anything (torch/utils/data/dataloader.py)."""
-UNTIMED = -1.0
-"""Stands for the time of a read of which nobody knows when it came."""
 
 
 class LoaderWatch:

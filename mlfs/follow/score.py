@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from mlfs.follow.evidence import UNTIMED, Read
+
 RECENT_OPENS = 256
 """Opens that the recent agreement is about: a few batches, so that a wrong prediction shows within seconds."""
 FEWEST_OPENS = 48
@@ -53,6 +55,11 @@ class Open(NamedTuple):
     rank_index: int
     position: int
     again: int = 0
+
+    @property
+    def read(self) -> Read:
+        """The read, of which nobody knows any more when it came."""
+        return Read(self.entry, self.process, self.parent, UNTIMED)
 
 
 class Score:

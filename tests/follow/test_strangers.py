@@ -165,7 +165,7 @@ def test_a_family_that_is_seen_anew_is_seen_from_that_read_on() -> None:
 
     def propose() -> Rival:
         matcher = matcher_at_start(job.spec, job.streams, job.epochs.timeline, job.epochs.at_hand)
-        rivals.append(Rival(Hypothesis(job.spec, Origin.ONLY_READER), matcher, of_family=True))
+        rivals.append(Rival(Hypothesis(job.spec, Origin.ONLY_READER), matcher))
         return rivals[-1]
 
     entries = random.Random(0).sample(range(2000), ONLY_READER_READS + 2)
