@@ -390,7 +390,7 @@ class JobRun:
         """Proposes what the reads of a family that is kept apart may be to the job, the likeliest first."""
         registered = self.registered
         matchers = {
-            Origin.AS_REGISTERED: None if registered is None else registered._from_start(registered.matcher),
+            Origin.AS_REGISTERED: None if registered is None else registered._from_start(self.matcher),
             Origin.JOINS: self.matcher.joining(),
             Origin.FROM_START: self._from_start(self.matcher),
         }

@@ -57,9 +57,4 @@ class PlainOrder:
     @property
     def is_plain(self) -> bool:
         """Whether the last reads came in the order of the directories."""
-        return len(self._steps) >= FEWEST_STEPS and self.may_be_plain
-
-    @property
-    def may_be_plain(self) -> bool:
-        """Whether they did as far as they go: few steps do so by chance."""
-        return sum(self._steps) >= PLAIN_SHARE * len(self._steps)
+        return len(self._steps) >= FEWEST_STEPS and sum(self._steps) >= PLAIN_SHARE * len(self._steps)

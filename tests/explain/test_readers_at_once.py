@@ -6,7 +6,7 @@ The job that trains gets and keeps its agreement, and nothing is adopted that on
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -158,16 +158,37 @@ def test_nothing_is_corrected_or_inferred_from_readers_without_names(
 
 # -- several of these at once
 
+# What is true of a job, and wrong registrations of it.
+SAMPLERS: dict[str, tuple[dict[str, Any], Sequence[dict[str, Any]]]] = {
+    "torch-distributed": ({}, ({"seed": 42}, {"set_epoch": False}, {"shuffle": False})),
+    "torch-random": ({}, ({"seed": 42}, {"generator": "own"})),
+    "torch-random, own": ({"sampler": "torch-random", "generator": "own"}, ({"seed": 42}, {"generator": "default"})),
+    "torch-stateful": ({"num_workers": 0}, ({"seed": 42}, {"generator": "own"})),
+    "accelerate": ({}, ({"seed": 42}, {"use_seedable_sampler": True})),
+    "numpy": ({}, ({"seed": 42}, {"reseed": True})),
+    "numpy, reseed": ({"sampler": "numpy", "reseed": True}, ({"seed": 42}, {"reseed": False})),
+    "python-random": ({}, ({"seed": 42}, {"in_place": True})),
+    "hf-datasets": ({}, ({"seed": 42},)),
+    "grain": ({}, ({"seed": 42},)),
+}
+# A run that nobody registered and that was resumed is found where a later epoch has the order of another seed's first.
+FOUND_RESUMED = ("torch-distributed", "numpy, reseed", "grain")
+# Reads of the first two epochs that are spent: the walk of a stranger who was first was taken for the job, and then the
+# registration was wrong; in the second epoch the amount of words between the epochs is found.
+SPENT = 64
+
 
 class AtOnce(NamedTuple):
-    """Who reads beside a job, and what of its registration is wrong.
+    """Who reads beside a job, and how it was registered.
 
     Attributes:
+        registered: None: not at all.
         second: reads of the job before the script is started a second time, -1 for never. stranger: the same.
-        evaluates: after each epoch.
+        evaluates: after each epoch. resumed: the epoch with which the script begins.
     """
 
-    registered: dict[str, Any]
+    true: dict[str, Any]
+    registered: dict[str, Any] | None
     workers: int
     second: int
     stranger: int
@@ -175,24 +196,31 @@ class AtOnce(NamedTuple):
     resumed: int
 
 
-def drawn_at_once(seed: int) -> AtOnce:
-    """Two to four of the five."""
-    rng = random.Random(f"at once {seed}")
-    kinds = rng.sample(("wrong", "second", "stranger", "evaluation", "resume"), rng.randint(2, 4))
+def drawn_at_once(name: str, seed: int) -> AtOnce:
+    """Two to five of the six."""
+    rng = random.Random(f"at once {name} {seed}")
+    kinds = rng.sample(("wrong", "second", "stranger", "evaluation", "resume", "unregistered"), rng.randint(2, 5))
+    given, wrong = SAMPLERS[name]
+    true = {"sampler": name, "seed": SEED, "epochs": 9, **given}
+    registered = None if "unregistered" in kinds else true | (rng.choice(wrong) if "wrong" in kinds else {})
+    resumes = "resume" in kinds and (registered is not None or name in FOUND_RESUMED)
     return AtOnce(
-        rng.choice(({"seed": 42}, {"set_epoch": False}, {"shuffle": False})) if "wrong" in kinds else {},
-        rng.choice((0, 2)), rng.choice((100, 700)) if "second" in kinds else -1,
-        rng.choice((0, 300)) if "stranger" in kinds else -1, "evaluation" in kinds, 2 if "resume" in kinds else 0,
+        true, registered, 0 if "num_workers" in true else rng.choice((0, 2)),
+        rng.choice((100, 700)) if "second" in kinds else -1, rng.choice((0, 300)) if "stranger" in kinds else -1,
+        "evaluation" in kinds, 2 if resumes else 0,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(DRAWN))
+@pytest.mark.parametrize("seed", range(cases(1)))
+@pytest.mark.parametrize("name", SAMPLERS)
 @pytest.mark.promise("strangers")
 def test_several_at_once_cost_a_job_no_more_than_each(
-    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, name: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mlfs.explain.attempt.SeedSearch", SearchInline)
-    drawn = drawn_at_once(seed)
+    monkeypatch.setattr("mlfs.explain.words.FAR", 1 << 14)
+    monkeypatch.setattr("mlfs.explain.screen.LONGEST_FOR_PAIRS_S", 60.0)  # as many on a slow machine as on a fast one
+    drawn = drawn_at_once(name, seed)
 
     def run(orders: list[list[int]], main: int, shell: int, files: list[int]) -> Iterator[tuple[int, Opened]]:
         """(epoch, open); -1 for an evaluation."""
@@ -205,9 +233,10 @@ def test_several_at_once_cost_a_job_no_more_than_each(
             return "cp" if process >= STRANGER else "python"
 
         async with explaining(tmp_path, infer=True, name_of=name_of, infer_s=0.02) as (jobs, _):
-            await jobs.register(name="train", **{"seed": SEED, "epochs": 9} | drawn.registered)
-            orders = [list(order_of(jobs.manifest, drawn.resumed + epoch, seed=SEED, epochs=9)) for epoch in range(3)]
-            files, missed, number = jobs.manifest.files.tolist(), [0] * 3, 0
+            if drawn.registered is not None:
+                await jobs.register(name="train", **drawn.registered)
+            orders = [list(order_of(jobs.manifest, drawn.resumed + epoch, **drawn.true)) for epoch in range(EPOCHS)]
+            files, missed = jobs.manifest.files.tolist(), [0] * EPOCHS
             second = run(orders, SECOND, OTHER_SHELL, files) if drawn.second >= 0 else iter(())
             stranger = iter(files if drawn.stranger >= 0 else [])
             for number, (epoch, opened) in enumerate(run(orders, MAIN, SHELL, files)):
@@ -220,10 +249,7 @@ def test_several_at_once_cost_a_job_no_more_than_each(
                     await read(jobs, (entry, STRANGER, OTHER_SHELL))
                 if number % 64 == 0:
                     judge(jobs)
-            # A registration that is wrong costs 28 to 60 reads until it is corrected; with a second run and an
-            # evaluation in the order that was registered, as many again in the second epoch.
-            assert missed[0] <= FILES // 5, (drawn, missed)
-            assert missed[1] <= FILES // 6, (drawn, missed)
-            assert missed[2] <= FILES // 20, (drawn, missed)
+            assert missed[-1] <= FILES // 100, (drawn, missed)
+            assert max(missed) <= SPENT, (drawn, missed)
 
     simulate(body)
