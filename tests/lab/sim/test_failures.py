@@ -102,11 +102,16 @@ BUGS = {
 }
 
 
+# Seeds that notice a bug which few do. They come first, which saves a hundred cases; all come after them.
+NOTICED_BY = {"a node asks on for another": 138, "what is outdated stays": 97}
+
+
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_is_found_and_shrinks(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, name, does = BUGS[bug]
     monkeypatch.setattr(owner, name, does)
-    found = next((case for case in map(draw, range(SEEDS)) if fails(case) is not None), None)
+    seeds = (NOTICED_BY.get(bug, 0), *range(SEEDS))
+    found = next((case for case in map(draw, seeds) if fails(case) is not None), None)
     assert found is not None, "no seed notices"
     error = fails(found)
     assert error is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from random import Random
 
 import numpy as np
@@ -75,6 +76,12 @@ class Drawn:
         return run_node(self.scheduler(), self.places(), self.readers(), drawn_durations(self.seed), first)
 
 
+@cache
+def trace_of(seed: int) -> list[Step]:
+    """The trace of what the seed draws: several tests look at it."""
+    return Drawn(seed).trace()
+
+
 def texts(trace: list[Step]) -> list[str]:
     return [plain(command) for step in trace for command in step.commands]
 
@@ -105,20 +112,20 @@ def one_by_one(event: e.Event) -> list[e.Event]:
 @pytest.mark.parametrize("seed", range(30))
 def test_what_was_told_and_when_is_all_that_commands_depend_on(seed: int) -> None:
     drawn = Drawn(seed)
-    trace = drawn.trace()
+    trace = trace_of(seed)
     told_again(drawn, trace, lambda event: [event])
     told_again(drawn, trace, one_by_one)
 
 
 def test_all_reads_were_followed_and_most_were_ahead() -> None:
     """The traces are about something: reads, drops, copies, fetches ahead of readers and for them."""
-    kinds = {text.split()[0] for seed in range(30) for text in texts(Drawn(seed).trace())}
+    kinds = {text.split()[0] for seed in range(30) for text in texts(trace_of(seed))}
     assert {"Fetch", "Drop", "Answer", "Recall", "LoadEpoch", "CountReads", "EpochBegan", "Digested"} <= kinds
     most_at_once = 0
     for seed in range(30):
         drawn = Drawn(seed)
         batches = [
-            len(event.reads) for step in drawn.trace() for event in step.events if isinstance(event, e.ReadsSeen)
+            len(event.reads) for step in trace_of(seed) for event in step.events if isinstance(event, e.ReadsSeen)
         ]
         assert sum(batches) == sum(len(reader.samples) for reader in drawn.readers())
         most_at_once = max(most_at_once, *batches)
@@ -129,5 +136,5 @@ def test_other_durations_lead_to_other_commands() -> None:
     drawn = Drawn(3)
     other = Drawn(3)
     other.seed = 4
-    assert texts(drawn.trace()) == texts(Drawn(3).trace())
-    assert texts(drawn.trace()) != texts(other.trace())
+    assert texts(drawn.trace()) == texts(trace_of(3))
+    assert texts(trace_of(3)) != texts(other.trace())
