@@ -53,12 +53,6 @@ class _Reused(threading.local):
 _reused = _Reused()
 
 
-def first_words(seed: int, count: int) -> npt.NDArray[np.uint32]:
-    """The first words of `TorchWords(seed)`, shape (count,), in some microseconds, for searches that try many seeds."""
-    _reused.generator.seed(seed & _WORD_MASK)
-    return _reused.generator.randint(0, 1 << 32, count, dtype=np.uint32)  # the full range: a word each, as it comes
-
-
 class TorchWords:
     """The words of one seeded generator.
 

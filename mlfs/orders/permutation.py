@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.orders.mt19937 import TorchWords, first_words
+from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.shuffle import Permutation, shuffle_from_targets
 
 # From here on torch shuffles inside out with 64-bit words. No one has that many files in one directory tree, so the
@@ -54,23 +54,6 @@ def words_of_randperm(n: int) -> int:
     if not 0 <= n < TORCH_32BIT_LIMIT:
         raise ValueError(f"cannot permute {n} samples: 0 to {TORCH_32BIT_LIMIT - 1} are supported")
     return max(n - 1, 0)
-
-
-def first_of_randperm(n: int, seed: int, k: int) -> list[int]:
-    """Return the first k entries (all, if n is smaller) of `randperm(n, seed)` in time and memory of order k."""
-    k = min(k, n)
-    words: list[int] = first_words(seed, min(k, words_of_randperm(n))).tolist()
-    moved: dict[int, int] = {}
-    first = []
-    for i, word in enumerate(words):
-        j = i + word % (n - i)
-        here = moved.pop(i, i)
-        first.append(here if j == i else moved.get(j, j))
-        if j != i:
-            moved[j] = here
-    if len(first) < k:  # the last of all takes no word
-        first.append(moved.get(n - 1, n - 1))
-    return first
 
 
 def _targets(n: int, words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:

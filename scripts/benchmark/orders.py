@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmark.counters import must_be
 from mlfs.orders import compiled, shuffle
-from mlfs.orders.permutation import first_of_randperm, randperm
+from mlfs.orders.permutation import randperm
 from mlfs.orders.python_mt import PythonGenerator
 
 IMAGENET, IMAGENET_22K = 1_281_167, 14_197_122
@@ -50,11 +50,6 @@ def permutations(work: Path, data: Path, rounds: int) -> None:
     PythonGenerator(1).shuffle(ours)
     must_be("Python's shuffle", ours.tolist() == shuffled, ours)
     _tell("here", _median(lambda: PythonGenerator(1).shuffle(values), rounds), theirs)
-    for seed in range(3):
-        few = first_of_randperm(IMAGENET, seed, 10)
-        must_be("the first of a permutation", np.array_equal(few, randperm(IMAGENET, seed)[:10]), few)
-    first = _median(lambda: [first_of_randperm(IMAGENET, seed, 10) for seed in range(1000)], rounds)
-    print(f"  first 10 of randperm({IMAGENET:,}): {first:8.1f} us a seed")  # ms for a thousand
 
 
 def _tell(what: str, ours_ms: float, theirs_ms: float) -> None:

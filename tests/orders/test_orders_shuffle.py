@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlfs.orders import compiled, shuffle
-from mlfs.orders.permutation import first_of_randperm, randperm
+from mlfs.orders.permutation import randperm
 from mlfs.orders.shuffle import Direction, shuffle_from_targets
 
 
@@ -48,17 +48,6 @@ def test_blocks_of_any_size_do_what_the_loop_does(drawn: tuple[list[int], Direct
         patch.setattr(shuffle, "compiled_shuffle", lambda n: None)
         result = shuffle_from_targets(np.array(targets, dtype=np.int64), direction)
     assert result.tolist() == by_loop(targets, direction)
-
-
-@given(n=st.integers(1, 500), seed=st.integers(-(2**63), 2**64), k=st.integers(0, 40))
-@settings(max_examples=200, deadline=None)
-def test_the_first_entries_alone_are_those_of_the_whole_permutation(n: int, seed: int, k: int) -> None:
-    assert first_of_randperm(n, seed, k) == randperm(n, seed)[:k].tolist()
-
-
-def test_the_first_entries_of_a_small_set_are_all_of_it() -> None:
-    for n in range(8):
-        assert first_of_randperm(n, 5, 10) == randperm(n, 5).tolist()
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward", "growing"])
