@@ -27,10 +27,10 @@ EVENTS_A_STEP = 64
 LONGEST_TURN_S = 0.0005
 MOST_READERS = 4096
 # Kinds of what is seen of a file: an open of one that is in place; an open that waits, and its end, which is that the
-# reader goes on, or is refused; a release; bytes that the source gave to a reader who has it open.
-OPENS, WAITS, GOES_ON, REFUSED, RELEASED, GAVE = range(6)
+# reader goes on, or is refused; bytes that the source gave to a reader who has it open.
+OPENS, WAITS, GOES_ON, REFUSED, GAVE = range(5)
 # What was seen and is not told yet: its kind, the file, the reader's thread, when, and the bytes that the source gave
-# (of GOES_ON and GAVE). It is a plain tuple, as two are made for each open.
+# (of GOES_ON and GAVE). It is a plain tuple, as one is made for each open.
 _Seen = tuple[int, int, int, float, int]
 
 
@@ -77,6 +77,7 @@ class Digest:
         self._kin_of = kin_of
         self._known_kin: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._events: deque[_Seen] = deque()
+        self._released: list[int] = []  # files; their opens are in `_events`, or were taken in before
         self.nameless = 0
         self._waited_s: dict[int, float] = {}  # by file, in READs, not told yet
         self._busy = False
@@ -85,7 +86,7 @@ class Digest:
     @property
     def under_way(self) -> int:
         """Opens and releases that were not taken in yet."""
-        return self._busy + len(self._events)
+        return self._busy + len(self._events) + len(self._released)
 
     def opened(self, entry: int, pid: int) -> None:
         """A reader opens a file that is in place."""
@@ -120,7 +121,7 @@ class Digest:
         """A reader closed the file."""
         if not self._soon.called:
             self._soon.call()
-        self._events.append((RELEASED, entry, 0, 0.0, 0))
+        self._released.append(entry)
 
     def source_gave(self, entry: int, size_bytes: int) -> None:
         """The source gave bytes of the file to a reader who holds it open."""
@@ -137,41 +138,42 @@ class Digest:
         while True:
             await self._soon.wait()
             self._busy, left = True, len(self._events)
+            released, self._released = self._released, []
             if self._waited_s:
                 waited_s, self._waited_s = self._waited_s, {}
                 self._step(*(ReadersWaited(entry, seconds) for entry, seconds in waited_s.items()))
             try:
                 ends_s = self._clock() + LONGEST_TURN_S
-                while left:
+                over = not left and not released
+                while not over:
                     count = min(left, EVENTS_A_STEP)
-                    self._take_in(count)
                     left -= count
+                    over = not left
+                    self._take_in(count, released if over else ())
                     if self._clock() >= ends_s:
                         await trio.lowlevel.checkpoint()
                         ends_s = self._clock() + LONGEST_TURN_S
             finally:
                 self._busy = False
 
-    def _take_in(self, count: int) -> None:
-        """Have the scheduler count so many, and then those who observe look at it."""
+    def _take_in(self, count: int, released: Sequence[int]) -> None:
+        """Have the scheduler count so many, and what was released, and then those who observe look at it."""
         events: list[Event] = []
         opens: list[Read] = []
-        reads, released = list[Read](), list[int]()  # what is told together: of samples in place
+        reads: list[Read] = []  # what is told together: of samples in place
         for _ in range(count):
             kind, entry, pid, at_s, source_bytes = self._events.popleft()
-            if kind == RELEASED:
-                released.append(entry)
-                continue
             process, parent = self._known_kin.get(pid) or self._kin(pid)
             if kind == OPENS:
                 # tuple.__new__ makes a named tuple in half of the time.
                 reads.append(tuple.__new__(Read, (entry, process, parent, at_s)))
-                self.nameless += not pid
+                if not pid:
+                    self.nameless += 1
                 continue
-            if reads or released:
-                events.append(ReadsSeen(reads, released))
+            if reads:
+                events.append(ReadsSeen(reads))
                 opens += reads
-                reads, released = [], []
+                reads = []
             if kind == WAITS:
                 self.nameless += not pid
                 read = Read(entry, process, parent, at_s)

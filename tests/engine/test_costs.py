@@ -80,8 +80,8 @@ COSTS = {
         "two requests read, two replies, three looks for more; and what the next case has",
     ),
     "a staged read that no job follows": (
-        Cost(28, SELDOM, 920, SELDOM),
-        "two events of the digest, what comes next is learned",
+        Cost(28, SELDOM, 1050, SELDOM),
+        "an event of the digest, a release, what comes next is learned",
     ),
     "a staged read of a registered job": (
         Cost(62, SELDOM, 2900, SELDOM),

@@ -331,19 +331,23 @@ Event = (
 
 
 def together(events: Iterable[Event]) -> list[Event]:
-    """The events in their order, where reads of samples in place and releases that follow each other are one event."""
+    """The events in their order: reads of samples in place that follow each other are one event, and releases come last.
+
+    So what readers opened in the same moment is counted before that they closed it.
+    """
     joined: list[Event] = []
     reads, released = list[Read](), list[int]()
-    for event in [*events, None]:
+    for event in events:
         if isinstance(event, Released):
             released.append(event.sample)
         elif isinstance(event, ReadsSeen) and not event.waits:
             reads += event.reads
             released += event.released
         else:
-            if reads or released:
-                joined.append(ReadsSeen(reads, released))
-                reads, released = [], []
-            if event is not None:
-                joined.append(event)
+            if reads:
+                joined.append(ReadsSeen(reads))
+                reads = []
+            joined.append(event)
+    if reads or released:
+        joined.append(ReadsSeen(reads, released))
     return joined
