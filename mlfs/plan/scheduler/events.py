@@ -331,7 +331,7 @@ Event = (
 
 
 def together(events: Iterable[Event]) -> list[Event]:
-    """The events in their order: reads of samples in place that follow each other are one event, and releases come last.
+    """The events in their order: reads of samples in place that follow each other are one event; releases come last.
 
     So what readers opened in the same moment is counted before that they closed it.
     """
