@@ -92,7 +92,7 @@ class Parts(NamedTuple):
         repeats: times that each sample which was drawn stands in a row before it is dealt.
         reads: how many samples a rank reads of those that it is dealt; None: all.
         seed: in place of the job's. library: in place of the generator's.
-        names: gives the samples that are drawn from, by epoch, in place of 0 .. n-1.
+        names: gives the samples that positions stand for, by epoch; None: a position is a sample.
     """
 
     generator: str
@@ -115,7 +115,7 @@ class Parts(NamedTuple):
     reads: int | None = None
     seed: Seed | None = None
     library: Library | None = None
-    names: Callable[[int], Indices] | None = None
+    names: Callable[[int, Values], Values] | None = None
 
 
 class Composition:
@@ -178,7 +178,7 @@ class Composition:
             mine = of_one_group(mine, self._group_of, batch)
         if parts.worker_dealing == "samples":
             mine = in_turn([mine[worker::workers] for worker in range(workers)], batch)
-        return (mine if parts.names is None else parts.names(epoch)[mine]).astype(np.int64, copy=False)
+        return (mine if parts.names is None else parts.names(epoch, mine)).astype(np.int64, copy=False)
 
     def _of_rank(self, epoch: int, rank: int, worker: int | None = None) -> Values:
         parts = self._parts
@@ -463,8 +463,7 @@ class ComposedOrder(Composition):
             spec.worker_dealing or "batches", spec.grouping or "none", spec.repeats or 1,
         )  # fmt: skip
         if whole != n_samples:
-            names = np.arange(whole) % n_samples
-            parts = parts._replace(names=lambda epoch: names)
+            parts = parts._replace(names=lambda epoch, positions: positions % max(1, n_samples))
         check(parts, spec, whole)
         weighed = parts.draw in ("weighted", "repeat-factors")
         column = weights_for(spec, n_samples) if weighed else column_of(spec, n_samples, resolve)

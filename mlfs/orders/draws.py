@@ -99,7 +99,9 @@ def _blocks(generator: Generator, n: int, size: int, inside: bool) -> Values:
     if not inside:
         kind: Any = np.int32 if n < 1 << 30 else np.int64  # the last block may reach beyond n
         samples: Values = (numbers.astype(kind)[:, None] * size + np.arange(size, dtype=kind)).reshape(-1)
-        return samples[samples < n] if n % size else samples
+        missing = -n % size  # from the last block
+        end = (int(np.argmax(numbers)) + 1) * size if missing else 0
+        return np.delete(samples, slice(end - missing, end)) if missing else samples
     blocks = [np.arange(number * size, min(n, (number + 1) * size), dtype=np.int32) for number in numbers.tolist()]
     for block in blocks:
         generator.shuffle(block)

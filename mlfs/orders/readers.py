@@ -160,7 +160,7 @@ def tf_data_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None)
     parts = Parts(
         "tensorflow", SAME if spec.reshuffle_each_iteration is False else _PASSES, "buffer" if spec.shuffle else "none",
         shard_first=spec.shard_first is not False, seed=op_seeds(own, spec.global_seed),
-        names=None if spec.list_seed is None else listed,
+        names=None if spec.list_seed is None else lambda epoch, positions: listed(epoch)[positions],
     )  # fmt: skip
     size = spec.buffer_size or max(1, n_samples)
     return Composition(parts, spec.model_copy(update={"buffer_size": size}), n_samples)
@@ -199,7 +199,7 @@ def keras_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -
         raise JobError(f"the {spec.subset} part of {n_samples} samples is empty", "", "validation_split")
     draw: Kind = "buffer" if spec.shuffle and spec.shuffle_validation is not False else "none"
     seeds = op_seeds(spec.seed, spec.global_seed)
-    parts = Parts("tensorflow", _PASSES, draw, "alike", seed=seeds, names=lambda epoch: names)
+    parts = Parts("tensorflow", _PASSES, draw, "alike", seed=seeds, names=lambda epoch, positions: names[positions])
     size = _BUFFERED_BATCHES * spec.batch_size
     return Composition(parts, spec.model_copy(update={"buffer_size": size}), len(names))
 
@@ -229,6 +229,6 @@ def paddle_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) 
     """
     padded = -(-n_samples // spec.world_size) * spec.world_size
     draw: Kind = "permutation" if spec.shuffle else "none"
-    names = np.arange(padded) % max(1, n_samples)
     parts = Parts("numpy-legacy", BY_EPOCH, draw, "batches-and-pieces", drop_last=spec.drop_last, seed=0)
-    return Composition(parts._replace(names=lambda epoch: names), spec, padded)
+    names = parts._replace(names=lambda epoch, positions: positions % max(1, n_samples))
+    return Composition(names, spec, padded)
