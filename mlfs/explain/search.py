@@ -199,7 +199,7 @@ def _common(
 ) -> Generator[Event, None, SeedFound | None]:
     """Stage 1, and 3: hints, seeds that people choose, and these numbers."""
     yield StageProgress(COMMON_STAGE, 0, len(numbers))
-    liked = [seed for seed in dict.fromkeys((*extent.hints, *POPULAR_SEEDS)) if seed not in numbers]
+    liked = [seed for _, seed in usual_seeds(extent.hints) if seed not in numbers and seed < ALL_SEEDS]
     seeds = np.concatenate([np.array(liked, dtype=np.uint32), np.arange(len(numbers), dtype=np.uint32)])
     drawn: Words | None = None
     for readings in all_readings:

@@ -27,7 +27,7 @@ from mlfs.orders.split import shuffled
 # Those that shuffle the list, the shares of what is trained with, and numbers of folds, with their bits.
 _SHUFFLED_BY: Final = {"torch": 0.0, "numpy": 0.5, "python": 2.0, "default_rng": 2.0}
 _SHARES: Final = {0.8: 0.0, 0.9: 0.5, 0.7: 1.0, 0.75: 1.0, 0.95: 1.0, 0.5: 2.0, 0.6: 2.0, 0.85: 2.0}
-_FOLDS: Final = {5: 1.0, 10: 1.5, 4: 2.5, 3: 2.5}
+_FOLDS: Final = {5: 0.5, 10: 1.5, 4: 2.5, 3: 2.5}
 _CACHED: Final = (0.5, 0.25, 0.75, *(tenths / 10 for tenths in range(1, 10)))
 # Some round a share up and others down, what is left is rounded as well, and 1 - 0.8 is a little less than 0.2: so of
 # 1,200 samples 959, 960 or 961 are eight tenths.
@@ -92,12 +92,13 @@ def _split(data_set: DataSet, wanted: Indices, seeds: Sequence[Seed]) -> Iterato
             each, longer = divmod(n, folds)
             lengths = [each + (fold < longer) for fold in range(folds)]
             ends = np.cumsum(lengths)
-            without = sorted(set(range(folds)) - set(np.searchsorted(ends, at, side="right").tolist()))
-            if len(without) != 1 or bits + more > MOST_BITS or not _is_guess(n - lengths[without[0]], n, wanted):
-                continue
-            outside = (place < ends[without[0]] - lengths[without[0]]) | (place >= ends[without[0]])
-            fields = {"split": lengths, "without_part": without[0], "split_order": "sorted"} | said
-            yield SplitPart(bits + more, seed, fields, _read_of(data_set, np.cumsum(outside) - 1, int(outside.sum())))
+            seen = set(np.searchsorted(ends, at, side="right").tolist())
+            for fold in set(range(folds)) - seen if bits + more <= MOST_BITS else ():
+                if _is_guess(n - lengths[fold], n, wanted):
+                    outside = (place < ends[fold] - lengths[fold]) | (place >= ends[fold])
+                    fields = {"split": lengths, "without_part": fold, "split_order": "sorted"} | said
+                    inside = _read_of(data_set, np.cumsum(outside) - 1, int(outside.sum()))
+                    yield SplitPart(bits + more, seed, fields, inside)
 
 
 def _read_of(data_set: DataSet, place: Indices, n: int) -> DataSet:
