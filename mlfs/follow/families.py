@@ -156,14 +156,14 @@ class Trial:
     """A family's reads as they would be to the job, from one of them on.
 
     Args:
-        rivals: the first that leads is believed. own: the job's matcher. at_s: when it begins. readers_made: how many
-            reads the job's readers had made by then; -1: it is known that they read on.
+        rivals: the first that leads is believed. own: the job's matcher. at_s: when it begins.
+        readers_made: the reads of the job's readers by then, training (-1: they are known to read on) and evaluating.
 
     Attributes:
         reads: how many there were.
     """
 
-    def __init__(self, rivals: Sequence[Rival], own: StreamMatcher, at_s: float, readers_made: int) -> None:
+    def __init__(self, rivals: Sequence[Rival], own: StreamMatcher, at_s: float, readers_made: tuple[int, int]) -> None:
         self.reads = 0
         self._rivals = rivals
         self._began_s = at_s
@@ -176,20 +176,22 @@ class Trial:
         for rival in self._rivals:
             rival.read(read)
 
-    def is_silent(self, readers_made: int) -> bool:
+    def is_silent(self, readers_made: tuple[int, int]) -> bool:
         """Whether none of the job's readers has read since the trial began. Args: reads that they have made by now."""
         return readers_made == self._readers_made
 
     def leading(
-        self, read: Read, own: StreamMatcher, is_silent: bool, is_vacant: Callable[[int], bool]
+        self, read: Read, own: StreamMatcher, readers_made: tuple[int, int], is_vacant: Callable[[int], bool]
     ) -> Rival | None:
         """The rival that is to be believed after a read. Args: is_vacant: whether nobody reads for a rank."""
 
+        evaluates = readers_made[1] != self._readers_made[1]
+
         def has_room(rank: int) -> bool:
-            stood_still = rank >= 0 and own.ranks[rank].frontier == self._frontiers[rank]
+            stood_still = rank >= 0 and own.ranks[rank].frontier == self._frontiers[rank] and not evaluates
             return rank < 0 or is_vacant(rank) or stood_still or not read.parent
 
-        in_force = InForce(is_silent, has_room)
+        in_force = InForce(self.is_silent(readers_made), has_room)
         found = next((one for one in self._rivals if one.leads(read.process, in_force)), None)
         again = next((one for one in self._rivals if one.origin is Origin.FROM_START), None)
         if found is None or found.origin is not Origin.JOINS or again is None or not self._is_likelier(again, found):
@@ -631,13 +633,13 @@ class Families:
             own: the job's matcher. propose: what the family's reads may be from now on. before: it came earlier.
         """
         family.read(read)
-        trial, made = family.trial, own.score.ever_observed + self._evaluated
+        trial, made = family.trial, (own.score.ever_observed, self._evaluated)
         if trial is None or (trial.reads >= TRIAL_READS and not trial.is_silent(made)):
-            trial = Trial(propose(), own, read.at_s, -1 if before else made)
+            trial = Trial(propose(), own, read.at_s, (-1, self._evaluated) if before else made)
             family.begin_trial(trial)
         trial.read(read)
         is_silent = trial.is_silent(made)
-        leading = trial.leading(read, own, is_silent, lambda rank: self.is_vacant(rank, own))
+        leading = trial.leading(read, own, made, lambda rank: self.is_vacant(rank, own))
         family.is_second_run = family.is_second_run or trial.is_from_start
         if leading is not None and leading.origin is Origin.JOINS and family.is_second_run:
             rank = leading.matcher.rank_of(read.process)
