@@ -79,19 +79,25 @@ def run(args: argparse.Namespace) -> int:
     with job_streams(args.source, parse_job(fields)) as (streams, manifest):
         epochs, are_paths = _epochs(args.file, args.source, streams, manifest)
         root = _common_directory(epochs, streams, manifest) if are_paths and "root" not in known else ""
-    if root:
-        # Others of its directories are read by nobody here: a script trains with `train` beside `val`.
-        with suppress(JobError), job_streams(args.source, parse_job(fields | {"root": root})) as (below, manifest):
-            if moved := _moved(epochs, streams, below, len(manifest)):
-                epochs, streams, known = moved, below, known | {"root": root}
     if not epochs or len(epochs[0]) < FEWEST_READS:
         count = len(epochs[0]) if epochs else 0
         raise MlfsError(f"{args.file} has {count} reads, which many orders give", f"give at least {FEWEST_READS}")
-    n, found, tried = len(streams.sample_ids), list["Fields"](), 0
+    data_sets = [(epochs, len(streams.sample_ids), known)]
+    if root:
+        # Others of its directories are read by nobody here: a script trains with `train` beside `val`. Or they have few
+        # samples, and the first reads are of none of these: so the whole is tried as well.
+        with suppress(JobError), job_streams(args.source, parse_job(fields | {"root": root})) as (below, manifest):
+            if moved := _moved(epochs, streams, below, len(manifest)):
+                data_sets.insert(0, (moved, len(below.sample_ids), known | {"root": root}))
+    found, tried = list["Fields"](), 0
     with Progress() as progress:
-        for trial in explaining(epochs, n, known, args.rank):
-            found, tried = found + trial.found, trial.number
-            progress.update({"phase": f"trying orders: {trial.number:,} of {trial.of:,}"})
+        for epochs, n, known in data_sets:
+            before = tried
+            for trial in explaining(epochs, n, known, args.rank):
+                found, tried = found + trial.found, before + trial.number
+                progress.update({"phase": f"trying orders: {tried:,} of {before + trial.of:,}"})
+            if found:
+                break
     unsaid = {"name", "epochs", "dealing"} if world == 1 else {"name", "epochs"}
     jobs = [{name: value for name, value in job.items() if name in known or name not in unsaid} for job in found]
     if args.json:

@@ -114,6 +114,23 @@ def test_paths_below_a_directory_of_the_source_name_the_data_set(
     assert {(job["root"], job["seed"]) for job in found} == {("train", 42)}
 
 
+def test_a_directory_of_few_samples_that_is_read_later_is_part_of_the_data_set(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in [*(f"many/{path}" for path in FILES), "rare/c/0.jpg", "rare/c/1.jpg"]:
+        file = source.parent / "both" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    both, job = str(source.parent / "both"), ["--generator", "numpy", "--seeding", "goes-on", "--seed", "42"]
+    assert cli.main(["order", both, *job, "--epochs", "1", "--head", "15"]) == ExitCode.OK
+    read = capsys.readouterr().out
+    assert "rare/" not in read
+    (tmp_path / "read.txt").write_text(read)
+    assert cli.main(["explain", both, str(tmp_path / "read.txt"), *job, "--json"]) == ExitCode.OK
+    found = json.loads(capsys.readouterr().out)
+    assert {(job.get("root", ""), job["seed"]) for job in found} == {("", 42)}
+
+
 def test_one_rank_of_several_tells_how_the_order_is_dealt(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
