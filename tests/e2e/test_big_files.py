@@ -94,6 +94,26 @@ def test_a_registered_jobs_files_are_brought_ahead_of_it_once(backing: Path, tmp
         assert slow.counts()["bytes"] <= 1.02 * total
 
 
+def test_many_files_read_one_after_the_other_are_read_once_and_kept_once(tmp_path: Path) -> None:
+    """They are large, and who reads them is seen to go from each to the next."""
+    names, size = [f"{number:02}.bin" for number in range(24)], 4 * MIB + 5
+    (tmp_path / "source").mkdir()
+    (tmp_path / "mnt").mkdir()
+    for name in names:
+        (tmp_path / "source" / name).write_bytes(random.Random(name).randbytes(size))
+    with (
+        SlowSource(tmp_path / "source", bandwidth="400M") as slow,
+        MlfsMount(slow.path, "--ram", "300MiB", mountpoint=tmp_path / "mnt") as mount,
+    ):
+        slow.control(reset_counts=True)
+        for _ in range(3):
+            cat(mount, names, tmp_path / "source")
+            mount.settle()
+            forget(mount, names)
+        assert slow.counts()["bytes"] <= 1.05 * len(names) * size
+        assert mount.status()["tiers"][0]["used_bytes"] <= 1.05 * len(names) * size
+
+
 @pytest.mark.parametrize("reads", ["windows", "rows"])
 def test_small_ranges_cost_the_source_what_was_asked_for_and_no_byte_twice(
     backing: Path, tmp_path: Path, reads: str
