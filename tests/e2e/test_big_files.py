@@ -114,6 +114,25 @@ def test_many_files_read_one_after_the_other_are_read_once_and_kept_once(tmp_pat
         assert mount.status()["tiers"][0]["used_bytes"] <= 1.05 * len(names) * size
 
 
+@pytest.mark.promise("change-renamed")
+def test_a_handle_of_a_file_that_was_kept_reads_it_though_another_one_takes_its_name(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "mnt").mkdir()
+    old, new = (random.Random(seed).randbytes(6 * MIB) for seed in range(2))
+    (tmp_path / "source" / "file").write_bytes(old)
+    with MlfsMount(tmp_path / "source", "--ram", "20MiB", mountpoint=tmp_path / "mnt") as mount:
+        cat(mount, ["file"], tmp_path / "source")
+        mount.settle()
+        fd = os.open(mount.path / "file", os.O_RDONLY)
+        (tmp_path / "source" / "file.new").write_bytes(new)
+        (tmp_path / "source" / "file.new").rename(tmp_path / "source" / "file")
+        mount.run("refresh", str(mount.path))
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        assert os.pread(fd, 6 * MIB, 0) == old
+        os.close(fd)
+        assert (mount.path / "file").read_bytes() == new
+
+
 @pytest.mark.parametrize("reads", ["windows", "rows"])
 def test_small_ranges_cost_the_source_what_was_asked_for_and_no_byte_twice(
     backing: Path, tmp_path: Path, reads: str
