@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from math import gcd
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -121,8 +121,8 @@ class FirstEpoch(NamedTuple):
 
 def first_epoch(fields: Fields, n: int) -> FirstEpoch | None:
     """The first epoch of an order; None for one of a version of mlfs without it, or not for so many samples."""
-    draw = _drawn_before if n <= _MOST_KEPT else _draw
-    return draw(tuple(fields.items()), n)
+    kept = next((draw for most, draw in _DRAWN_BEFORE if n <= most), _draw)
+    return kept(tuple(fields.items()), n)
 
 
 def _draw(fields: tuple[tuple[str, object], ...], n: int) -> FirstEpoch | None:
@@ -134,9 +134,9 @@ def _draw(fields: tuple[tuple[str, object], ...], n: int) -> FirstEpoch | None:
         return None
 
 
-# The same few orders are tried of all parts of a data set. Each takes up to 16 KiB.
-_MOST_KEPT = 2048
-_drawn_before = lru_cache(maxsize=4096)(_draw)
+# The same few orders are tried of all parts of a data set, and parts of one length come one after another
+# (`mlfs.explain.search`). An order takes eight bytes a sample, so fewer are kept of larger data sets: up to 100 MB.
+_DRAWN_BEFORE: Final = ((2048, lru_cache(maxsize=4096)(_draw)), (200_000, lru_cache(maxsize=64)(_draw)))
 
 
 def tried(fields: Fields, data_set: DataSet) -> Fields | None:

@@ -141,7 +141,8 @@ def _parts(data_sets: list[DataSet], extent: SearchExtent, sizes: range) -> Gene
     """Stages 4 and 8, of data sets of these sizes. Returns whether a part of one is read in an order that is found."""
     seeds = usual_seeds(extent.hints)
     asked = [(at, data_set) for at, data_set in enumerate(data_sets) if data_set.n in sizes]
-    parts = [(at, part) for at, data_set in asked for part in parts_of(data_set, seeds)]
+    # Among parts that are about as usual those of one length and seed follow each other: they have orders in common.
+    parts = [(at, part) for at, data_set in asked for part in sorted(parts_of(data_set, seeds), key=_alike)]
     yield StageProgress(SPLITS_STAGE, 0, len(parts))
     for done, (at, part) in enumerate(parts, 1):
         found = _order_of(part, extent)
@@ -153,6 +154,10 @@ def _parts(data_sets: list[DataSet], extent: SearchExtent, sizes: range) -> Gene
             return True
         yield StageProgress(SPLITS_STAGE, done, len(parts))
     return False
+
+
+def _alike(part: SplitPart) -> tuple[int, int, int]:
+    return round(part.bits), part.data_set.n, part.seed or 0
 
 
 def _order_of(part: SplitPart, extent: SearchExtent) -> SeedFound | Recipe | None:

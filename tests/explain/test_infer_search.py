@@ -14,7 +14,7 @@ from mlfs.explain.confirm import order_head
 from mlfs.explain.probes import Condition, Probe, Trie, compile_trie
 from mlfs.explain.question import DataSet, likely, probes, reads_needed, step, unlikely
 from mlfs.explain.recipes import Recipe
-from mlfs.explain.search import CHOSEN_STAGE, COMMON_STAGE, find
+from mlfs.explain.search import CHOSEN_STAGE, COMMON_STAGE, SPLITS_STAGE, find
 from mlfs.explain.search_stages import (
     SAMPLER_SEED_WORD,
     Draw,
@@ -26,8 +26,11 @@ from mlfs.explain.search_stages import (
 )
 from mlfs.explain.seed_search import SeedSearch
 from mlfs.explain.usual import FURTHEST_LOOKED_THROUGH, POPULAR_SEEDS
+from mlfs.job import JobSpec
 from mlfs.orders.mt19937 import TorchWords
+from mlfs.orders.order import Order
 from mlfs.orders.permutation import randperm
+from mlfs.orders.registry import build_order
 
 SEEDS = st.integers(0, 2**32 - 1)
 NO_RANGE = ((0, 0),)
@@ -216,3 +219,23 @@ def test_the_first_words_of_all_likely_seeds_come_before_what_takes_long(hints: 
     assert found.draws == (Draw(seed, words),)
     assert {event.stage for event in before if isinstance(event, StageProgress)} <= {COMMON_STAGE, CHOSEN_STAGE}
     assert sum(event.of for event in before if isinstance(event, StageProgress) and not event.done) < 1 << 16
+
+
+def test_parts_of_one_length_are_searched_with_orders_that_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[str, int]] = []
+
+    def build(spec: JobSpec, n: int) -> Order:
+        drawn.append((spec.model_dump_json(), n))
+        return build_order(spec, n)
+
+    monkeypatch.setattr("mlfs.explain.recipes.build_order", build)
+    reads = tuple(random.Random("in no order").sample(range(4800), 16))
+    events = find([DataSet(4800, (reads,))], SearchExtent(NO_RANGE, 256, latest=FEW_WORDS))
+    for event in events:
+        if isinstance(event, StageProgress) and event.stage == SPLITS_STAGE:
+            if event.done == 0:
+                drawn.clear()
+            if event.done == event.of:
+                break
+    assert len(set(drawn)) > 300
+    assert len(drawn) < 3 * len(set(drawn))  # few are kept of a data set that is not small
