@@ -75,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
         hint = "they count from 0; or give --world-size"
         raise JobError(f"--rank is {args.rank}, must be 0 to {world - 1}: the job has {world} ranks", hint, "--rank")
     of_data = {name: known[name] for name in DATA_FIELDS if name in known}
+    how_long = {name: known.pop(name) for name in ("epochs",) if name in known}  # the reads say nothing of it
     fields: dict[str, Any] = {"sampler": "sequential", "epochs": 1, "ranks": [0]} | of_data
     with job_streams(args.source, parse_job(fields)) as (streams, manifest):
         epochs, are_paths = _epochs(args.file, args.source, streams, manifest)
@@ -99,7 +100,8 @@ def run(args: argparse.Namespace) -> int:
             if found:
                 break
     unsaid = {"name", "epochs", "dealing"} if world == 1 else {"name", "epochs"}
-    jobs = [{name: value for name, value in job.items() if name in known or name not in unsaid} for job in found]
+    said = ({name: value for name, value in job.items() if name in known or name not in unsaid} for job in found)
+    jobs = [job | how_long for job in said]
     if args.json:
         print(json.dumps(jobs))
     elif jobs:

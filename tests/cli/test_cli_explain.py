@@ -131,6 +131,17 @@ def test_a_directory_of_few_samples_that_is_read_later_is_part_of_the_data_set(
     assert {(job.get("root", ""), job["seed"]) for job in found} == {("", 42)}
 
 
+def test_how_many_epochs_are_known_changes_nothing_but_what_is_printed(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "read.txt").write_text("\n".join(map(str, torch_reseeded(7)(0))))
+    asked = ["explain", str(source), str(tmp_path / "read.txt"), "--sampler", "torch-distributed", "--json"]
+    assert cli.main(asked) == ExitCode.OK
+    jobs = json.loads(capsys.readouterr().out)
+    assert cli.main([*asked, "--epochs", "90"]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out) == [job | {"epochs": 90} for job in jobs]
+
+
 def test_one_rank_of_several_tells_how_the_order_is_dealt(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
