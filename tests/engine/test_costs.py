@@ -92,7 +92,7 @@ COSTS = {
         "the same, and whether it still comes as found",
     ),
     "a demand read that no job follows": (
-        Cost(378, 5.5, 20500, 1.2),
+        Cost(378, 5.5, 19700, 1.2),
         "a waiter, a fetch by a worker (open, statx, read, close), a push, a copy to keep",
     ),
     "a sample that is fetched ahead": (
