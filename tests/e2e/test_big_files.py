@@ -133,6 +133,28 @@ def test_a_handle_of_a_file_that_was_kept_reads_it_though_another_one_takes_its_
         assert (mount.path / "file").read_bytes() == new
 
 
+def test_files_of_a_registered_job_may_change(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "mnt").mkdir()
+    names = [f"f{number}" for number in range(4)]
+
+    def put(name: str, size: int) -> None:
+        (tmp_path / "source" / "new").write_bytes(random.Random(size).randbytes(size))
+        (tmp_path / "source" / "new").rename(tmp_path / "source" / name)
+
+    for name in names:
+        put(name, 6 * MIB)
+    with MlfsMount(tmp_path / "source", "--ram", "60MiB", mountpoint=tmp_path / "mnt") as mount:
+        mount.register(name="train", sampler="sequential", epochs=3, batch_size=1, layout="sorted")
+        for sizes in ((), (5 * MIB, 9 * MIB + 1), (3 * MIB, 6 * MIB)):
+            for name, size in zip(names, sizes, strict=False):
+                put(name, size)
+            mount.run("refresh", str(mount.path))
+            cat(mount, names, tmp_path / "source")
+            forget(mount, names)
+        assert not mount.status()["errors"].get("scheduler_fault")
+
+
 @pytest.mark.parametrize("reads", ["windows", "rows"])
 def test_small_ranges_cost_the_source_what_was_asked_for_and_no_byte_twice(
     backing: Path, tmp_path: Path, reads: str
