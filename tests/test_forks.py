@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.forks import ForkServer, forks
 from support.mounts import MlfsMount
 from support.trees import image_folder, make_tree
@@ -35,7 +36,9 @@ def facts_of(mount: MlfsMount) -> dict[str, Any]:
 
 
 def without_numbers(text: str, mount: MlfsMount) -> str:
-    return re.sub(r"\d+", "0", text.replace(str(mount.state), "STATE").replace(str(mount.source), "SOURCE"))
+    return re.sub(
+        r"\d+(\.\d+)?( m?s\b)?", "0", text.replace(str(mount.state), "STATE").replace(str(mount.source), "SOURCE")
+    )
 
 
 def test_a_forked_daemon_is_as_one_with_an_interpreter_of_its_own(tmp_path: Path) -> None:
@@ -52,3 +55,6 @@ def test_what_python_reads_as_it_starts_needs_an_interpreter_of_its_own() -> Non
     assert not server.can_run(os.environ | {"PYTHONPATH": "/elsewhere"})
     with server.off():
         assert not server.can_run(os.environ)
+    with pytest.raises(TimeoutError), server.off():  # a test that fails
+        raise TimeoutError
+    assert server.can_run(os.environ)

@@ -49,8 +49,10 @@ class ForkServer:
     def off(self) -> Iterator[None]:
         """Meanwhile it can run nothing: all that starts has an interpreter of its own."""
         enabled, self._enabled = self._enabled, False
-        yield
-        self._enabled = enabled
+        try:
+            yield
+        finally:
+            self._enabled = enabled
 
     def start(
         self, program: str, words: Sequence[str], environment: Mapping[str, str], out: IO[Any], err: IO[Any]
