@@ -148,7 +148,15 @@ class Engine:
         self._speeds = Speeds(limits.calibrated, limits.refined, rates, measured, peers=len(infos))
         self.looks = Looks(samples.manifest, data.source, self._adopt, clock, data.seen)
         self.fetcher = Fetcher(
-            samples, data.source, places, data.pages, self._announce, self._regroup, self._forget_name, self.looks
+            samples,
+            data.source,
+            places,
+            data.pages,
+            self._announce,
+            self._regroup,
+            self._forget_name,
+            self.looks,
+            self._copies_went,
         )
         self.driver = Driver(self.scheduler, self.fetcher, self.counters, runner, clock, self._carry_out)
         context = Context(self.driver.step, clock, runner, self.counters, machine.shortages)
@@ -365,6 +373,14 @@ class Engine:
     def _adopt(self, entry: int, change: FileChange) -> None:
         """From a worker: a look has found something else."""
         self.fetcher.adopt(entry, change)
+
+    def _copies_went(self) -> None:
+        """From a worker: places hold less than the scheduler knows. It would keep nothing more in one that was full."""
+        self.runner.post(self._tell_used_bytes)
+
+    def _tell_used_bytes(self) -> None:
+        used = enumerate((place.used_bytes for place in self.places.storing), 1)
+        self.driver.step(*(e.Holds(*one) for one in used))
 
     def _forget_name(self, entry: int) -> None:
         """From a worker: have the kernel look a name up anew, once it has the answers that it waits for."""

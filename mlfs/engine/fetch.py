@@ -74,6 +74,7 @@ class Fetcher:
             the loop, when it returns. regroup: see `mlfs.engine.looked_up.LookedUp`.
         forget_name: called from the worker to have the kernel look a name up anew, after the worker is done.
         looks: which entries the kernel may be told of.
+        copies_went: called from the worker when places have given up copies of files that have changed or are gone.
     """
 
     def __init__(
@@ -86,7 +87,9 @@ class Fetcher:
         regroup: Callable[[Groups], None],
         forget_name: Callable[[int], None],
         looks: Looks,
+        copies_went: Callable[[], None] = lambda: None,
     ) -> None:
+        self._copies_went = copies_went
         self.samples = samples
         self._manifest = samples.manifest
         self._source = source
@@ -491,9 +494,14 @@ class Fetcher:
         for sample in samples:
             self.to_keep.pop(sample, None)
             self._verified[self.samples.file_of(sample)] = 0
-            for place in self.places.storing:
-                if place.contains(sample):
-                    place.drop(sample)
+        self._drop_copies(samples)
+
+    def _drop_copies(self, samples: Sequence[int]) -> None:
+        held = [(place, sample) for sample in samples for place in self.places.storing if place.contains(sample)]
+        for place, sample in held:
+            place.drop(sample)
+        if held:
+            self._copies_went()
 
     def _replace(self, entry: int, change: FileChange) -> None:
         """The file has another content, under all of its names."""
@@ -523,11 +531,10 @@ class Fetcher:
 
     def _forget(self, entry: int, change: FileChange) -> None:
         self._announce(entry, change)
-        for sample in self.samples.of_file(entry):
+        samples = self.samples.of_file(entry)
+        for sample in samples:
             self.to_keep.pop(sample, None)
-            for place in self.places.storing:
-                if place.contains(sample):
-                    place.drop(sample)
+        self._drop_copies(samples)
 
 
 def landed_of(fetch: int, fetched: Fetched) -> Landed:

@@ -155,6 +155,28 @@ def test_files_of_a_registered_job_may_change(tmp_path: Path) -> None:
         assert not mount.status()["errors"].get("scheduler_fault")
 
 
+@pytest.mark.parametrize("size", [100_000, 12 * MIB])
+def test_a_full_place_takes_new_copies_once_files_have_changed(tmp_path: Path, size: int) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "mnt").mkdir()
+    names = [f"f{number}" for number in range(12 * MIB // size)]
+
+    def change(seed: int) -> None:
+        for name in names:
+            (tmp_path / "source" / "new").write_bytes(random.Random(f"{name}{seed}").randbytes(size))
+            (tmp_path / "source" / "new").rename(tmp_path / "source" / name)
+
+    change(0)
+    with MlfsMount(tmp_path / "source", "--ram", "10MiB", mountpoint=tmp_path / "mnt") as mount:
+        for seed in range(1, 4):
+            mount.run("refresh", str(mount.path))
+            for name in names:
+                assert (mount.path / name).read_bytes() == (tmp_path / "source" / name).read_bytes()
+            mount.settle()
+            assert 9 * MIB < mount.status()["tiers"][0]["used_bytes"] <= 10 * MIB
+            change(seed)
+
+
 @pytest.mark.parametrize("reads", ["windows", "rows"])
 def test_small_ranges_cost_the_source_what_was_asked_for_and_no_byte_twice(
     backing: Path, tmp_path: Path, reads: str

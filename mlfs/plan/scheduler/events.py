@@ -215,6 +215,13 @@ class Evicted(NamedTuple):
     used_bytes: int
 
 
+class Holds(NamedTuple):
+    """A place holds so many bytes now, as it has given up copies of files that have changed or are gone."""
+
+    place: int
+    used_bytes: int
+
+
 class Outdated(NamedTuple):
     """The sample has changed at the source: the next reader must get the new content, not what is in place."""
 
@@ -324,7 +331,7 @@ class TimePassed(NamedTuple):
 
 Event = (
     ReadsSeen | Opened | Refused | Released | Waits | ReadersWaited | SourceGave | Touched | Landed | FetchEnded
-    | Recalled | Kept | CopiesFound | CopyLost | Dropped | Evicted | PagesLost | ReadAside | Outdated
+    | Recalled | Kept | CopiesFound | CopyLost | Dropped | Evicted | Holds | PagesLost | ReadAside | Outdated
     | Resized | JobInstalled | JobEnded | EpochKnown | EpochUnknown | Planned | HeldBy | JobBroken | SourceHung
     | PlacesMeasured | PeersJoined | PeerLost | PeerBack | WarmUp | Stopped | TimePassed
 )  # fmt: skip

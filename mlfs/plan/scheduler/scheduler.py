@@ -112,6 +112,7 @@ class Scheduler:
             e.CopiesFound: self._copies_found,
             e.CopyLost: self._copy_lost,
             e.Dropped: self._dropped,
+            e.Holds: lambda holds, now_s: self.keeping.uses(*holds),
             e.Evicted: lambda evicted, now_s: self._evicting.evicted(*evicted),
             e.PagesLost: self._pages_lost,
             e.ReadAside: self._read_aside,
