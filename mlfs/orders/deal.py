@@ -48,8 +48,10 @@ class Dealing(NamedTuple):
             rounds, rest = divmod(total, world_size * batch_size)
             return rounds * batch_size + min(rest, batch_size)
         if self.pattern == "batch-and-piece":
-            return n // world_size - n // world_size % batch_size * drop_last
-        return n if self.pattern in ("first", "all") else -(-total // world_size)
+            return total // world_size - total // world_size % batch_size * drop_last
+        if self.pattern == "first":
+            return n - n % batch_size * drop_last
+        return n if self.pattern == "all" else -(-total // world_size)
 
     def positions(self, n: int, rank: int, world_size: int, drop_last: bool, batch_size: int) -> Indices:
         """The positions that a rank gets, in order."""
@@ -70,11 +72,12 @@ class Dealing(NamedTuple):
             mine = _batches(total, rank, world_size, batch_size)
             return mine % n if total > n else mine
         elif self.pattern == "batch-and-piece":
-            rest = n // world_size % batch_size
-            whole = n - rest * world_size
+            rest = total // world_size % batch_size
+            whole = total - rest * world_size
             begin = whole + rank * rest
             piece = np.arange(begin, begin + (0 if drop_last else rest), dtype=np.int64)
-            return np.append(_batches(whole, rank, world_size, batch_size), piece)
+            mine = np.append(_batches(whole, rank, world_size, batch_size), piece)
+            return mine % n if total > n else mine
         elif self.pattern == "first":
             end = 0 if rank else n - n % batch_size * drop_last
         positions = np.arange(begin, end, step, dtype=np.int64)
@@ -82,6 +85,8 @@ class Dealing(NamedTuple):
 
     def _total(self, n: int, world_size: int, drop_last: bool, batch_size: int) -> int:
         """Positions that all ranks have together."""
+        if self.pattern == "batch-and-piece":
+            return -(-n // world_size) * world_size
         if self.pattern not in ("every-nth", "piece", "even-piece", "batch"):
             return n
         unit = world_size * (batch_size if self.pattern == "batch" else 1)

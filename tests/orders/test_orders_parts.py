@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from mlfs.errors import JobError
+from mlfs.orders.deal import DEALINGS
 from mlfs.orders.registry import build_order
 
 EPOCHS = 3
@@ -177,6 +178,19 @@ def test_workers_that_shuffle_apart(n: int, world: int, workers: int, batch: int
     assert_same_order(n, read, epochs=1, **fields)
     # In each epoch the script shuffles the sorted part anew.
     assert_same_order(n, read, epochs=EPOCHS, **(fields | {"draw": "permutation"}))
+
+
+@pytest.mark.parametrize("dealing", DEALINGS)
+@given(n=st.integers(1, 40), world=st.integers(1, 7), batch=st.integers(1, 9), drop_last=st.booleans())
+@settings(deadline=None, max_examples=60)
+def test_a_stream_is_as_long_as_is_said(dealing: str, n: int, world: int, batch: int, drop_last: bool) -> None:
+    spec = job(draw="none", dealing=dealing, world_size=world, batch_size=batch, drop_last=drop_last)
+    order = build_order(spec, n)
+    streams = [order.rank_stream(0, rank).tolist() for rank in range(world)]
+    assert max(map(len, streams)) == order.stream_length(0)
+    if dealing == "batches-and-pieces":
+        assert len({len(stream) for stream in streams}) == 1
+        assert drop_last or set().union(*streams) == set(range(n))
 
 
 @pytest.mark.parametrize(
