@@ -164,6 +164,8 @@ class Composition:
         if parts.shard_first and parts.draw != "none":
             return self._count(self._dealt(self._n))
         dealt = self._dealt(self._count(self._n))
+        if parts.worker_dealing == "parts" and parts.drop_last:
+            return dealt - dealt % (self._spec.num_workers or 1)
         return dealt - (dealt % self._spec.batch_size if parts.grouping == "batches" else 0)
 
     def rank_stream(self, epoch: int, rank: int) -> Indices:

@@ -180,6 +180,13 @@ def test_workers_that_shuffle_apart(n: int, world: int, workers: int, batch: int
     assert_same_order(n, read, epochs=EPOCHS, **(fields | {"draw": "permutation"}))
 
 
+@pytest.mark.parametrize("dealing", ["strided", "contiguous", "pieces"])
+def test_parts_of_one_length_leave_samples_out(dealing: str) -> None:
+    given = {"dealing": dealing, "worker_dealing": "parts", "num_workers": 3, "generator": "numpy", "batch_size": 2}
+    order = build_order(job(draw="permutation", seeding="same", drop_last=True, **given), 10)
+    assert len(order.rank_stream(0, 0)) == order.stream_length(0) == 9
+
+
 @pytest.mark.parametrize("dealing", DEALINGS)
 @given(n=st.integers(1, 40), world=st.integers(1, 7), batch=st.integers(1, 9), drop_last=st.booleans())
 @settings(deadline=None, max_examples=60)
