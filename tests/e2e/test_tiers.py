@@ -310,3 +310,25 @@ def test_two_sources_share_a_directory_at_once(source: Path, tmp_path: Path) -> 
         refused = third.run("mount", str(source), str(third.path), *words, check=False)
         assert refused.returncode != 0
         third.clean_up()
+
+
+def test_a_full_place_takes_new_copies_once_files_have_changed(tmp_path: Path) -> None:
+    root, mountpoint = tmp_path / "data", tmp_path / "mnt"
+    root.mkdir()
+    mountpoint.mkdir()
+    names = [f"f{number:03d}" for number in range(120)]
+
+    def change() -> None:
+        for name in names:
+            (root / "new").write_bytes(os.urandom(100_000))
+            (root / "new").rename(root / name)
+
+    change()
+    with MlfsMount(root, "--ram", "10MiB", mountpoint=mountpoint) as mount:
+        for _ in range(3):
+            mount.run("refresh", str(mount.path))
+            for name in names:
+                assert (mount.path / name).read_bytes() == (root / name).read_bytes()
+            mount.settle()
+            assert 9 << 20 < mount.status()["tiers"][0]["used_bytes"] <= 10 << 20
+            change()
