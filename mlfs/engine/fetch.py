@@ -86,9 +86,8 @@ class Fetcher:
         regroup: Callable[[Groups], None],
         forget_name: Callable[[int], None],
         looks: Looks,
-        copies_went: Callable[[], None] = lambda: None,
+        copies_went: Callable[[], None],
     ) -> None:
-        self._copies_went = copies_went
         self.samples = samples
         self._manifest = samples.manifest
         self._source = source
@@ -98,6 +97,7 @@ class Fetcher:
         self._looked_up = LookedUp(samples.manifest, source, regroup)
         self._forget_name = forget_name
         self._looks = looks
+        self._copies_went = copies_went
         self._finding = False
         self.to_keep: dict[int, tuple[Fetched, int]] = {}
         self._verified = bytearray(len(samples))  # the version was seen at the source since the mount

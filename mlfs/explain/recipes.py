@@ -160,15 +160,10 @@ def _shape(epoch: FirstEpoch, data_set: DataSet, cached: int) -> Fields | None:
         found["ranks"] = ranks  # else the others are taken to be here, and not to have begun yet
     if spec.sampler == STATEFUL:
         found["num_workers"] = readers[0].processes
-    batch = (
-        0
-        if threads
-        else max(reader.batch for reader in readers)
-        if not cached
-        else _batch_with_gaps(streams[0], data_set)
-    )
-    repeats = spec.sampler == "ra-sampler" and spec.world_size == 1
-    return found | ({"batch_size": batch} if batch and not repeats else {})
+    if threads or (spec.sampler == "ra-sampler" and spec.world_size == 1):
+        return found  # their reads show no batch
+    batch = _batch_with_gaps(streams[0], data_set) if cached else max(reader.batch for reader in readers)
+    return found | ({"batch_size": batch} if batch else {})
 
 
 def _batch_with_gaps(stream: Indices, data_set: DataSet) -> int:

@@ -122,13 +122,13 @@ class InlineRunner:
         call(*args)
 
 
-def no_names(source: PosixSource) -> tuple[Callable[..., None], Callable[..., None], Looks]:
+def no_names(source: PosixSource) -> tuple[Callable[..., None], Callable[..., None], Looks, Callable[[], None]]:
     """The last arguments of a Fetcher whose files have one name each, in a mount that only its user reads."""
 
     def never(*args: object) -> None:
         raise AssertionError
 
-    return lambda files: None, never, Looks(source.manifest, source, never, time.monotonic, None)
+    return lambda files: None, never, Looks(source.manifest, source, never, time.monotonic, None), lambda: None
 
 
 def kin(pid: int) -> tuple[int, int]:
