@@ -170,7 +170,6 @@ class Counters:
         """Bytes of an open that was counted before came from `route`, for a reader, and went to him."""
         self.all.reads[route].add_bytes(size_bytes)
         self.epoch.reads[route].add_bytes(size_bytes)
-        self.gave(route, size_bytes)
 
     def gave(self, route: str, size_bytes: int) -> None:
         """Bytes came from `route` of a file of which not all was fetched."""

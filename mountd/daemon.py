@@ -93,8 +93,8 @@ STOP_PATIENCE_S = 10.0
 STOP_RETRY_S = 0.2
 # How long the channel has to notice that its mount is gone before it is ended.
 DETACHED_PATIENCE_S = 1.0
-# Large files are read by ranges: longer requests mean fewer of them. The kernel's own default is 128.
-READAHEAD_KB = 1024
+# A file of more bytes is read and kept by blocks of so many (docs/decisions/block-size.md).
+LARGEST_WHOLE_BYTES, BLOCK_BYTES = 4 << 20, 1 << 20
 # Threads by name; see docs/concurrency.md.
 POOLS = {
     "demand": 64,
@@ -133,7 +133,7 @@ def serve(config: MountConfig, report: Report) -> int:
         covered = config.mountpoint == config.source  # then its path leads to this mount
         source = PosixSource(source_fd, manifest, None if covered else config.source)
         cleanup.callback(source.close)
-        samples = Samples.whole_files(manifest)
+        samples = Samples.in_blocks(manifest, LARGEST_WHOLE_BYTES, BLOCK_BYTES)
         showcase = Showcase()
         places, notes = _places(config, source, samples, showcase, cleanup)
         seen = seen_before(manifest, view.scanned) if config.allow_other else None
@@ -170,7 +170,19 @@ def _places(
         add_disk(lmdb, directory.bytes, LARGEST_LMDB_SAMPLE_BYTES)
     for directory in config.ssd:
         add_disk(SsdTier(directory.path, directory.bytes, config.source), directory.bytes)
-    return Places(SourcePlace(source, samples), stores), notes
+    return Places(SourcePlace(source, samples, _buffer_bytes(config) // 8), stores), notes
+
+
+def _buffer_bytes(config: MountConfig) -> int:
+    """The memory for buffers, a small part of a limited address space: else it would be lacking for what has to be
+    done."""
+    limit = _mappable_bytes()
+    return config.buffer_bytes if limit == resource.RLIM_INFINITY else min(config.buffer_bytes, limit // 16)
+
+
+def _mappable_bytes() -> int:
+    """The limit of the address space, RLIM_INFINITY for none."""
+    return resource.getrlimit(resource.RLIMIT_AS)[0]
 
 
 class _Tree(NamedTuple):
@@ -341,7 +353,7 @@ class _Service:
         limits = MountLimits(
             config.staging_bytes, config.pfs_threads,
             hedge_s=min(10.0, config.source_timeout_s), timeout_s=config.source_timeout_s,
-            most_open_files=descriptors.open_files, buffer_bytes=config.buffer_bytes,
+            most_open_files=descriptors.open_files, buffer_bytes=_buffer_bytes(config),
             **calibrated_limits(config, self.places),
         )  # fmt: skip
         return Engine(
@@ -388,8 +400,6 @@ class _Service:
             await runner.run("look", self.commands.make, self.mounted.device)
         if words := self.commands.words():
             self.notes.append(words)
-        if self.mounted is not None:
-            _raise_readahead(self.mounted.device)
         gc.collect()
         gc.freeze()  # what exists now lives as long as the mount: no collection needs to look at it again
         self.report(
@@ -455,16 +465,6 @@ class _Service:
         self.told_to_stop = True
 
 
-def _raise_readahead(device: str) -> None:
-    """Large files read by ranges profit from longer requests. Only root may ask for it; it is no failure otherwise."""
-    path = f"/sys/class/bdi/{device}/read_ahead_kb"
-    try:
-        with open(path, "w") as setting:
-            setting.write(str(READAHEAD_KB))
-    except OSError as error:
-        log.debug("read-ahead stays as it is: %s", error)
-
-
 def _keep_freed_memory() -> None:
     """Have malloc reuse the buffers of fetches instead of giving each back to the kernel.
 
@@ -473,7 +473,7 @@ def _keep_freed_memory() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
     if mallopt is not None:
         # Each arena maps 64 MiB, used or not: where the address space is limited, all threads share one.
-        arenas = 4 if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY else 1
+        arenas = 4 if _mappable_bytes() == resource.RLIM_INFINITY else 1
         for option, value in (
             (M_MMAP_THRESHOLD, REUSED_BYTES), (M_TRIM_THRESHOLD, 2 * REUSED_BYTES), (M_ARENA_MAX, arenas),
         ):  # fmt: skip

@@ -446,9 +446,14 @@ class Handlers:
         """The beginning of the next data or the next hole. Raises: ENXIO behind the end."""
         if handle >= FIRST_VIRTUAL_HANDLE:
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))  # all of these have size 0
-        if handle >= FIRST_LARGE_HANDLE:
-            return await self._holes.of_open(self.ranges.opened(handle), offset, whence)
-        return await self._holes.of_entry(entry_of_handle(handle), generation_of_handle(handle), offset, whence)
+        if handle < FIRST_LARGE_HANDLE:
+            return await self._holes.of_entry(entry_of_handle(handle), generation_of_handle(handle), offset, whence)
+        opened = self.ranges.opened(handle)
+        if opened is not None:
+            return await self._holes.of_open(opened, offset, whence)
+        return await self._holes.of_entry(
+            self.ranges.entry_of(handle), self.ranges.generation_of(handle), offset, whence
+        )  # fmt: skip
 
     async def write(self, handle: int, data: bytes, offset: int) -> int:
         """Only the control file takes writes."""

@@ -42,14 +42,17 @@ class CountedOpens:
         if len(self._brought) > MOST_REMEMBERED:
             del self._brought[next(iter(self._brought))]
 
-    def direct(self) -> None:
-        """A reader opens a file that he reads from the source by ranges: `ranged` counts its bytes."""
-        self._counters.read(PlaceKind.SOURCE, 0)
-        self._counters.fetch(PlaceKind.SOURCE, 0)
+    def direct(self, kind: PlaceKind) -> None:
+        """A reader opens a file that he reads by ranges: `ranged` counts its bytes."""
+        self._counters.read(kind, 0)
+        if kind is PlaceKind.SOURCE:
+            self._counters.fetch(kind, 0)
 
-    def ranged(self, size_bytes: int) -> None:
-        """Bytes of such a file were handed out."""
-        self._counters.handed_out(PlaceKind.SOURCE, size_bytes)
+    def ranged(self, kind: PlaceKind, size_bytes: int, apart: bool = False) -> None:
+        """Bytes of such a file were handed out. `apart`: they came for this reader alone, and no fetch counts them."""
+        self._counters.handed_out(kind, size_bytes)
+        if apart:
+            self._counters.gave(kind, size_bytes)
 
     def answered_elsewhere(self, entry: int, kind: PlaceKind) -> None:
         """The kernel had taken a file's pages back: the file was read from there."""

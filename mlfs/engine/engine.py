@@ -141,7 +141,9 @@ class Engine:
         rates, infos = Rates(), list(_place_infos(places, limits))
         points = limits.refined.get(infos[0].name) or limits.calibrated.get(infos[0].name, ())
         known = known_source(best(points), limits.calibrated_sample_bytes)
-        self.scheduler = Scheduler(samples.sizes, infos, limits.of_scheduler(), rates, known, goes_on=True)
+        self.scheduler = Scheduler(
+            samples.sizes, infos, limits.of_scheduler(), rates, known, goes_on=True, blocks=samples.in_blocks_now()
+        )  # fmt: skip
         measured = {n: MeasuredPlace(info.kind, info.name, info.capacity_bytes) for n, info in enumerate(infos)}
         self._speeds = Speeds(limits.calibrated, limits.refined, rates, measured, peers=len(infos))
         self.looks = Looks(samples.manifest, data.source, self._adopt, clock, data.seen)
@@ -259,8 +261,15 @@ class Engine:
 
         It takes the place of the warm-up before.
         """
-        self.driver.step(e.WarmUp(samples))
+        self.driver.step(e.WarmUp(None if samples is None else self._by_block(samples)))
         return self.scheduler.statistics().warming.run
+
+    def _by_block(self, samples: SampleIds) -> SampleIds:
+        """The same samples, with the blocks of a large file in the place of its entry."""
+        blocks = self.scheduler.table.blocks
+        if not blocks or not np.isin(samples, list(blocks)).any():
+            return samples
+        return np.concatenate([np.asarray(blocks.get(sample, (sample,)), np.int64) for sample in samples.tolist()])
 
     def stop_prefetching(self, stop: bool) -> None:
         """Before an unmount: fetch nothing ahead any more; or go on after all."""
@@ -397,14 +406,17 @@ class Engine:
                     self.driver.step(e.CopyLost(sample))
                 log.info("others may read it than before, at the source: %r", manifest.path(entry))
             return
-        samples = list(self.samples.of_file(entry))
+        samples, table = list(self.samples.of_file(entry)), self.scheduler.table
         before = [self.samples.sizes[sample] for sample in samples]
         manifest.update(
             entry, change.size_bytes, change.mtime_ns, change.ctime_ns, blocks=change.blocks, **rights._asdict()
         )
+        self.samples.resized(entry)
         for sample, old_bytes in zip(samples, before, strict=True):
+            if sample != entry and not table.held_by[sample] and table.state[sample] == State.ABSENT:
+                continue  # a block of which nothing is known: a large file has many
             self.driver.step(e.Resized(sample, old_bytes, self.samples.sizes[sample]), e.CopyLost(sample))
-            if self.scheduler.table.state[sample] in (State.STAGED, State.RECENT):  # noticed past its own fetch
+            if table.state[sample] in (State.STAGED, State.RECENT):  # noticed past its own fetch
                 self.driver.step(e.Outdated(sample))
         self._changed_files += 1
         log.info("changed at the source: %r", manifest.path(entry))

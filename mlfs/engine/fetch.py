@@ -23,6 +23,7 @@ from mlfs.engine.looked_up import Groups, LookedUp
 from mlfs.engine.looks import Looks
 from mlfs.engine.pagecache import Buffer, PageCache
 from mlfs.limits import Resource, lacking
+from mlfs.places.open_files import SharedFile
 from mlfs.places.place import SOURCE, Content, Copy, FileChange, Places, StoringPlace, TierPlace
 from mlfs.places.posix import UNSIZED, PosixFile, PosixSource
 from mlfs.plan.scheduler.commands import Item
@@ -99,8 +100,10 @@ class Fetcher:
         self._looks = looks
         self._copies_went = copies_went
         self._finding = False
+        self._blocks_from = samples.blocks_from
         self.to_keep: dict[int, tuple[Fetched, int]] = {}
-        self._verified = bytearray(len(samples))  # the version was seen at the source since the mount
+        # By file: its version was seen at the source since the mount.
+        self._verified = bytearray(len(samples.manifest))
         self._locks = [threading.Lock() for _ in range(STRIPES)]
 
     @property
@@ -143,6 +146,7 @@ class Fetcher:
             entry = self.samples.file_of(sample)
             if entry in self._manifest.unsized.files:
                 raise OSError(*UNSIZED)
+            stage = stage and sample < self._blocks_from  # a READ that waits for a block holds its pages
             for _ in range(TRIES):
                 fetched = self._fetch_once(sample, entry, place, instead, close_later, stage)
                 if fetched is not None:
@@ -161,7 +165,7 @@ class Fetcher:
             held = self._held(sample, place)
             if held is None and instead and place > len(self.places.storing):
                 held = self._held(sample, instead)  # the owner did not give it, and this node has a copy
-            if held is not None and not self._verified[sample]:
+            if held is not None and not self._verified[entry]:
                 instead = instead or held.place  # the source could not say whether it has another content
                 held = None
         content: Content | None = None
@@ -182,8 +186,10 @@ class Fetcher:
         if content.changed:
             self._replace(entry, content.changed)
             generation = self._manifest.generation_view[entry]
+            if content.version != self.samples.version_of(sample):
+                return None  # a part of the file, which has another length now
         self._looks.was_read(entry)
-        self._verified[sample] = 1
+        self._verified[entry] = 1
         staged = stage and self.push(entry, generation, self.samples.offset_of(sample), content.data)
         return Fetched(sample, SOURCE, len(content.data), content.data, content.version, staged)
 
@@ -195,7 +201,7 @@ class Fetcher:
         """
         try:
             held = self._waiting(sample) or self._held(sample, place)
-            if held is not None and self._verified[sample]:
+            if held is not None and self._verified[self.samples.file_of(sample)]:
                 return held
             instead = instead or (held.place if held is not None else 0)
             content = self.places.source.get(sample, self.samples.version_of(sample))
@@ -209,7 +215,7 @@ class Fetcher:
             if (held := self._held(sample, instead)) is not None:
                 return held
             self.to_keep.pop(sample, None)  # of a content that is gone, maybe: the next open asks the source
-            self._verified[sample] = 0
+            self._verified[self.samples.file_of(sample)] = 0
             return failed
 
     def close_read(self) -> None:
@@ -247,12 +253,56 @@ class Fetcher:
                 version = opened.version
                 self._replace(entry, FileChange(version.size, version.mtime_ns, opened.ctime_ns, opened.rights))
             self._looks.was_read(entry)
-            for sample in self.samples.of_file(entry):
-                self._verified[sample] = 1
+            self._verified[entry] = 1
         except BaseException:
             opened.close()
             raise
         return opened
+
+    def open_shared(self, entry: int) -> SharedFile:
+        """Open a source file in blocks, or take the one that is open. As `open`; `close_shared` has to follow."""
+        shared = self.places.source.files.take(entry, look=True)
+        try:
+            self._looks.way_to(entry)
+            opened = shared.opened
+            if opened.changed:
+                version = opened.version
+                self._replace(entry, FileChange(version.size, version.mtime_ns, opened.ctime_ns, opened.rights))
+            self._looks.was_read(entry)
+            self._verified[entry] = 1
+        except BaseException:
+            self.close_shared(shared)
+            raise
+        return shared
+
+    def close_shared(self, shared: SharedFile) -> None:
+        """Whoever took it reads it no more."""
+        self.places.source.files.give_back(shared)
+
+    def is_file_current(self, entry: int) -> bool:
+        """Whether the source has been seen to have what the manifest shows, since the mount."""
+        return self._is_current(self.samples.blocks_of(entry).start) and bool(self._verified[entry])
+
+    def has(self, sample: int) -> bool:
+        """Whether a copy may be had without the source, of which the scheduler does not know yet."""
+        return sample in self.to_keep or self._finding
+
+    def read_range(self, sample: int, offset: int, size: int) -> tuple[bytes, Fetched | None]:
+        """A range of a block, from the source; and the whole of it, where the source has given all of it by now.
+
+        Raises: OSError; ESTALE where the file has changed.
+        """
+        data, whole = self.places.source.read_range(sample, offset, size)
+        if whole is None:
+            return data, None
+        return data, Fetched(sample, SOURCE, len(whole.data), whole.data, whole.version)
+
+    def read_behind_blocks(self, entry: int, offset: int, size: int) -> bytes:
+        """A range of a file that has grown, behind all of its blocks. Raises: as `read_range`."""
+        with self.places.source.files.using(entry) as opened:
+            if opened.changed:
+                raise OSError(errno.ESTALE, "the file changed at the source since it was opened")
+            return opened.read(offset, size)
 
     def open_unchanged(self, entry: int) -> PosixFile:
         """Open a source file of which nothing may have changed, and whose size is right: the kernel goes by that.
@@ -335,7 +385,7 @@ class Fetcher:
             return None
         waiting = self._waiting(sample)
         held = waiting or self._held(sample, self.holder(sample))
-        if held is None or not self._verified[sample]:
+        if held is None or not self._verified[self.samples.file_of(sample)]:
             return None
         place = self.places[held.place]
         if waiting is None and isinstance(place, TierPlace) and held.data is not None:
@@ -374,7 +424,8 @@ class Fetcher:
         if content is None:
             return None
         if place > len(self.places.storing):
-            self._verified[sample] = 1  # a peer gives only what it has seen at the source since its mount
+            # A peer gives only what it has seen at the source since its mount.
+            self._verified[self.samples.file_of(sample)] = 1
         return Fetched(sample, place, len(content.data), content.data, version)
 
     def holder(self, sample: int) -> int:
@@ -390,9 +441,9 @@ class Fetcher:
         A source that cannot be asked now does not make a copy of the manifest's version wrong. But nobody has vouched
         for the copy then (`_verified`): it is used only where the source cannot give the file either.
         """
-        if self._verified[sample]:
-            return True
         entry = self.samples.file_of(sample)
+        if self._verified[entry]:
+            return True
         try:
             stat = self._source.stat(entry)
         except (FileNotFoundError, PermissionError):
@@ -404,7 +455,7 @@ class Fetcher:
             return False
         self._looks.way_to(entry)
         self._looks.was_read(entry)
-        self._verified[sample] = 1
+        self._verified[entry] = 1
         return True
 
     # -- pages
@@ -434,7 +485,7 @@ class Fetcher:
         """The files of these samples are gone: no copy of them is kept."""
         for sample in samples:
             self.to_keep.pop(sample, None)
-            self._verified[sample] = 0
+            self._verified[self.samples.file_of(sample)] = 0
         self._drop_copies(samples)
 
     def _drop_copies(self, samples: Sequence[int]) -> None:

@@ -227,7 +227,7 @@ class Peering:
         plain.setblocking(False)
         session = AgentSession(plain, hello, lambda one: self._runner.post(self._falls_silent, one))
         self._session = session
-        self._fingerprint = self._fingerprint or await self._runner.run("plan", self._samples.manifest.fingerprint)
+        self._fingerprint = self._fingerprint or await self._runner.run("plan", self._samples.fingerprint)
         catalogue_fd = self._showcase.open(len(self._samples))
         memory, ssds, lmdbs = self._shared_fds()
         answer = {

@@ -142,7 +142,7 @@ def plan_for_all(
     for counts in counted:
         reads += counts
     for member, spec in even:
-        reads += np.frombuffer(bytes(member), dtype=np.uint8) * np.uint32(len(epochs_worth_counting(spec)))
+        reads[: len(member)] += np.frombuffer(bytes(member), np.uint8) * np.uint32(len(epochs_worth_counting(spec)))
     read = reads[reads > 0]
     if not rests and (not len(read) or read.min() == read.max()):
         return None

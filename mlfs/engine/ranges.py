@@ -13,7 +13,6 @@ import errno
 import itertools
 import logging
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -22,14 +21,17 @@ from typing import NamedTuple, TypeVar
 
 import trio
 
+from mlfs.engine.block_reads import BlockReads
 from mlfs.engine.context import Context, MountLimits
 from mlfs.engine.counted_opens import CountedOpens
 from mlfs.engine.digest import Digest
 from mlfs.engine.fetch import Fetcher, as_os_error
+from mlfs.engine.hot_contents import HotContent, HotContents
 from mlfs.engine.pagecache import Buffer
 from mlfs.engine.shortages import patiently
 from mlfs.engine.write_behind import WriteBehind
 from mlfs.limits import Resource, lacking
+from mlfs.places.open_files import SharedFile
 from mlfs.places.posix import PosixFile
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.config import SOURCE
@@ -52,11 +54,17 @@ REPLACED_ERRORS = frozenset({errno.ENOENT, errno.ESTALE, errno.ELOOP})
 
 
 class LargeHandle(NamedTuple):
-    """An open large file, read by ranges from one descriptor: one content, whatever happens to the name."""
+    """An open large file: one content, whatever happens to the name.
+
+    Attributes:
+        opened: the source's file; None where this node held all of it when it was opened.
+        shared: the same where others use it as well, as the file is in blocks.
+    """
 
     entry: int
     generation: int
-    opened: PosixFile
+    opened: PosixFile | None
+    shared: SharedFile | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +94,6 @@ class Ranges:
         self._shortages = context.shortages
         self._limits = limits
         self._largest_whole_bytes = limits.of_scheduler().largest_whole_bytes
-        self._most_held_bytes = min(HOT_BYTES, limits.buffer_bytes // 8)
         self._scheduler = scheduler
         self._fetcher = fetcher
         self._samples, self._places = fetcher.samples, fetcher.places
@@ -97,13 +104,15 @@ class Ranges:
         self._waits = ReadWaits(context.clock, self._waited)
         self._large: dict[int, LargeHandle] = {}
         self._large_numbers = itertools.count(FIRST_LARGE_HANDLE)
-        self._hot: OrderedDict[int, tuple[int, Buffer]] = OrderedDict()
-        self._hot_bytes = 0
+        self._hot = HotContents(min(HOT_BYTES, limits.buffer_bytes // 8))
+        self._blocks = BlockReads(
+            context, scheduler, fetcher, write_behind, digest, counted, self._hot, self._twice
+        )  # fmt: skip
         self._hot_flights: dict[int, trio.Event] = {}
 
     def statistics(self) -> RangesStatistics:
         """Frozen figures."""
-        return RangesStatistics(len(self._large), self._hot_bytes)
+        return RangesStatistics(len(self._large), self._hot.bytes)
 
     # -- large files
 
@@ -117,6 +126,8 @@ class Ranges:
         if len(self._large) >= self._limits.most_open_files:
             self._shortages.met(Resource.FILES)
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        if self._samples.blocks_of(entry) and not self.is_unsized(entry):
+            return await self._open_in_blocks(entry)
         for _ in range(OPEN_TRIES):
             opened = await self._twice("demand", self._fetcher.open, entry)
             if self._fetcher.is_current(entry, opened):
@@ -126,8 +137,33 @@ class Ranges:
             opened.close()
         raise OSError(errno.ESTALE, "the file keeps changing at the source")
 
-    def opened(self, number: int) -> PosixFile:
-        """The source's file behind a large file's handle."""
+    async def _open_in_blocks(self, entry: int) -> int:
+        """The same of a file in blocks. The source is not asked where this node holds all of it, and opens it once."""
+        for _ in range(OPEN_TRIES):
+            generation, shared = self._manifest.generation_view[entry], None
+            is_kept = self._blocks.kept(entry)
+            if not is_kept or not await self._twice("demand", self._fetcher.is_file_current, entry):
+                is_kept, shared = False, await self._twice("demand", self._fetcher.open_shared, entry)
+                generation = self._manifest.generation_view[entry]
+                if not self._fetcher.is_current(entry, shared.opened):
+                    self._fetcher.close_shared(shared)
+                    continue
+            if self._manifest.generation_view[entry] == generation:
+                number = next(self._large_numbers)
+                if shared is not None and shared.opened.unsized:
+                    number |= PASSED_ON
+                opened = shared.opened if shared is not None else None
+                self._large[number] = LargeHandle(entry, generation, opened, shared)
+                return number
+        raise OSError(errno.ESTALE, "the file keeps changing at the source")
+
+    def kind_of(self, number: int) -> PlaceKind:
+        """The place that a large file is read from, as far as its opening tells."""
+        handle = self._large.get(number)
+        return PlaceKind.SOURCE if handle is None or handle.opened is not None else self._blocks.kind_of(handle.entry)
+
+    def opened(self, number: int) -> PosixFile | None:
+        """The source's file behind a large file's handle, None where it is not open."""
         return self._large[number].opened
 
     def is_unsized(self, entry: int) -> bool:
@@ -146,10 +182,24 @@ class Ranges:
         """Bytes through a large file's handle."""
         handle = self._large[number]
         with self._waits.of(number):
+            if self._is_in_blocks(handle):
+                try:
+                    return await self._blocks.read(handle.entry, handle.generation, offset, size)
+                except OSError as error:
+                    if self._is_in_blocks(handle) and error.errno not in REPLACED_ERRORS:
+                        raise  # the name leads to another file, or to none: the open one may have its bytes still
+            if handle.opened is None:
+                raise OSError(errno.ESTALE, "the file changed at the source since it was opened")
             data: Buffer = await self._twice("read", handle.opened.read, offset, size)
-        self._counted.ranged(len(data))
+        self._counted.ranged(PlaceKind.SOURCE, len(data), apart=True)
         self._digest.source_gave(handle.entry, len(data))
         return data
+
+    def _is_in_blocks(self, handle: LargeHandle) -> bool:
+        """Whether the handle has the content that blocks are of: that of now."""
+        if handle.opened is not None and (handle.shared is None or handle.opened.unsized):
+            return False
+        return self._manifest.generation_view[handle.entry] == handle.generation
 
     def _waited(self, file: int, seconds: float) -> None:
         """A READ has waited, of a large file's handle or of another file."""
@@ -159,7 +209,10 @@ class Ranges:
     def close_large(self, number: int) -> int:
         """Close a large file's handle; returns its entry."""
         handle = self._large.pop(number)
-        handle.opened.close()
+        if handle.shared is not None:
+            self._fetcher.close_shared(handle.shared)
+        elif handle.opened is not None:
+            handle.opened.close()
         return handle.entry
 
     def _check_generation(self, entry: int, generation: int) -> None:
@@ -176,7 +229,7 @@ class Ranges:
         try:
             if not whole or self._manifest.size_view[entry] > self._largest_whole_bytes:
                 return await self._read_part(entry, generation, offset, size)
-            held = self._held(samples[0], generation)
+            held = self._hot.get(samples[0], generation)
             if held is None:
                 try:
                     with self._waits.of(entry):
@@ -186,7 +239,7 @@ class Ranges:
                         raise
                     return await self._read_part(entry, generation, offset, size)  # there is no room for the whole
             else:
-                data = held
+                data = held.data
                 if offset == 0:  # the first of the READs of another open
                     self._counted.answered_elsewhere(entry, PlaceKind.RAM)
         except OSError as error:
@@ -209,17 +262,12 @@ class Ranges:
             self._check_generation(entry, generation)
             return await self._twice("read", opened.read, offset, size)
 
-    def _held(self, sample: int, generation: int) -> Buffer | None:
-        """The content, if it was fetched a moment ago."""
-        held = self._hot.get(sample)
-        return held[1] if held is not None and held[0] == generation else None
-
     async def _hot_bytes_of(self, sample: int, entry: int, generation: int) -> Buffer:
         """The whole content, fetched once for the several READs of a file that come together."""
         while True:
-            held = self._held(sample, generation)
+            held = self._hot.get(sample, generation)
             if held is not None:
-                return held
+                return held.data
             flight = self._hot_flights.get(sample)
             if flight is None:
                 break
@@ -242,16 +290,8 @@ class Ranges:
             self._digest.source_gave(entry, fetched.size_bytes)
         if kind.is_afar:
             self._write_behind.got_aside(fetched)
-        self._remember(sample, generation, fetched.data)
+        self._hot.add(sample, HotContent(generation, fetched.data, kind))
         return fetched.data
-
-    def _remember(self, sample: int, generation: int, data: Buffer) -> None:
-        old = self._hot.pop(sample, None)
-        self._hot_bytes += len(data) - (len(old[1]) if old else 0)
-        self._hot[sample] = (generation, data)
-        while self._hot_bytes > self._most_held_bytes:
-            _, (_, oldest) = self._hot.popitem(last=False)
-            self._hot_bytes -= len(oldest)
 
     # -- the source fails or hangs
 

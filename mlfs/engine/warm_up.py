@@ -39,7 +39,7 @@ def of_paths(samples: Samples, paths: Sequence[bytes]) -> SampleIds:
             if manifest.is_dir(entry):
                 pending += reversed(manifest.children(entry))
             elif manifest.is_file(entry):
-                found += samples.of_file(entry)
+                found += samples.blocks_of(entry) or samples.of_file(entry)
     return _each_once(np.array(found, dtype=np.int64))
 
 

@@ -10,16 +10,18 @@ tests/places/place_contract.py.
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, overload, runtime_checkable
 
 from mlfs.places import cache_directory
 from mlfs.places.catalogue import CopyKind
 from mlfs.places.on_disk import OnDisk
-from mlfs.places.posix import UNSIZED, PosixSource
+from mlfs.places.open_files import OpenFiles
+from mlfs.places.pieces import Pieces
+from mlfs.places.posix import UNSIZED, PosixFile, PosixSource
 from mlfs.places.ram import RamTier
 from mlfs.places.showcase import Showcase
 from mlfs.places.tier import KeyedCopy, Tier
@@ -187,14 +189,20 @@ class SourcePlace:
     Args:
         source: the file system behind the mount, over the samples' manifest.
         samples: where the samples lie in its files.
+        pieces_bytes: of ranges that were read before their samples were wanted whole.
+
+    Attributes:
+        files: the files that are open for reads of ranges. pieces: such ranges, until the whole sample is there.
     """
 
     kind: Final = PlaceKind.SOURCE
     name: Final = PlaceKind.SOURCE.value
 
-    def __init__(self, source: PosixSource, samples: Samples) -> None:
+    def __init__(self, source: PosixSource, samples: Samples, pieces_bytes: int = 16 << 20) -> None:
         self._source = source
         self._samples = samples
+        self.files = OpenFiles(source)
+        self.pieces = Pieces(pieces_bytes)
 
     def get(self, sample: int, version: Version) -> Content:
         """Raises: as `read`."""
@@ -213,14 +221,51 @@ class SourcePlace:
             change = FileChange(found.size, found.mtime_ns, found.ctime_ns, found.rights) if found.changed else None
             times = samples.manifest.times.version(found.mtime_ns, clamp_ns(found.ctime_ns))
             return Content(found.data, Version(found.size, *times), change)
-        with closing(self._source.open(entry)) as opened:
+        try:
+            return self._read_part(sample, entry)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+        return self._read_part(sample, entry)  # it was written since somebody opened it: what it has now
+
+    def _read_part(self, sample: int, entry: int) -> Content:
+        samples = self._samples
+        with self.files.using(entry) as opened:
             if opened.unsized:
                 raise OSError(*UNSIZED)  # a part may be cut
-            data = opened.read(samples.offset_of(sample), samples.length_of(sample))
-            size_bytes, mtime_ns, _ = opened.version
-            change = FileChange(size_bytes, mtime_ns, opened.ctime_ns, opened.rights) if opened.changed else None
-            times = samples.manifest.times.version(mtime_ns, clamp_ns(opened.ctime_ns))
-            return Content(data, Version(len(data), *times), change)
+            first, size_bytes = samples.offset_of(sample), samples.length_of(sample)
+            version = self._version(opened, min(size_bytes, max(0, opened.version.size - first)))
+            data = self.pieces.whole(sample, version, lambda offset, size: opened.read(first + offset, size))
+            change = None
+            if opened.changed:
+                change = FileChange(opened.version.size, opened.version.mtime_ns, opened.ctime_ns, opened.rights)
+            return Content(data, version, change)
+
+    def read_range(self, sample: int, offset: int, size: int) -> tuple[bytes, Content | None]:
+        """Reads a range of a sample that is part of a file; and the whole sample, if all of it was read by now.
+
+        Raises: OSError; ESTALE when the file is not as the manifest has it; UNSIZED.
+        """
+        samples = self._samples
+        with self.files.using(samples.file_of(sample)) as opened:
+            if opened.unsized:
+                raise OSError(*UNSIZED)
+            if opened.changed:
+                raise OSError(errno.ESTALE, "the file changed at the source since it was opened")
+            version = self._version(opened, samples.length_of(sample))
+            held = self.pieces.get(sample, version, offset, offset + size)
+            if held is not None:
+                return held, None
+            data = opened.read(samples.offset_of(sample) + offset, size)
+            try:
+                whole = self.pieces.add(sample, version, offset, data)
+            except (OSError, MemoryError):  # no memory is left for it, and none is needed
+                whole = None
+            return data, Content(whole, version) if whole is not None else None
+
+    def _version(self, opened: PosixFile, size_bytes: int) -> Version:
+        times = self._samples.manifest.times.version(opened.version.mtime_ns, clamp_ns(opened.ctime_ns))
+        return Version(size_bytes, *times)
 
     def close_read(self) -> None:
         """Close the files that `get` left open, those of other threads too."""
@@ -366,5 +411,6 @@ class Places(Sequence[Place]):
 
     def close(self) -> None:
         """Close the places that store. The source belongs to the caller, who closes it."""
+        self.source.files.close()
         for place in self.storing:
             place.close()

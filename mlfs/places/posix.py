@@ -125,13 +125,13 @@ class PosixFile:
         fd: the descriptor; -1 once the file is closed.
         version: the content that was there at open; `read` gives bytes of no other one.
         ctime_ns: the time of the last change of the attributes, as it was at open.
-        changed: whether it, or who may read it, was not what the manifest said at open.
+        changed: whether it, or who may read it, is not what the manifest says now.
         rights: the rights of the file, as they were at open.
         unsized: whether the size was not the number of its bytes at open: then `read` gives them as they come.
     """
 
     __slots__ = (
-        "_asked_s", "_before", "_entry", "_number", "_seen", "_source", "changed", "ctime_ns", "fd", "rights",
+        "_asked_s", "_before", "_entry", "_number", "_seen", "_source", "ctime_ns", "fd", "rights",
         "unsized", "version",
     )  # fmt: skip
 
@@ -147,10 +147,18 @@ class PosixFile:
         self.version = FileVersion(content.size, shown.mtime_ns, content.ino)
         self.ctime_ns = shown.ctime_ns
         self.rights = content.rights
-        self.changed = source.is_changed(entry, content)
         self.unsized = unsized
         self._seen = content
         self._asked_s = source.now_s()
+
+    @property
+    def changed(self) -> bool:
+        return self._source.is_changed(self._entry, self._seen)
+
+    def is_at_its_name(self) -> bool:
+        """Whether the file's name leads to this content still. Raises: OSError."""
+        now = self._source.attributes(self._entry)
+        return now.ino == self.version.ino and now.rights == self.rights and not self._was_written(now)
 
     def read(self, offset: int, size: int) -> bytes:
         """`size` bytes from `offset`, fewer only where the file ends.
@@ -526,6 +534,10 @@ class PosixSource:
     def stat(self, entry: int) -> os.stat_result:
         """The attributes that the entry has now; those of a symbolic link are its own. Raises: OSError."""
         return self._look(entry, os.fstat)
+
+    def attributes(self, entry: int) -> FileAttributes:
+        """The attributes that a file has now, whatever a client believes to know. Raises: OSError."""
+        return self._look(entry, lambda fd: attributes_now(fd, ask=True))
 
     # By its path in /proc, as a descriptor that cannot be read has no extended attributes.
 

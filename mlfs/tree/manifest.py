@@ -203,6 +203,15 @@ class Manifest:
         """The arrays of `COLUMNS`, by name, not copied."""
         return {name: getattr(self, name) for name in COLUMNS}
 
+    def keep_sizes_in(self, column: NDArray[np.int64]) -> None:
+        """Keep the sizes at the beginning of a longer column from now on, whose owner keeps others behind them.
+
+        It comes before anybody holds a view of the sizes.
+        """
+        column[: self._n] = self.size
+        self.size = column[: self._n]
+        self.size_view = self.size.data
+
     # -- names and the tree
 
     def name(self, entry: int) -> bytes:

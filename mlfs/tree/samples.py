@@ -5,17 +5,20 @@ a sample lies, how long it is, which samples a file has, under which key tiers k
 current.
 
 A sample is (file, offset, length); a file is an entry of the manifest. In most data sets each regular file is one
-sample: `Samples.whole_files`. In the others a file holds many: `Samples.of_parts`. Whoever holds a sample's id asks
-here for everything else, and never takes it for an entry of the manifest, although in the first case they are equal.
+sample: `Samples.whole_files`. A large file is many: its blocks (`Samples.in_blocks`), whose ids stand behind those of
+all entries. Or a file holds samples at offsets that somebody names: `Samples.of_parts`. Whoever holds a sample's id
+asks here for everything else, and never takes it for an entry of the manifest, although for whole files they are equal.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import xxhash
 from numpy.typing import ArrayLike, NDArray
 
 from mlfs.tree.manifest import Manifest
@@ -54,6 +57,15 @@ class Samples(ABC):
         return _WholeFiles(manifest)
 
     @staticmethod
+    def in_blocks(manifest: Manifest, above_bytes: int, block_bytes: int) -> Samples:
+        """A file of more than `above_bytes` is blocks of `block_bytes`, the last one shorter; any other is one sample.
+
+        From now on the manifest's sizes lie in the same memory as those of the blocks. A file that grows later, or
+        comes, has no more blocks than it has now; what lies behind them belongs to no sample.
+        """
+        return _InBlocks(manifest, above_bytes, block_bytes)
+
+    @staticmethod
     def of_parts(manifest: Manifest, files: ArrayLike, offsets: ArrayLike, lengths: ArrayLike) -> Samples:
         """Sample `i` is `lengths[i]` bytes from `offsets[i]` of the file `files[i]`. Parts may overlap or leave gaps.
 
@@ -85,7 +97,36 @@ class Samples(ABC):
 
     @abstractmethod
     def of_file(self, entry: int) -> Sequence[int]:
-        """The samples that lie in a file, ascending; none for an entry that is no regular file."""
+        """The samples that lie in a file, ascending; none for an entry that is no regular file.
+
+        The entry of a large file is among them, as jobs call it by that, with all blocks that it had in this mount.
+        """
+
+    def blocks_of(self, entry: int) -> range:
+        """The blocks that a file has now, in the order of their offsets; none for a file that is one sample."""
+        return range(0)
+
+    @property
+    def blocks_from(self) -> int:
+        """The first id of a block: all from there on are blocks."""
+        return len(self)
+
+    @property
+    def block_bytes(self) -> int:
+        """The length of every block but the last ones of files; 0 where no file is in blocks."""
+        return 0
+
+    def in_blocks_now(self) -> dict[int, range]:
+        """The files that are in blocks, and the blocks of each."""
+        return {}
+
+    def resized(self, entry: int) -> None:
+        """The manifest has another size of the file: its blocks have other lengths. On the loop."""
+        return
+
+    def fingerprint(self) -> str:
+        """A digest of how samples are numbered: two nodes with the same one call each sample by the same id."""
+        return self.manifest.fingerprint()
 
     @abstractmethod
     def is_whole_file(self, sample: int) -> bool:
@@ -95,7 +136,8 @@ class Samples(ABC):
     def key(self, sample: int) -> bytes:
         """The name under which tiers keep the sample: the same in every mount of this source, and of this range only.
 
-        It is the file's path; for a part the path, a zero byte (which no path contains), and `OFFSET+LENGTH`.
+        It is the file's path; for a part the path, a zero byte (which no path contains), and `OFFSET+LENGTH`. A last
+        block has the length of the others there.
         """
 
     @abstractmethod
@@ -139,6 +181,108 @@ class _WholeFiles(Samples):
         manifest = self.manifest
         times = manifest.mtime_ns_view[sample], manifest.ctime_ns_view[sample]
         return Version(self.sizes[sample], *(times if manifest.times.both else manifest.times.version(*times)))
+
+
+class _InBlocks(_WholeFiles):
+    """Whole files, and behind them the blocks of large ones: 8 bytes a block, and some for each large file.
+
+    Attributes:
+        sizes: of entries, then of blocks.
+
+    Invariant: the blocks of the file `_large[n]` have the ids from `_first[n]` to `_first[n + 1] - 1`.
+    """
+
+    def __init__(self, manifest: Manifest, above_bytes: int, block_bytes: int) -> None:
+        self.manifest = manifest
+        self._above_bytes, self._block_bytes = above_bytes, block_bytes
+        self._entries = len(manifest)
+        files = manifest.files
+        large = files[manifest.size[files.astype(np.int64)] > above_bytes]
+        counts = -(-manifest.size[large.astype(np.int64)] // block_bytes)
+        first = np.concatenate([[self._entries], self._entries + np.cumsum(counts)]).astype(np.int64)
+        self._large, self._first = large.astype(np.int64).data, first.data
+        column = np.full(int(first[-1]), block_bytes, dtype=np.int64)
+        manifest.keep_sizes_in(column)
+        column[first[1:] - 1] = manifest.size[large.astype(np.int64)] - (counts - 1) * block_bytes
+        self.sizes = column.data
+
+    @property
+    def ids(self) -> NDArray[np.uint32]:
+        """Small files, and the blocks of the others."""
+        files = self.manifest.files
+        large = [entry for entry in self._large if self.blocks_of(entry)]
+        small = files[~np.isin(files, large)]
+        blocks = np.arange(self._entries, len(self), dtype=np.int64)
+        blocks = blocks[np.asarray(self.sizes)[blocks] > 0]
+        return np.concatenate([small, blocks]).astype(np.uint32)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def file_of(self, sample: int) -> int:
+        return sample if sample < self._entries else self._large[bisect_right(self._first, sample) - 1]
+
+    def offset_of(self, sample: int) -> int:
+        if sample < self._entries:
+            return 0
+        return (sample - self._first[bisect_right(self._first, sample) - 1]) * self._block_bytes
+
+    def length_of(self, sample: int) -> int:
+        return super().length_of(sample) if sample < self._entries else self.sizes[sample]
+
+    @property
+    def blocks_from(self) -> int:
+        return self._entries
+
+    def _blocks_ever(self, entry: int) -> range:
+        at = bisect_left(self._large, entry)
+        if at == len(self._large) or self._large[at] != entry:
+            return range(0)
+        return range(self._first[at], self._first[at + 1])
+
+    def blocks_of(self, entry: int) -> range:
+        size = self.sizes[entry]
+        if size <= self._above_bytes:
+            return range(0)
+        return self._blocks_ever(entry)[: -(-size // self._block_bytes)]
+
+    @property
+    def block_bytes(self) -> int:
+        return self._block_bytes
+
+    def in_blocks_now(self) -> dict[int, range]:
+        return {entry: self.blocks_of(entry) for entry in self._large}
+
+    def resized(self, entry: int) -> None:
+        size = self.sizes[entry] if self.sizes[entry] > self._above_bytes else 0
+        for at, block in enumerate(self._blocks_ever(entry)):
+            self.sizes[block] = min(self._block_bytes, max(0, size - at * self._block_bytes))
+
+    def of_file(self, entry: int) -> Sequence[int]:
+        if not self.manifest.is_file(entry):
+            return range(0)
+        blocks = self._blocks_ever(entry)
+        return (entry, *blocks) if blocks else range(entry, entry + 1)
+
+    def is_whole_file(self, sample: int) -> bool:
+        return sample < self._entries
+
+    def key(self, sample: int) -> bytes:
+        if sample < self._entries:
+            return super().key(sample)
+        # Not the length that it has now: the copy of a last block is to be found when its file has changed.
+        return _key_of_part(self.manifest.path(self.file_of(sample)), self.offset_of(sample), self._block_bytes)
+
+    def version_of(self, sample: int) -> Version:
+        if sample < self._entries:
+            return super().version_of(sample)
+        return super().version_of(self.file_of(sample))._replace(size_bytes=self.sizes[sample])
+
+    def fingerprint(self) -> str:
+        """The digest depends on how many blocks each large file has."""
+        numbers = xxhash.xxh3_128(np.asarray(self._large).data)
+        numbers.update(np.asarray(self._first).data)
+        return f"{super().fingerprint()}-{numbers.hexdigest()}" if len(self._large) else super().fingerprint()
 
 
 class _Parts(Samples):
@@ -187,13 +331,16 @@ class _Parts(Samples):
         return False
 
     def key(self, sample: int) -> bytes:
-        path = self.manifest.path(self._file_view[sample])
-        return b"%b\0%d+%d" % (path, self._offset_view[sample], self.sizes[sample])
+        return _key_of_part(self.manifest.path(self._file_view[sample]), self._offset_view[sample], self.sizes[sample])
 
     def version_of(self, sample: int) -> Version:
         manifest, entry = self.manifest, self._file_view[sample]
         times = manifest.times.version(manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry])
         return Version(self.sizes[sample], *times)
+
+
+def _key_of_part(path: bytes, offset: int, length: int) -> bytes:
+    return b"%b\0%d+%d" % (path, offset, length)
 
 
 def _check_parts(manifest: Manifest, files: NDArray[Any], offsets: NDArray[Any], lengths: NDArray[Any]) -> None:

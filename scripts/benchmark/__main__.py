@@ -15,6 +15,8 @@ served, served-slow  four nodes that read in the true order and in served orders
    slow: over links that leave two cores idle; as root (only when asked for)
 versus  the demo's training over the slow source itself, bindfs, mergerfs, rclone, NFS, a copy made beforehand, mlfs and
    a local disk, side by side: a table and a picture (only when asked for)
+big  files of 3 MiB to 1 GiB, front to back and in random windows: what they cost the source, beside a plain mount,
+   cold, again and mounted anew (only when asked for)
 clients  dlio_benchmark's workloads and fio's verify through a mount, beside its source (only when asked for)
 plan, plan-large  planning a run of ImageNet-1k on 16 nodes, of ImageNet-22k on 1,024 ranks (only when asked for)
 
@@ -48,6 +50,7 @@ PARTS = {
     "served": "served:served",
     "served-slow": "served:served_slow",
     VERSUS: "versus:versus",
+    "big": "big:big",
     "clients": "clients:clients",
     "plan": "plan:planning",
     "plan-large": "plan:planning_large",

@@ -82,10 +82,13 @@ class TestSource(PlaceContract):
         before = descriptors()
         for sample in data.samples.ids.tolist():
             place.get(sample, data.samples.version_of(sample))
+        assert descriptors() <= before + len(data.samples.manifest.files)  # one a file of which parts were read
+        place.files.close()
         assert descriptors() == before
         for sample in data.samples.ids.tolist():
             place.read(sample, close_later=True)
         place.close_read()
+        place.files.close()
         assert descriptors() == before
 
 

@@ -138,3 +138,36 @@ def test_parts_beyond_4_gib() -> None:
 def test_parts_that_cannot_be_are_refused(files: list[int], offsets: list[int], lengths: list[int]) -> None:
     with pytest.raises(ValueError, match=r"sample"):
         Samples.of_parts(FILES, files, offsets, lengths)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.integers(0, 3000), min_size=1, max_size=6),
+    st.integers(0, 500),
+    st.integers(1, 400),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3000)), max_size=3),
+)
+def test_blocks_cover_large_files_once_whatever_becomes_of_their_sizes(
+    sizes: list[int], above: int, block: int, changes: list[tuple[int, int]]
+) -> None:
+    manifest = tree_of({f"f{number}": size for number, size in enumerate(sizes)})
+    samples = Samples.in_blocks(manifest, above, block)
+    room = {entry: len(samples.blocks_of(entry)) for entry in manifest.files.tolist()}
+    for number, size in changes:
+        entry = int(manifest.files[number % len(sizes)])
+        manifest.update(entry, size, 1, 2)
+        samples.resized(entry)
+    for entry in manifest.files.tolist():
+        size, blocks = manifest.size_view[entry], samples.blocks_of(entry)
+        covered = 0
+        for sample in blocks:
+            assert (samples.file_of(sample), samples.offset_of(sample)) == (entry, covered)
+            assert samples.length_of(sample) == samples.sizes[sample] == samples.version_of(sample).size_bytes > 0
+            covered += samples.length_of(sample)
+        assert set(blocks) <= set(samples.of_file(entry))
+        assert entry in samples.of_file(entry)
+        if room[entry]:
+            assert covered == (min(size, room[entry] * block) if size > above else 0)
+        assert samples.sizes[entry] == size
+    ids = samples.ids.tolist()
+    assert len({samples.key(sample) for sample in ids}) == len(ids)

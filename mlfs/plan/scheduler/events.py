@@ -29,14 +29,16 @@ class Waiter:
     Attributes:
         sample: what it waits for. since_s: since when.
         is_peer: whether it is another node, which gets the sample's bytes and not its pages.
+        in_read: whether it is a READ of a file that was opened before: its wait is told by ReadersWaited.
     """
 
-    __slots__ = ("is_peer", "sample", "since_s")
+    __slots__ = ("in_read", "is_peer", "sample", "since_s")
 
-    def __init__(self, sample: int, since_s: float, is_peer: bool = False) -> None:
+    def __init__(self, sample: int, since_s: float, is_peer: bool = False, in_read: bool = False) -> None:
         self.sample = sample
         self.since_s = since_s
         self.is_peer = is_peer
+        self.in_read = in_read
 
 
 class ReadsSeen(NamedTuple):

@@ -210,7 +210,7 @@ class Keeping:
 
     def adopt(self, plan: Plan | None) -> None:
         """Keep samples by this plan from now on."""
-        self._plan = plan
+        self._plan = plan = self._by_block(plan)
         self.reserved_bytes = []
         if plan is None:
             return
@@ -222,9 +222,23 @@ class Keeping:
         levels = range(max(2, int(plan.classes.max(initial=NOWHERE)) + 1))
         self.reserved_bytes = [int(sizes[missing & (plan.classes == level)].sum()) for level in levels]
 
+    def _by_block(self, plan: Plan | None) -> Plan | None:
+        """The plan for blocks, where it is about files in blocks. None of their copies makes room for others."""
+        if plan is None or not self._table.blocks:
+            return plan
+        classes, owner = plan.classes.copy(), plan.owner.copy() if plan.owner is not None else None
+        for file, blocks in self._table.blocks.items():
+            of = slice(blocks.start, blocks.stop)
+            classes[of] = np.where(classes[of] == NOWHERE, classes[file], classes[of])
+            classes[file] = NOWHERE
+            if owner is not None:
+                owner[of] = np.where(owner[of] < 0, owner[file], owner[of])
+                owner[file] = -1
+        return replace(plan, classes=classes, owner=owner, evicts_by=None)
+
     def jobs_read(self, members: Sequence[bytearray]) -> None:
         """Jobs came or went: for each of them, by sample, whether it reads it. Without jobs all samples are alike."""
-        self._members, self._spare_bytes = members, None
+        self._members, self._spare_bytes = [self._table.by_block(member) for member in members], None
         self._unread.clear()
 
     def _is_spare(self, sample: int) -> bool:

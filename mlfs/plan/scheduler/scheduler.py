@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from mlfs.follow.job import JobRun
@@ -56,6 +57,7 @@ class Scheduler:
         rates: takes what lanes measure.
         known_source: what an earlier measurement says of the source, by class of sizes (`Routing`).
         goes_on: a bug in taking an event in is reported by Fault, and costs what that event is about; else it raises.
+        blocks: see `SampleTable`.
 
     Attributes:
         table: the samples' records, for others to read.
@@ -69,9 +71,10 @@ class Scheduler:
         rates: MeasuredRates,
         known_source: Mapping[int, float] | None = None,
         goes_on: bool = False,
+        blocks: Mapping[int, range] = MappingProxyType({}),
     ) -> None:
         out: list[Command] = []
-        table = SampleTable(sizes, limits.window_bytes)
+        table = SampleTable(sizes, limits.window_bytes, blocks)
         window = Window(table, out)
         routing = Routing(places, sizes, rates, known_source or {}, out)
         keeping = Keeping(places, table)
@@ -337,8 +340,8 @@ class Scheduler:
             return self.window.rescue(sample)
         if state != State.ABSENT:
             return state != State.GOING
-        if table.footprint(sample) > table.window_capacity_bytes:
-            return True  # it never fits: left to the readers
+        if sample in table.blocks or table.footprint(sample) > table.window_capacity_bytes:
+            return True  # it never fits, or is no sample: left to the readers
         if not table.fits_window(sample):
             self.window.make_room(table.footprint(sample))
             return False

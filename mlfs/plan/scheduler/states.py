@@ -9,7 +9,8 @@ The record is a few bytes in arrays side by side, so that 100 million samples st
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from mlfs.served.partition import PAGE_BYTES
@@ -111,6 +112,7 @@ class SampleTable:
         filling: samples that are FETCHING for this node's places only (`Verb.FILL`): they are not to be staged, and the
             window has no room for them.
         sizes: bytes by sample; changes are reported by `resize`.
+        blocks: by file that is kept in blocks, those that it has. Jobs read such files; places keep their blocks.
 
     Invariants:
         window_bytes = sum of the footprints of all samples that are not ABSENT, but for those of `filling`.
@@ -118,8 +120,11 @@ class SampleTable:
         ones that change `pending`, and the only ones that need to know this.
     """
 
-    def __init__(self, sizes: memoryview, window_capacity_bytes: int) -> None:
+    def __init__(
+        self, sizes: memoryview, window_capacity_bytes: int, blocks: Mapping[int, range] = MappingProxyType({})
+    ) -> None:
         n_samples = len(sizes)
+        self.blocks = blocks
         self.state = bytearray(n_samples)
         self.pending = bytearray(n_samples)
         self.held_by = bytearray(n_samples)
@@ -160,6 +165,17 @@ class SampleTable:
             new = State.STAGED
         self.state[sample] = new
         return new
+
+    def by_block(self, of_files: bytearray) -> bytearray:
+        """By sample what is said of files: a file in blocks says it of its blocks, and not of itself."""
+        if not self.blocks:
+            return of_files
+        of_samples = of_files.ljust(len(self.state), b"\0")
+        for file, blocks in self.blocks.items():
+            if of_samples[file]:
+                of_samples[blocks.start : blocks.stop] = bytes([of_samples[file]]) * len(blocks)
+                of_samples[file] = 0
+        return of_samples
 
     def hold(self, sample: int, place: int) -> int:
         """Note that a place of this node holds a copy now; 0: none does. Returns the one that did."""

@@ -215,11 +215,12 @@ class Waiting:
         """A wait is over."""
         seconds = now_s - waiter.since_s
         self.waiting -= 1
-        self.waited_s += seconds
+        self.waited_s += 0.0 if waiter.in_read else seconds
         if not waiter.is_peer:
             self._readers -= 1
             self._waited_at_s = now_s
-            self._rank_waits.waited(waiter.sample, seconds)
+            if not waiter.in_read:
+                self._rank_waits.waited(waiter.sample, seconds)
 
     # -- time
 

@@ -1,0 +1,283 @@
+"""READs of large files, answered by blocks: each is a sample, got from a tier, a peer or the source as any other.
+
+In: READs of files that are in blocks, on the loop. Out: bytes. A READ that needs a block waits for it as an OPEN waits
+for a small file: the scheduler chooses the place, has it fetched once for all who want it, and kept where is room.
+Blocks are never put into the page cache by mlfs: the READ holds pages locked, and the kernel keeps what it was given.
+
+A reader who goes through a file in order gets whole blocks, and further ones are fetched ahead of him, twice as many
+each time that he comes to a new one. A reader of small ranges here and there gets what he asked for, until half of a
+block was asked for: then the rest of it comes as well, once (`mlfs.places.pieces`).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import trio
+
+from mlfs.engine.context import Context
+from mlfs.engine.counted_opens import CountedOpens
+from mlfs.engine.digest import Digest
+from mlfs.engine.fetch import Fetched, Fetcher
+from mlfs.engine.hot_contents import HotContent, HotContents
+from mlfs.engine.pagecache import Buffer
+from mlfs.engine.write_behind import WriteBehind
+from mlfs.limits import lacking
+from mlfs.plan.place_kind import PlaceKind
+from mlfs.plan.scheduler.config import SOURCE
+from mlfs.plan.scheduler.events import Waiter, Waits
+from mlfs.plan.scheduler.scheduler import Scheduler
+from mlfs.plan.scheduler.states import State
+
+log = logging.getLogger("mlfs.engine")
+
+# Who has read so much in order goes on, most likely. Until then he costs the source no more than he asks for.
+IN_ORDER_BYTES: Final = 256 << 10
+# What a READ may leave out and still go on: pages that the kernel has already.
+GAP_BYTES: Final = 128 << 10
+# Blocks that are fetched ahead of one reader, at most: at 1 MiB a block enough for 1 GB/s at a latency of 8 ms.
+MOST_AHEAD: Final = 8
+# Readers of one file that are told apart by where they are, and files whose readers are remembered.
+MOST_STREAMS: Final = 16
+MOST_FILES: Final = 1024
+# A block that others have fetched, and that is gone before it could be taken, is asked for again so often.
+TRIES: Final = 3
+
+
+class WaitingRead(Waiter):
+    """A READ that waits for a block (see `mlfs.engine.demand.Answerable`); `over` is set in the end.
+
+    Attributes:
+        brought: what was fetched for it; None where others had it fetched. by_itself: it is to read the source's file.
+    """
+
+    __slots__ = ("brought", "by_itself", "error", "over")
+
+    def __init__(self, block: int, since_s: float) -> None:
+        super().__init__(block, since_s, in_read=True)
+        self.over = trio.Event()
+        self.brought: Fetched | None = None
+        self.by_itself = False
+        self.error: OSError | None = None
+
+    def in_place(self, source_bytes: int) -> bool:
+        """From a worker: blocks have no pages that are put in place."""
+        return False
+
+    def answer(self, brought: Fetched | None) -> None:
+        """The block is here, or a place of this node has it by now."""
+        self.brought = brought
+        self.over.set()
+
+    def open_direct(self, unstaged: bool) -> None:
+        """Nobody fetches it in time."""
+        self.by_itself = True
+        self.over.set()
+
+    def refuse(self, error: OSError) -> None:
+        """The source failed."""
+        self.error = error
+        self.over.set()
+
+
+class _Stream:
+    """A reader who goes through a file: where he is, what he has read in order, how many blocks are ahead of him."""
+
+    __slots__ = ("ahead", "begun", "read_bytes", "to")
+
+    def __init__(self, begin: int) -> None:
+        self.to = begin
+        self.read_bytes = 0
+        self.ahead = 0
+        self.begun = -1  # the number of the last block that was fetched ahead
+
+    def goes_on_at(self, offset: int) -> bool:
+        """Whether a READ at this offset may be its next one."""
+        return self.to <= offset <= self.to + GAP_BYTES
+
+
+class BlockReads:
+    """Reads of files in blocks.
+
+    Args:
+        twice: makes a blocking call on the source in a pool, and once more where it fails or hangs.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        scheduler: Scheduler,
+        fetcher: Fetcher,
+        write_behind: WriteBehind,
+        digest: Digest,
+        counted: CountedOpens,
+        hot: HotContents,
+        twice: Callable[..., Awaitable[Any]],
+    ) -> None:
+        self._step, self._clock = context.step, context.clock
+        self._table, self._keeping = scheduler.table, scheduler.keeping
+        self._fetcher, self._samples = fetcher, fetcher.samples
+        self._manifest, self._places = fetcher.samples.manifest, fetcher.places
+        self._write_behind, self._digest, self._counted = write_behind, digest, counted
+        self._hot, self._twice = hot, twice
+        self._flights: dict[int, trio.Event] = {}
+        self._streams: OrderedDict[int, list[_Stream]] = OrderedDict()  # by file; who has read last stands last
+        self._ahead = 0  # blocks that are being fetched ahead
+        self._most_at_once = hot.most_bytes // max(1, 2 * self._samples.block_bytes)  # half of what can be held
+
+    def kept(self, entry: int) -> bool:
+        """Whether places of this node hold all blocks of a file, so that the source need not be asked."""
+        blocks = self._samples.blocks_of(entry)
+        return bool(blocks) and 0 not in self._table.held_by[blocks.start : blocks.stop]
+
+    def kind_of(self, entry: int) -> PlaceKind:
+        """The place that most of a file comes from that this node holds."""
+        return self._places.kinds[self._table.held_by[self._samples.blocks_of(entry).start]]
+
+    async def read(self, entry: int, generation: int, offset: int, size: int) -> Buffer:
+        """Bytes of the file as it is in this generation; fewer where it ends. Raises: OSError; ESTALE if it changes."""
+        end = min(offset + size, self._manifest.size_view[entry])
+        if offset >= end:
+            return b""
+        blocks, block_bytes = self._samples.blocks_of(entry), self._samples.block_bytes
+        stream = self._stream(entry, offset, end)
+        if stream.read_bytes >= IN_ORDER_BYTES:
+            self._fetch_ahead(stream, blocks, (end - 1) // block_bytes, generation)
+        parts: list[Buffer] = []
+        while offset < end:
+            number = offset // block_bytes
+            first, stop = number * block_bytes, min(end, (number + 1) * block_bytes)
+            if number >= len(blocks):  # of a file that has grown since the mount
+                stop = end
+                parts.append(await self._twice("read", self._fetcher.read_behind_blocks, entry, offset, end - offset))
+                self._count_range(entry, len(parts[-1]))
+            else:
+                parts.append(await self._part(blocks[number], entry, generation, offset - first, stop - first, stream))
+            offset = stop
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _stream(self, entry: int, offset: int, end: int) -> _Stream:
+        """The reader of this range: the one who goes on here, or another one."""
+        streams = self._streams.get(entry)
+        if streams is None:
+            streams = self._streams[entry] = []
+            if len(self._streams) > MOST_FILES:
+                self._streams.popitem(last=False)
+        self._streams.move_to_end(entry)
+        stream = next((one for one in reversed(streams) if one.goes_on_at(offset)), None)
+        if stream is None:
+            stream = _Stream(offset)
+        else:
+            streams.remove(stream)
+        streams.append(stream)
+        del streams[:-MOST_STREAMS]
+        stream.read_bytes += end - offset
+        stream.to = end
+        return stream
+
+    # -- one block
+
+    async def _part(self, block: int, entry: int, generation: int, begin: int, end: int, stream: _Stream) -> Buffer:
+        """A range of a block."""
+        while True:
+            held = self._hot.get(block, generation)
+            if held is not None:
+                self._counted.ranged(held.kind, end - begin)
+                return memoryview(held.data)[begin:end]
+            flight = self._flights.get(block)
+            if flight is None:
+                break
+            await flight.wait()
+        if self._wants_whole(block, begin, end, stream):
+            content = await self._whole(block, entry, generation)
+            if content is not None:
+                self._counted.ranged(content.kind, end - begin)
+                return memoryview(content.data)[begin:end]
+        data, whole = await self._twice("read", self._fetcher.read_range, block, begin, end - begin)
+        self._check(entry, generation)
+        self._count_range(entry, len(data))
+        if whole is not None:
+            self._write_behind.got_aside(whole)
+        return data  # type: ignore[no-any-return]
+
+    def _count_range(self, entry: int, size_bytes: int) -> None:
+        self._counted.ranged(PlaceKind.SOURCE, size_bytes, apart=True)
+        self._digest.source_gave(entry, size_bytes)
+
+    def _wants_whole(self, block: int, begin: int, end: int, stream: _Stream) -> bool:
+        """Whether all of a block is fetched for a READ that wants a part of it."""
+        if self._table.held_by[block] or self._table.state[block] == State.FETCHING or self._fetcher.has(block):
+            return True
+        asked = end - begin + self._fetcher.places.source.pieces.of(block)
+        return (stream.read_bytes >= IN_ORDER_BYTES or 2 * asked >= self._table.sizes[block]) and self._has_room(block)
+
+    def _has_room(self, block: int) -> bool:
+        """Whether a block that is fetched whole will be there for the next READ of it."""
+        return self._keeping.has_room(block) or len(self._flights) + len(self._streams) <= self._most_at_once
+
+    async def _whole(self, block: int, entry: int, generation: int) -> HotContent | None:
+        """All of a block, fetched once for all READs that want it; None where the READ is to go on by itself."""
+        over = self._flights[block] = trio.Event()
+        try:
+            fetched = await self._fetch(block)
+            self._check(entry, generation)
+            if fetched is None or fetched.data is None:
+                return None
+            content = HotContent(generation, fetched.data, self._places.kinds[fetched.place])
+            self._hot.add(block, content)
+        finally:
+            del self._flights[block]
+            over.set()
+        if fetched.place == SOURCE:
+            self._digest.source_gave(entry, fetched.size_bytes)
+        return content
+
+    async def _fetch(self, block: int) -> Fetched | None:
+        for _ in range(TRIES):
+            waiting = WaitingRead(block, self._clock())
+            self._step(Waits(waiting))
+            await waiting.over.wait()
+            if waiting.error is not None:
+                if lacking(waiting.error) is not None:
+                    return None  # there is no room for the whole
+                raise waiting.error
+            if waiting.by_itself:
+                return None
+            if waiting.brought is not None:
+                return waiting.brought
+        return None
+
+    def _check(self, entry: int, generation: int) -> None:
+        if self._manifest.generation_view[entry] != generation:
+            raise OSError(errno.ESTALE, "the file changed at the source since it was opened")
+
+    # -- ahead of a reader
+
+    def _fetch_ahead(self, stream: _Stream, blocks: range, number: int, generation: int) -> None:
+        """Have the blocks behind this one fetched, more of them each time that the reader has come to another one."""
+        if number + stream.ahead > stream.begun or not stream.ahead:
+            stream.ahead = min(MOST_AHEAD, 2 * stream.ahead or 1)
+        for block in blocks[max(number, stream.begun) + 1 : number + 1 + stream.ahead]:
+            if self._ahead >= self._most_at_once or not self._has_room(block):
+                return
+            stream.begun = block - blocks.start
+            is_here = self._table.held_by[block] and self._places.kinds[self._table.held_by[block]] is PlaceKind.RAM
+            if block in self._flights or self._hot.get(block, generation) is not None or is_here:
+                continue
+            self._ahead += 1
+            trio.lowlevel.spawn_system_task(self._bring, block, generation)
+
+    async def _bring(self, block: int, generation: int) -> None:
+        try:
+            if block not in self._flights and self._hot.get(block, generation) is None:
+                await self._whole(block, self._samples.file_of(block), generation)
+        except OSError:
+            pass  # the READ that comes for it tells its reader
+        except Exception:
+            log.exception("a block could not be fetched ahead")
+        finally:
+            self._ahead -= 1

@@ -1,0 +1,266 @@
+"""Large files are kept by blocks: read once from the source, whoever reads them and however."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import subprocess
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from support.drawn import cases
+from support.fuse import wait_until
+from support.mounts import MlfsMount
+from support.slow import SlowSource
+
+MIB = 1 << 20
+SIZES = {
+    "a/three.bin": 3 * MIB + 17,
+    "a/five.bin": 5 * MIB + 4097,
+    "b/twenty.bin": 20 * MIB,
+    "b/seventy.bin": 70 * MIB + 1,
+}
+
+
+@pytest.fixture(scope="module")
+def backing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("big")
+    for name, size in SIZES.items():
+        path = root / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(random.Random(name).randbytes(size))
+    return root
+
+
+def cat(mount: MlfsMount, names: list[str], backing: Path) -> None:
+    """Read files front to back in another process, and compare them."""
+    for name in names:
+        subprocess.run(["cmp", str(mount.path / name), str(backing / name)], check=True)
+
+
+def forget(mount: MlfsMount, names: Iterable[str] = tuple(SIZES)) -> None:
+    """The kernel gives all pages of the files up."""
+    for name in names:
+        fd = os.open(mount.path / name, os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+
+
+def test_files_are_read_once_from_the_source_whatever_their_size(backing: Path, tmp_path: Path) -> None:
+    total, names = sum(SIZES.values()), sorted(SIZES)
+    (tmp_path / "mnt").mkdir()
+    with SlowSource(backing, bandwidth="400M") as slow:
+        flags = ["--ram", "32MiB", "--ssd", f"{tmp_path / 'ssd'}:200MiB"]
+        with MlfsMount(slow.path, *flags, state=tmp_path / "state", mountpoint=tmp_path / "mnt") as mount:
+            slow.control(reset_counts=True)
+            cat(mount, names, backing)
+            mount.settle()
+            counts = slow.counts()
+            print(counts["bytes"] / total, counts["by_path"])
+            assert counts["bytes"] <= 1.02 * total
+            assert set(counts["by_path"].values()) == {1}
+            slow.control(reset_counts=True)
+            forget(mount)
+            cat(mount, names, backing)
+            assert (slow.counts()["bytes"], slow.counts()["opens"]) == (0, 0)
+            status = mount.status()
+            handed_out = sum(tally["bytes"] for tally in status["reads"]["all"].values())
+            assert total <= handed_out <= 2.1 * total
+        slow.control(reset_counts=True)
+        with MlfsMount(slow.path, *flags, state=tmp_path / "state", mountpoint=tmp_path / "mnt") as mount:
+            mount.settle()
+            cat(mount, names, backing)
+            # What lay in RAM is gone.
+            assert slow.counts()["bytes"] <= 33 * MIB
+
+
+def test_a_registered_jobs_files_are_brought_ahead_of_it_once(backing: Path, tmp_path: Path) -> None:
+    total = sum(SIZES.values())
+    (tmp_path / "mnt").mkdir()
+    with (
+        SlowSource(backing, bandwidth="400M") as slow,
+        MlfsMount(slow.path, "--ram", "150MiB", mountpoint=tmp_path / "mnt") as mount,
+    ):
+        slow.control(reset_counts=True)
+        mount.register(name="train", sampler="sequential", epochs=2, batch_size=1, layout="sorted")
+        wait_until(lambda: mount.status()["tiers"][0]["used_bytes"] >= total - SIZES["a/three.bin"])
+        assert mount.status()["jobs"][0]["ranks"][0]["ahead"]["samples"] == len(SIZES)
+        for _ in range(2):
+            cat(mount, sorted(SIZES), backing)
+            forget(mount)
+        assert slow.counts()["bytes"] <= 1.02 * total
+
+
+def test_many_files_read_one_after_the_other_are_read_once_and_kept_once(tmp_path: Path) -> None:
+    """They are large, and who reads them is seen to go from each to the next."""
+    names, size = [f"{number:02}.bin" for number in range(24)], 4 * MIB + 5
+    (tmp_path / "source").mkdir()
+    (tmp_path / "mnt").mkdir()
+    for name in names:
+        (tmp_path / "source" / name).write_bytes(random.Random(name).randbytes(size))
+    with (
+        SlowSource(tmp_path / "source", bandwidth="400M") as slow,
+        MlfsMount(slow.path, "--ram", "300MiB", mountpoint=tmp_path / "mnt") as mount,
+    ):
+        slow.control(reset_counts=True)
+        for _ in range(3):
+            cat(mount, names, tmp_path / "source")
+            mount.settle()
+            forget(mount, names)
+        assert slow.counts()["bytes"] <= 1.05 * len(names) * size
+        assert mount.status()["tiers"][0]["used_bytes"] <= 1.05 * len(names) * size
+
+
+@pytest.mark.promise("change-renamed")
+def test_a_handle_of_a_file_that_was_kept_reads_it_though_another_one_takes_its_name(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "mnt").mkdir()
+    old, new = (random.Random(seed).randbytes(6 * MIB) for seed in range(2))
+    (tmp_path / "source" / "file").write_bytes(old)
+    with MlfsMount(tmp_path / "source", "--ram", "20MiB", mountpoint=tmp_path / "mnt") as mount:
+        cat(mount, ["file"], tmp_path / "source")
+        mount.settle()
+        fd = os.open(mount.path / "file", os.O_RDONLY)
+        (tmp_path / "source" / "file.new").write_bytes(new)
+        (tmp_path / "source" / "file.new").rename(tmp_path / "source" / "file")
+        mount.run("refresh", str(mount.path))
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        assert os.pread(fd, 6 * MIB, 0) == old
+        os.close(fd)
+        assert (mount.path / "file").read_bytes() == new
+
+
+def test_files_of_a_registered_job_may_change(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "mnt").mkdir()
+    names = [f"f{number}" for number in range(4)]
+
+    def put(name: str, size: int) -> None:
+        (tmp_path / "source" / "new").write_bytes(random.Random(size).randbytes(size))
+        (tmp_path / "source" / "new").rename(tmp_path / "source" / name)
+
+    for name in names:
+        put(name, 6 * MIB)
+    with MlfsMount(tmp_path / "source", "--ram", "60MiB", mountpoint=tmp_path / "mnt") as mount:
+        mount.register(name="train", sampler="sequential", epochs=3, batch_size=1, layout="sorted")
+        for sizes in ((), (5 * MIB, 9 * MIB + 1), (3 * MIB, 6 * MIB)):
+            for name, size in zip(names, sizes, strict=False):
+                put(name, size)
+            mount.run("refresh", str(mount.path))
+            cat(mount, names, tmp_path / "source")
+            forget(mount, names)
+        assert not mount.status()["errors"].get("scheduler_fault")
+
+
+@pytest.mark.parametrize("size", [100_000, 12 * MIB])
+def test_a_full_place_takes_new_copies_once_files_have_changed(tmp_path: Path, size: int) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "mnt").mkdir()
+    names = [f"f{number}" for number in range(12 * MIB // size)]
+
+    def change(seed: int) -> None:
+        for name in names:
+            (tmp_path / "source" / "new").write_bytes(random.Random(f"{name}{seed}").randbytes(size))
+            (tmp_path / "source" / "new").rename(tmp_path / "source" / name)
+
+    change(0)
+    with MlfsMount(tmp_path / "source", "--ram", "10MiB", mountpoint=tmp_path / "mnt") as mount:
+        for seed in range(1, 4):
+            mount.run("refresh", str(mount.path))
+            for name in names:
+                assert (mount.path / name).read_bytes() == (tmp_path / "source" / name).read_bytes()
+            mount.settle()
+            assert 9 * MIB < mount.status()["tiers"][0]["used_bytes"] <= 10 * MIB
+            change(seed)
+
+
+@pytest.mark.parametrize("reads", ["windows", "rows"])
+def test_small_ranges_cost_the_source_what_was_asked_for_and_no_byte_twice(
+    backing: Path, tmp_path: Path, reads: str
+) -> None:
+    name, draw = "b/seventy.bin", random.Random(3)
+    content, size = (backing / name).read_bytes(), 100_000
+    begins = (
+        list(range(0, len(content), size)) if reads == "rows" else [draw.randrange(len(content)) for _ in range(60)]
+    )
+    draw.shuffle(begins)
+    (tmp_path / "mnt").mkdir()
+    with (
+        SlowSource(backing, bandwidth="400M") as slow,
+        MlfsMount(slow.path, "--ram", "100MiB", mountpoint=tmp_path / "mnt") as mount,
+    ):
+        slow.control(reset_counts=True)
+        fd = os.open(mount.path / name, os.O_RDONLY)
+        for begin in begins:
+            assert os.pread(fd, size, begin) == content[begin : begin + size]
+        os.close(fd)
+        counts = slow.counts()
+        assert counts["opens"] == 1
+        assert counts["bytes"] <= (1.6 * len(content) if reads == "rows" else 2 * len(begins) * (size + 2 * 4096))
+
+
+@pytest.mark.parametrize("seed", range(cases(3)))
+def test_ranges_read_by_many_at_once_are_of_one_content_also_while_files_change(seed: int, tmp_path: Path) -> None:
+    """Sizes, ranges, readers and changes are drawn; each handle delivers one version of its file, or ESTALE."""
+    draw = random.Random(seed)
+    source, names = tmp_path / "source", [f"f{number}" for number in range(4)]
+    source.mkdir()
+    (tmp_path / "mnt").mkdir()
+    versions: dict[str, list[bytes]] = {name: [] for name in names}
+
+    def change(name: str) -> None:
+        """Another content of a drawn size is put in place of the old one."""
+        size = draw.choice([4 * MIB + 1, 5 * MIB, 6 * MIB - 1, draw.randrange(3 * MIB, 12 * MIB)])
+        content = random.Random(f"{name}{len(versions[name])}").randbytes(size)
+        versions[name].append(content)  # before anybody can read it
+        (source / f"{name}.new").write_bytes(content)
+        (source / f"{name}.new").rename(source / name)
+
+    def read(seed: int, faults: list[str]) -> None:
+        of_reader = random.Random(seed)
+        for _ in range(25):
+            name, may_be = of_reader.choice(names), None
+            try:
+                fd = os.open(tmp_path / "mnt" / name, os.O_RDONLY)
+            except OSError as error:
+                if error.errno != errno.ESTALE:
+                    faults.append(f"{name}: {error}")
+                continue
+            at, in_order = of_reader.randrange(12 * MIB), of_reader.random() < 0.5
+            try:
+                for _ in range(of_reader.randrange(1, 12)):
+                    size = of_reader.choice([1, 4096, 100_000, 2 * MIB])
+                    data = os.pread(fd, size, at)
+                    now = {number for number, content in enumerate(versions[name]) if content[at : at + size] == data}
+                    may_be = now if may_be is None else may_be & now
+                    if not may_be:
+                        faults.append(f"{name} {at}+{size}: of no content that the handle may have")
+                    at = at + size if in_order else of_reader.randrange(12 * MIB)
+            except OSError as error:
+                if error.errno != errno.ESTALE:
+                    faults.append(f"{name} {at}: {error}")
+            finally:
+                os.close(fd)
+
+    for name in names:
+        change(name)
+    changes = draw.random() < 0.8
+    flags = ["--ram", draw.choice(["0", "3MiB", "100MiB"]), "--ssd", f"{tmp_path / 'ssd'}:{draw.choice([5, 80])}MiB"]
+    with MlfsMount(source, *flags, mountpoint=tmp_path / "mnt") as mount:
+        faults: list[str] = []
+        readers = [threading.Thread(target=read, args=(seed * 100 + number, faults)) for number in range(4)]
+        for reader in readers:
+            reader.start()
+        while changes and any(reader.is_alive() for reader in readers):
+            change(draw.choice(names))
+            readers[draw.randrange(4)].join(draw.random() / 5)
+        for reader in readers:
+            reader.join()
+        assert not faults
+        mount.settle()
+        if not changes:
+            forget(mount, names)
+            cat(mount, names, source)
