@@ -19,6 +19,7 @@ These are the parts, each with its own state:
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -46,6 +47,8 @@ from mlfs.plan.scheduler.window import Pressure, Window
 # Samples that one step looks at ahead of the readers. A driver has others to serve between two steps, and a lane that
 # is done with its batch (`pool_queue`: BATCH_S, at most 64 samples) wants the next one.
 LOOK_A_STEP = 64
+# Blocks of large files that wait for a lane: more than one file is not looked at ahead of that.
+BLOCKS_AHEAD = 64
 
 
 class Scheduler:
@@ -90,6 +93,7 @@ class Scheduler:
         self.warming = Warming(table, keeping, fetching)
         self._evicting = Evicting(table, keeping, out)
         self._look = self._seen = False
+        self._blocks_ahead: deque[int] = deque()  # of files that jobs will read, in the order in which they will
         self._read_waited_s = 0.0  # beside what `Waiting` counts: after the open, which no choice of a place changes
         self._wake_s, self._goes_on = math.inf, goes_on
         self.handlers: dict[type, Callable[[Any, float], None]] = {
@@ -236,6 +240,7 @@ class Scheduler:
         before = self.table.window_bytes
         self._evicting.make_room(self._jobs)
         self.fetching.dispatch(self._waiting.is_urgent(now_s))
+        self._fetch_blocks_ahead()
         if self.table.window_bytes < before:  # queued samples that nobody needs any more gave their room back
             self._look = True
         if not self._look:
@@ -340,13 +345,31 @@ class Scheduler:
             return self.window.rescue(sample)
         if state != State.ABSENT:
             return state != State.GOING
-        if sample in table.blocks or table.footprint(sample) > table.window_capacity_bytes:
-            return True  # it never fits, or is no sample: left to the readers
+        if sample in table.blocks:
+            if len(self._blocks_ahead) >= BLOCKS_AHEAD:
+                return False
+            self._blocks_ahead.extend(table.blocks[sample])
+            return True
+        if table.footprint(sample) > table.window_capacity_bytes:
+            return True  # it never fits: left to the readers
         if not table.fits_window(sample):
             self.window.make_room(table.footprint(sample))
             return False
         self.fetching.reserve(sample, job, epoch, now_s)
         return True
+
+    def _fetch_blocks_ahead(self) -> None:
+        """Have lanes of the source that have nothing else to do bring blocks for this node's places, in their order."""
+        before, table = len(self._blocks_ahead), self.table
+        while self._blocks_ahead and (most := self.fetching.idle_lane_takes()):
+            batch: list[int] = []
+            while self._blocks_ahead and len(batch) < most:
+                block = self._blocks_ahead.popleft()
+                if not table.held_by[block] and table.state[block] == State.ABSENT and table.sizes[block]:
+                    batch.append(block)
+            self.fetching.fill(batch)  # those that no place takes are left to their readers
+        if len(self._blocks_ahead) < BLOCKS_AHEAD <= before:
+            self._look = True  # it waited for that
 
     # -- ends of fetches, copies and drops
 

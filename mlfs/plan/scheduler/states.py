@@ -177,6 +177,11 @@ class SampleTable:
                 of_samples[file] = 0
         return of_samples
 
+    def is_kept_in_blocks(self, file: int) -> bool:
+        """Whether this node holds all blocks of a file in blocks: its reader waits for no source."""
+        blocks = self.blocks.get(file)
+        return blocks is not None and 0 not in self.held_by[blocks.start : blocks.stop]
+
     def hold(self, sample: int, place: int) -> int:
         """Note that a place of this node holds a copy now; 0: none does. Returns the one that did."""
         before = self.held_by[sample]

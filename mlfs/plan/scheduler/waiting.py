@@ -47,7 +47,7 @@ class Waiting:
 
     Attributes:
         waiters: by sample, those who wait for it, the first to come first; workers read it.
-        waiting: how many that are.
+        waiting: how many that are, without READs: one reader may have several.
         waited_s: seconds that readers waited, all together.
     """
 
@@ -101,7 +101,7 @@ class Waiting:
             self._out.append(OpenDirect(waiter))
             return
         self._waiters.setdefault(sample, []).append(waiter)
-        self.waiting += 1
+        self.waiting += not waiter.in_read
         self._readers += not waiter.is_peer
         if state in (State.ABSENT, State.QUEUED):
             self.begin(sample, now_s)
@@ -214,7 +214,7 @@ class Waiting:
     def _count(self, waiter: Waiter, now_s: float) -> None:
         """A wait is over."""
         seconds = now_s - waiter.since_s
-        self.waiting -= 1
+        self.waiting -= not waiter.in_read
         self.waited_s += 0.0 if waiter.in_read else seconds
         if not waiter.is_peer:
             self._readers -= 1
