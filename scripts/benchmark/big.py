@@ -25,7 +25,7 @@ from benchmark.one_mount import mount, slow_source
 
 MIB = 1 << 20
 # By case, the files that it reads, in MiB. Random windows are nanoGPT's: 50 batches of 12 windows of 2 KiB.
-FILES = {"files": (3, 5, 20, 65, 300), "windows": (600,), "rows": (300,), "one file, 1 reader": (1024,)}
+FILES = {"files": (3, 5, 20, 65, 300), "windows": (600,), "rows": (300,), "one file": (1024,)}
 WINDOWS, WINDOW_BYTES = 50 * 12, 2048
 ROW_BYTES = 100_000
 PORTION_BYTES = 1 << 20
@@ -87,8 +87,8 @@ CASES: dict[str, tuple[str, Read]] = {
     "files": ("files", front_to_back),
     "windows": ("windows", windows),
     "rows": ("rows", rows),
-    "one file, 1 reader": ("one file, 1 reader", front_to_back),
-    "one file, 4 readers": ("one file, 1 reader", by_four),
+    "one file 1 reader": ("one file", front_to_back),
+    "one file 4 readers": ("one file", by_four),
 }
 
 
@@ -96,7 +96,7 @@ def make(directory: Path, case: str, share: float) -> list[str]:
     """The files of a case, `share` of their size."""
     names = []
     for number, mib in enumerate(FILES[case]):
-        name = f"{case.replace(',', '').replace(' ', '-')}-{number}.bin"
+        name = f"{case.replace(' ', '-')}-{number}.bin"
         names.append(name)
         if not (directory / name).exists():
             directory.mkdir(parents=True, exist_ok=True)
@@ -149,7 +149,7 @@ def big(work: Path, data: Path, rounds: int, share: float = 1.0, cases: tuple[st
             with plain(slow, work / "plain") as at:
                 first = cost(read, [at / name for name in of], slow, right)
             cells = [f"{first.seconds:.2f} s, {first.bytes / total:.3f} of the data"]
-            kept = ["--ram", "0", "--ssd", f"{work / 'kept'}:{3 * total + 256 * MIB}"]
+            kept = ["--ram", "0", "--ssd", f"{work / case.replace(' ', '-')}:{2 * total + 64 * MIB}"]
             with mount(slow, work / "mount", *kept) as through:
                 paths = [Path(through["path"]) / name for name in of]
                 cells.append(told(cost(read, paths, slow, right), first))
