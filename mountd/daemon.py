@@ -93,8 +93,9 @@ STOP_PATIENCE_S = 10.0
 STOP_RETRY_S = 0.2
 # How long the channel has to notice that its mount is gone before it is ended.
 DETACHED_PATIENCE_S = 1.0
-# A file of more bytes is read and kept by blocks of so many (docs/decisions/block-size.md).
-LARGEST_WHOLE_BYTES, BLOCK_BYTES = 4 << 20, 1 << 20
+# A file of more bytes is read and kept by blocks of so many; of a data set of more than MANY_BYTES by the larger ones,
+# as each takes some bytes of memory (docs/decisions/block-size.md).
+LARGEST_WHOLE_BYTES, BLOCK_BYTES, LARGER_BLOCK_BYTES, MANY_BYTES = 4 << 20, 1 << 20, 4 << 20, 16 << 40
 # Threads by name; see docs/concurrency.md.
 POOLS = {
     "demand": 64,
@@ -133,7 +134,9 @@ def serve(config: MountConfig, report: Report) -> int:
         covered = config.mountpoint == config.source  # then its path leads to this mount
         source = PosixSource(source_fd, manifest, None if covered else config.source)
         cleanup.callback(source.close)
-        samples = Samples.in_blocks(manifest, LARGEST_WHOLE_BYTES, BLOCK_BYTES)
+        samples = Samples.in_blocks(
+            manifest, LARGEST_WHOLE_BYTES, BLOCK_BYTES if manifest.total_bytes <= MANY_BYTES else LARGER_BLOCK_BYTES
+        )  # fmt: skip
         showcase = Showcase()
         places, notes = _places(config, source, samples, showcase, cleanup)
         seen = seen_before(manifest, view.scanned) if config.allow_other else None
