@@ -154,6 +154,7 @@ class BlockReads:
             if number >= len(blocks):  # of a file that has grown since the mount
                 stop = end
                 parts.append(await self._twice("read", self._fetcher.read_behind_blocks, entry, offset, end - offset))
+                self._check(entry, generation)
                 self._count_range(entry, len(parts[-1]))
             else:
                 parts.append(await self._part(blocks[number], entry, generation, offset - first, stop - first, stream))
@@ -247,7 +248,8 @@ class BlockReads:
                 raise waiting.error
             if waiting.by_itself:
                 return None
-            if waiting.brought is not None:
+            # What another node has had fetched may be of before a change that is known by now.
+            if waiting.brought is not None and waiting.brought.version == self._samples.version_of(block):
                 return waiting.brought
         return None
 

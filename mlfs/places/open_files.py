@@ -99,7 +99,8 @@ class OpenFiles:
             shared.users += 1
             self._files.move_to_end(entry)
         now_s = self._source.now_s()
-        if look or now_s - shared.looked_s > LOOKED_S:
+        # The manifest may know of a later content than this one, which nobody has opened yet.
+        if look or shared.opened.changed or now_s - shared.looked_s > LOOKED_S:
             try:
                 is_there = shared.opened.is_at_its_name()
             except (FileNotFoundError, PermissionError):

@@ -36,6 +36,7 @@ from mlfs.places.tier import Tier
 from mlfs.plan.scheduler.events import JobEnded
 from mlfs.plan.scheduler.states import SampleTable
 from mlfs.served.refill import Refill, refill_of
+from mlfs.tree.manifest import Manifest
 from mlfs.tree.samples import Samples
 from mlfs.tree.scan import scan
 
@@ -328,16 +329,16 @@ async def running(
     seconds: dict[str, float] | None = None, pfs_threads: int = 4,
     hedge_s: float = 10.0, timeout_s: float = 30.0, explainer: Any = None,
     listeners: Any = (), runner: InlineRunner | None = None, cpu_clock: Callable[[], float] = time.thread_time,
-    expected_faults: frozenset[str] = frozenset(),
+    expected_faults: frozenset[str] = frozenset(), samples_of: Callable[[Manifest], Samples] = Samples.whole_files,
 ) -> Any:  # fmt: skip
     """An engine that runs."""
     with tree(directory, count, size) as fd:
         manifest = scan(fd)
-        source = CountingSource(fd, manifest)
         explainer = explainer or Explainer(None)
         pages, runner = FakePages(), runner or InlineRunner(seconds)
         limits = MountLimits(staging, pfs_threads, hedge_s=hedge_s, timeout_s=timeout_s)
-        samples = Samples.whole_files(manifest)
+        samples = samples_of(manifest)
+        source = CountingSource(fd, manifest)
         tiers = [TierPlace(PlaceKind.RAM, RamTier(ram), samples)]
         tiers += [TierPlace(kind, tier, samples, largest) for kind, tier, largest in disks or []]
         places = Places(SourcePlace(source, samples), tiers)

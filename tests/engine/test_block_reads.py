@@ -1,0 +1,126 @@
+"""READs of files in blocks while another content takes the file's place: each gets bytes of its own generation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from fakes import InlineRunner, Mount, running, simulate, tree
+
+from mlfs.engine.block_reads import WaitingRead
+from mlfs.places.place import SourcePlace
+from mlfs.places.posix import PosixSource
+from mlfs.plan.scheduler.events import Waits
+from mlfs.tree.attributes import attributes_of
+from mlfs.tree.manifest import Manifest
+from mlfs.tree.samples import Samples
+from mlfs.tree.scan import scan
+
+BLOCK = 4096
+SIZE = 3 * BLOCK
+
+
+def in_blocks(manifest: Manifest) -> Samples:
+    """Blocks so small that a test's files have several."""
+    return Samples.in_blocks(manifest, BLOCK, BLOCK)
+
+
+class LateRunner(InlineRunner):
+    """A call is made at once, and its end is told when its time is over."""
+
+    async def run(self, pool: str, call: Callable[..., Any], *args: Any) -> Any:
+        seconds = self.seconds.get(pool, 0)
+        result = call(*args)
+        await trio.sleep(seconds)
+        return result
+
+
+def put(mount: Mount, entry: int, content: bytes) -> None:
+    """Another file takes the name."""
+    path = Path(os.fsdecode(mount.root) + "/" + os.fsdecode(mount.engine.manifest.path(entry)))
+    path.with_suffix(".new").write_bytes(content)
+    path.with_suffix(".new").rename(path)
+
+
+def test_a_block_that_was_fetched_before_a_change_answers_no_handle_of_after_it(tmp_path: Path) -> None:
+    runner = LateRunner()
+
+    async def body() -> None:
+        async with running(tmp_path, 1, SIZE, runner=runner, samples_of=in_blocks) as mount:
+            (entry,), ranges = mount.files, mount.engine.ranges
+            old, new = mount.content(entry), b"n" * SIZE
+            before = await ranges.open(entry)
+            runner.seconds["demand"] = 1.0
+            other_node = WaitingRead(mount.engine.samples.blocks_of(entry)[0], trio.current_time())
+            other_node.is_peer = True
+            mount.engine.driver.step(Waits(other_node))
+            await trio.sleep(0.1)
+            runner.seconds["demand"] = 0.0
+            put(mount, entry, new)
+            after = await ranges.open(entry)
+            assert bytes(await ranges.read_large(after, 0, BLOCK)) == new[:BLOCK]
+            assert other_node.brought is not None
+            assert other_node.brought.data == old[:BLOCK]
+            assert bytes(await ranges.read_large(before, 0, BLOCK)) == old[:BLOCK]
+            ranges.close_large(before)
+            ranges.close_large(after)
+
+    simulate(body)
+
+
+def test_what_a_file_has_grown_by_is_given_to_handles_of_that_content_alone(tmp_path: Path) -> None:
+    runner = InlineRunner()
+
+    async def body() -> None:
+        async with running(tmp_path, 1, SIZE, runner=runner, samples_of=in_blocks) as mount:
+            (entry,), ranges = mount.files, mount.engine.ranges
+            grown, new = b"g" * (SIZE + BLOCK), b"n" * (SIZE + BLOCK)
+            put(mount, entry, grown)
+            before = await ranges.open(entry)
+            got: list[bytes] = []
+
+            async def read() -> None:
+                got.append(bytes(await ranges.read_large(before, SIZE, BLOCK)))
+
+            async with trio.open_nursery() as nursery:
+                runner.seconds["read"] = 1.0
+                nursery.start_soon(read)
+                await trio.sleep(0.1)
+                put(mount, entry, new)
+                after = await ranges.open(entry)
+            assert got == [grown[SIZE:]]
+            assert bytes(await ranges.read_large(after, SIZE, BLOCK)) == new[SIZE:]
+            ranges.close_large(before)
+            ranges.close_large(after)
+
+    simulate(body)
+
+
+@pytest.fixture
+def one_file(tmp_path: Path) -> Iterator[tuple[Path, PosixSource, Samples]]:
+    with tree(tmp_path, 1, SIZE) as fd:
+        samples = in_blocks(scan(fd))
+        (path,) = tmp_path.rglob("*.jpg")
+        yield path, PosixSource(fd, samples.manifest), samples
+
+
+def test_a_file_that_stays_open_is_not_taken_for_the_present_one_once_a_later_one_is_known(
+    one_file: tuple[Path, PosixSource, Samples],
+) -> None:
+    """A look has found the later content, and nobody has opened it yet."""
+    path, source, samples = one_file
+    (entry,), place = samples.manifest.files.tolist(), SourcePlace(source, samples)
+    block = samples.blocks_of(entry)[0]
+    place.read(block)
+    path.with_suffix(".new").write_bytes(b"n" * SIZE)
+    path.with_suffix(".new").rename(path)
+    now = attributes_of(path.stat())
+    samples.manifest.update(entry, now.size, now.mtime_ns, now.ctime_ns)
+    content = place.read(block)
+    assert (bytes(content.data), content.changed) == (b"n" * BLOCK, None)
+    assert place.read_range(block, 0, 10)[0] == b"n" * 10
+    place.files.close()
