@@ -84,6 +84,22 @@ class WaitingRead(Waiter):
         self.over.set()
 
 
+class _Flight:
+    """A block that is being fetched whole for the READs of one generation; how that has ended, once it is `over`.
+
+    Attributes:
+        brought: whether the block is there. error: why not; None where each READ is to go on by itself.
+    """
+
+    __slots__ = ("brought", "error", "generation", "over")
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        self.over = trio.Event()
+        self.brought = False
+        self.error: OSError | None = None
+
+
 class _Stream:
     """A reader who goes through a file: where he is, what he has read in order, how many blocks are ahead of him."""
 
@@ -124,7 +140,7 @@ class BlockReads:
         self._manifest, self._places = fetcher.samples.manifest, fetcher.places
         self._write_behind, self._digest, self._counted = write_behind, digest, counted
         self._hot, self._twice = hot, twice
-        self._flights: dict[int, trio.Event] = {}
+        self._flights: dict[int, _Flight] = {}
         self._streams: OrderedDict[int, list[_Stream]] = OrderedDict()  # by file; who has read last stands last
         self._ahead = 0  # blocks that are being fetched ahead
         self._most_at_once = hot.most_bytes // max(1, 2 * self._samples.block_bytes)  # half of what can be held
@@ -184,7 +200,8 @@ class BlockReads:
 
     async def _part(self, block: int, entry: int, generation: int, begin: int, end: int, stream: _Stream) -> Buffer:
         """A range of a block."""
-        while True:
+        by_itself = False
+        while not by_itself:
             held = self._hot.get(block, generation)
             if held is not None:
                 self._counted.ranged(held.kind, end - begin)
@@ -192,8 +209,12 @@ class BlockReads:
             flight = self._flights.get(block)
             if flight is None:
                 break
-            await flight.wait()
-        if self._wants_whole(block, begin, end, stream):
+            await flight.over.wait()
+            if flight.generation == generation and flight.error is not None:
+                # One after the other would wait for a source that hangs, each as long as one READ may.
+                raise OSError(flight.error.errno, flight.error.strerror)
+            by_itself = flight.generation == generation and not flight.brought
+        if not by_itself and self._wants_whole(block, begin, end, stream):
             content = await self._whole(block, entry, generation)
             if content is not None:
                 self._counted.ranged(content.kind, end - begin)
@@ -222,7 +243,7 @@ class BlockReads:
 
     async def _whole(self, block: int, entry: int, generation: int) -> HotContent | None:
         """All of a block, fetched once for all READs that want it; None where the READ is to go on by itself."""
-        over = self._flights[block] = trio.Event()
+        flight = self._flights[block] = _Flight(generation)
         try:
             fetched = await self._fetch(block)
             self._check(entry, generation)
@@ -230,9 +251,13 @@ class BlockReads:
                 return None
             content = HotContent(generation, fetched.data, self._places.kinds[fetched.place])
             self._hot.add(block, content)
+            flight.brought = True
+        except OSError as error:
+            flight.error = error
+            raise
         finally:
             del self._flights[block]
-            over.set()
+            flight.over.set()
         if fetched.place == SOURCE:
             self._digest.source_gave(entry, fetched.size_bytes)
         return content

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -124,3 +125,28 @@ def test_a_file_that_stays_open_is_not_taken_for_the_present_one_once_a_later_on
     assert (bytes(content.data), content.changed) == (b"n" * BLOCK, None)
     assert place.read_range(block, 0, 10)[0] == b"n" * 10
     place.files.close()
+
+
+def test_reads_of_one_block_wait_together_for_a_source_that_hangs(tmp_path: Path) -> None:
+    runner = InlineRunner()
+
+    async def body() -> None:
+        async with running(tmp_path, 1, SIZE, runner=runner, ram=1 << 20, samples_of=in_blocks) as mount:
+            (entry,), ranges = mount.files, mount.engine.ranges
+            handle = await ranges.open(entry)
+            runner.hang = set(mount.engine.samples.blocks_of(entry))
+            begun_s, errors = trio.current_time(), []
+
+            async def read(offset: int) -> None:
+                with pytest.raises(OSError) as error:  # noqa: PT011
+                    await ranges.read_large(handle, offset, BLOCK // 2)
+                errors.append(error.value.errno)
+
+            async with trio.open_nursery() as nursery:
+                for number in range(8):
+                    nursery.start_soon(read, number)
+            assert errors == [errno.ETIMEDOUT] * 8
+            assert trio.current_time() - begun_s <= 45
+            ranges.close_large(handle)
+
+    simulate(body)
