@@ -50,6 +50,10 @@ __all__ = [
 
 Bytes = bytes | bytearray | memoryview
 
+# Ranges that are shorter are not remembered: to remember one takes 100 bytes and some time. Who reads past the page
+# cache alone asks for so little (O_DIRECT).
+LEAST_PIECE_BYTES: Final = 512
+
 
 class FileChange(NamedTuple):
     """The attributes of a source file that are no longer those of the manifest."""
@@ -257,6 +261,8 @@ class SourcePlace:
             if held is not None:
                 return held, None
             data = opened.read(samples.offset_of(sample) + offset, size)
+            if size < LEAST_PIECE_BYTES:
+                return data, None
             try:
                 whole = self.pieces.add(sample, version, offset, data)
             except (OSError, MemoryError):  # no memory is left for it, and none is needed

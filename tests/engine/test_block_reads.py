@@ -127,6 +127,15 @@ def test_a_file_that_stays_open_is_not_taken_for_the_present_one_once_a_later_on
     place.files.close()
 
 
+def test_ranges_of_some_bytes_take_no_memory(one_file: tuple[Path, PosixSource, Samples]) -> None:
+    path, source, samples = one_file
+    (entry,), place = samples.manifest.files.tolist(), SourcePlace(source, samples)
+    for offset in range(0, BLOCK, 2):
+        assert place.read_range(samples.blocks_of(entry)[0], offset, 1)[0] == path.read_bytes()[offset : offset + 1]
+    assert place.pieces.of(samples.blocks_of(entry)[0]) == 0
+    place.files.close()
+
+
 def test_reads_of_one_block_wait_together_for_a_source_that_hangs(tmp_path: Path) -> None:
     runner = InlineRunner()
 
