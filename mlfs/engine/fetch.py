@@ -275,6 +275,14 @@ class Fetcher:
             raise
         return shared
 
+    def take_open(self, entry: int) -> SharedFile | None:
+        """The file as the manifest has it, if it is open already; then `close_shared` has to follow. Asks nothing."""
+        shared = self.places.source.files.take_open(entry)
+        if shared is not None and not self.is_current(entry, shared.opened):
+            self.close_shared(shared)
+            return None
+        return shared
+
     def close_shared(self, shared: SharedFile) -> None:
         """Whoever took it reads it no more."""
         self.places.source.files.give_back(shared)

@@ -57,7 +57,7 @@ class LargeHandle(NamedTuple):
     """An open large file: one content, whatever happens to the name.
 
     Attributes:
-        opened: the source's file; None where this node held all of it when it was opened.
+        opened: the source's file; None where this node held all of it when it was opened, and nobody had opened it.
         shared: the same where others use it as well, as the file is in blocks.
     """
 
@@ -149,6 +149,8 @@ class Ranges:
                     self._fetcher.close_shared(shared)
                     continue
             if self._manifest.generation_view[entry] == generation:
+                if is_kept:  # should another file take the name, and the blocks go, the handle has its bytes still
+                    shared = self._fetcher.take_open(entry)
                 number = next(self._large_numbers)
                 if shared is not None and shared.opened.unsized:
                     number |= PASSED_ON
@@ -160,7 +162,8 @@ class Ranges:
     def kind_of(self, number: int) -> PlaceKind:
         """The place that a large file is read from, as far as its opening tells."""
         handle = self._large.get(number)
-        return PlaceKind.SOURCE if handle is None or handle.opened is not None else self._blocks.kind_of(handle.entry)
+        kept = handle is not None and self._is_in_blocks(handle) and self._blocks.kept(handle.entry)
+        return self._blocks.kind_of(handle.entry) if handle is not None and kept else PlaceKind.SOURCE
 
     def opened(self, number: int) -> PosixFile | None:
         """The source's file behind a large file's handle, None where it is not open."""

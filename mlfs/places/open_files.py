@@ -81,6 +81,15 @@ class OpenFiles:
             if has_lock:
                 lock.release()
 
+    def take_open(self, entry: int) -> SharedFile | None:
+        """The same of a file that is open, as it was when it was looked at last; None where it is not. Asks nothing."""
+        with self._lock:
+            shared = self._files.get(entry)
+            if shared is not None:
+                shared.users += 1
+                self._files.move_to_end(entry)
+            return shared
+
     def _open(self, entry: int) -> SharedFile:
         shared = SharedFile(entry, self._source.open(entry), self._source.now_s())
         with self._lock:
@@ -92,12 +101,9 @@ class OpenFiles:
 
     def _take_open(self, entry: int, look: bool) -> SharedFile | None:
         """The file if it is open, and its name leads to it."""
-        with self._lock:
-            shared = self._files.get(entry)
-            if shared is None:
-                return None
-            shared.users += 1
-            self._files.move_to_end(entry)
+        shared = self.take_open(entry)
+        if shared is None:
+            return None
         now_s = self._source.now_s()
         # The manifest may know of a later content than this one, which nobody has opened yet.
         if look or shared.opened.changed or now_s - shared.looked_s > LOOKED_S:
