@@ -666,8 +666,8 @@ class JobRun:
         self.bytes_read.count_pfs(epoch, size_bytes)
 
     def resized(self, sample: int, more_bytes: int) -> None:
-        """A sample has changed its size at the source."""
-        if self.member[sample]:
+        """A sample has changed its size at the source; a block of a file is none that a job reads."""
+        if sample < len(self.member) and self.member[sample]:
             self.bytes_read.resized(more_bytes)
 
 
