@@ -51,6 +51,8 @@ FIRST_LARGE_HANDLE = 1 << 60
 # ends. Such a file need not be large.
 PASSED_ON = 1 << 58
 REPLACED_ERRORS = frozenset({errno.ENOENT, errno.ESTALE, errno.ELOOP})
+# The source cannot be asked by the name any more, or refuses it: what is open can be read all the same.
+OPEN_STILL_ERRORS = REPLACED_ERRORS | {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE}
 
 
 class LargeHandle(NamedTuple):
@@ -189,8 +191,9 @@ class Ranges:
                 try:
                     return await self._blocks.read(handle.entry, handle.generation, offset, size)
                 except OSError as error:
-                    if self._is_in_blocks(handle) and error.errno not in REPLACED_ERRORS:
-                        raise  # the name leads to another file, or to none: the open one may have its bytes still
+                    goes_on = REPLACED_ERRORS if handle.opened is None else OPEN_STILL_ERRORS
+                    if self._is_in_blocks(handle) and error.errno not in goes_on:
+                        raise
             if handle.opened is None:
                 raise OSError(errno.ESTALE, "the file changed at the source since it was opened")
             data: Buffer = await self._twice("read", handle.opened.read, offset, size)

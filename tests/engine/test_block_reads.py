@@ -101,6 +101,27 @@ def test_what_a_file_has_grown_by_is_given_to_handles_of_that_content_alone(tmp_
     simulate(body)
 
 
+def test_a_handle_goes_on_though_the_source_refuses_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory above was closed to whom the daemon runs as."""
+    runner = InlineRunner()
+
+    async def body() -> None:
+        async with running(tmp_path, 1, SIZE, runner=runner, samples_of=in_blocks) as mount:
+            (entry,), ranges = mount.files, mount.engine.ranges
+            handle = await ranges.open(entry)
+
+            def refuse(*args: object) -> None:
+                raise PermissionError(errno.EACCES, "refused")
+
+            monkeypatch.setattr(mount.source, "attributes", refuse)
+            monkeypatch.setattr(mount.source, "_open", refuse)
+            monkeypatch.setattr(mount.source, "now_s", lambda: 1e9)  # time to look at the name again
+            assert bytes(await ranges.read_large(handle, 0, SIZE)) == mount.content(entry)
+            ranges.close_large(handle)
+
+    simulate(body)
+
+
 @pytest.fixture
 def one_file(tmp_path: Path) -> Iterator[tuple[Path, PosixSource, Samples]]:
     with tree(tmp_path, 1, SIZE) as fd:
