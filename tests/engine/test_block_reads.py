@@ -114,7 +114,7 @@ def test_a_handle_goes_on_though_the_source_refuses_the_name(tmp_path: Path, mon
                 raise PermissionError(errno.EACCES, "refused")
 
             monkeypatch.setattr(mount.source, "attributes", refuse)
-            monkeypatch.setattr(mount.source, "_open", refuse)
+            monkeypatch.setattr("mlfs.places.posix.open_beneath", refuse)
             monkeypatch.setattr(mount.source, "now_s", lambda: 1e9)  # time to look at the name again
             assert bytes(await ranges.read_large(handle, 0, SIZE)) == mount.content(entry)
             ranges.close_large(handle)
