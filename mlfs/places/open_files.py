@@ -20,7 +20,7 @@ from mlfs.places.posix import HANGS_S, PosixFile, PosixSource
 
 # A file that is read all the time is looked at so often, as whoever opens it would.
 LOOKED_S: Final = 1.0
-# Descriptors that wait for the next reader, where a process may have many: more than a loader has shards open at a time.
+# Descriptors that wait for the next reader, where a process may have many: more than a loader has shards open.
 MOST_UNUSED: Final = 1024
 
 
