@@ -73,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
     rank = spec.ranks[0] if args.rank is None else args.rank
     for flag, value, most in (("--epoch", epoch, spec.epochs), ("--rank", rank, spec.world_size)):
         if value >= most:
-            what = "epochs" if flag == "--epoch" else "ranks"
-            hint = f"they count from 0; or give --{'epochs' if what == 'epochs' else 'world-size'}"
+            what = flag.removeprefix("--") + "s" * (most != 1)
+            hint = f"they count from 0; or give {'--epochs' if flag == '--epoch' else '--world-size'}"
             raise JobError(f"{flag} is {value}, must be 0 to {most - 1}: the job has {most} {what}", hint, flag)
     _print(_paths(args.source, spec, epoch, rank, args.head), args.null)
     return ExitCode.OK

@@ -128,7 +128,8 @@ def _translate(error: ValidationError) -> JobError:
     field = str(first["loc"][0])
     allowed = describe(field)
     if first["type"] == "missing":
-        return JobError(f"job field {show(field)} is missing, must be {allowed}", f'add "{field}": ...', field)
+        hint = f'add "{field}": ..., as a flag --{field.replace("_", "-")}'
+        return JobError(f"job field {show(field)} is missing, must be {allowed}", hint, field)
     if first["type"] == "less_than_equal" and str(first["ctx"]["le"]) not in allowed:
         allowed = f"at most {first['ctx']['le']}, and {allowed}"
     value = first["input"]

@@ -33,7 +33,7 @@ def _parse_ranks(value: Any, info: ValidationInfo) -> tuple[int, ...]:
     ranks: list[int] = []
     for low, high in _ranges(value):
         if not 0 <= low <= high < world_size:
-            refuse("ranks", value, allowed)
+            refuse("ranks", value, allowed, 'or "world_size" is another (--world-size)')
         if high - low >= MAX_LOCAL_RANKS or len(ranks) >= 2 * MAX_LOCAL_RANKS:
             refuse("ranks", value, _TOO_MANY, _TOO_MANY_HINT)
         ranks.extend(range(low, high + 1))
