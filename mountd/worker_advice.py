@@ -12,11 +12,8 @@ from typing import NamedTuple
 from mlfs.follow.job_statistics import JobStatistics
 from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.loader_workers import Advice, Loader, advise, surely_loads
-from mlfs.plan.rank_load import RankLoad, StepLimit
+from mlfs.plan.rank_load import NOTABLE_WORK_S, RankLoad, StepLimit
 from mlfs.units import format_duration
-
-# Loaders that take less for a batch are those of a script that only reads: there is nothing to win for training.
-LEAST_WORK_S = 0.01
 
 PREPROCESSING = "reads do not wait, but the loader does: {who} works all the time, {work} for a batch"
 BY_ITSELF = "reads do not wait, but training does: {who} loads by itself, {work} for a batch"
@@ -48,7 +45,7 @@ def advised(job: JobStatistics, load: JobLoad | None, processors: int) -> Advise
     ranks = load.ranks if load is not None else ()
     busy = [of for of in ranks if of.limit is StepLimit.PREPROCESSING and surely_loads(of.workers, workers)]
     slowest = max(busy, key=lambda of: of.next_s, default=None)
-    if load is None or slowest is None or slowest.work_s < LEAST_WORK_S:
+    if load is None or slowest is None or slowest.work_s < NOTABLE_WORK_S:
         return None
     loaders = tuple(
         replace(Loader.of(of), rank=job.ranks[of.rank].rank) for of in ranks if of.limit is not StepLimit.UNKNOWN

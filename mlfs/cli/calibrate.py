@@ -82,7 +82,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Measure. Raises an MlfsError when that is not possible, KeyboardInterrupt or EndedBySignal when it is stopped."""
-    from mlfs.lab import calibration_plot
+    from mlfs.lab import plots
     from mlfs.measure import calibration
     from mlfs.measure.meter import Meter
 
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         calibration.check_path(path)
         if args.plot:
-            calibration_plot.check_path(Path(args.plot))
+            plots.check_path(Path(args.plot))
     except NotOursError as error:
         raise ConfigError(f"{error.filename}: {error.strerror}", error.way_out) from None
     except OSError as error:
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         calibration.save(result, path)
         if args.plot:
-            calibration_plot.draw(result, args.plot)
+            plots.draw(result, args.plot)
     except OSError as error:
         raise ConfigError(f"{error.filename or path}: {error.strerror}", "give another --output or --plot") from None
     except ValueError as error:

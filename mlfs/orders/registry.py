@@ -1,6 +1,6 @@
 """Makes the order of a job, by the name of its sampler.
 
-In: a job, the length of its data set. Out: an `Order`. Called by `mlfs.orders.streams`, `mlfs.lab.sim.job` and
+In: a job, the length of its data set. Out: an `Order`. Called by `mlfs.orders.streams`, `mlfs.lab.sim.order` and
 `mlfs.explain.recipes`. Which samplers there are, the built-in ones and those that other packages add, is
 `mlfs.job.samplers`; whoever makes orders finds those names here as well.
 """

@@ -1,7 +1,7 @@
 """Measures how unevenly GPUs load, as Lobster does (Liu et al., ICPP'22, Section 5.3).
 
 Pure. In: how long each GPU's batch takes to load in each step, and how long a step computes. Out: two shares. Called by
-`mlfs.lab.sim.step_loads`, `mlfs.lab.sim.detailed.run` and `mlfs.plan.loader_load`, so that what a mount measures and
+`mlfs.lab.sim.run`, `mlfs.lab.sim.detailed.run` and `mlfs.plan.loader_load`, so that what a mount measures and
 what the simulator predicts are the same figure.
 """
 

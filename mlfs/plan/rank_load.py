@@ -35,6 +35,10 @@ class BatchTimes(NamedTuple):
     after_s: float
 
 
+# Loaders that take less for a batch are those of a script that only reads: there is nothing to win for training.
+NOTABLE_WORK_S = 0.01
+
+
 class StepLimit(StrEnum):
     """The thing that a rank's steps wait for, seen from its loader."""
 

@@ -15,7 +15,7 @@ from fakes import InlineRunner, Mount, given_job, running, shuffled, simulate
 from mlfs.errors import ConfigError
 from mlfs.explain.statistics import ExplainerStatistics, InferenceState, InferenceStatistics
 from mlfs.job import parse_job
-from mlfs.lab.commands.simulate_like import beside
+from mlfs.lab.commands.simulate import beside
 from mlfs.lab.policies.clairvoyant import POLICY
 from mlfs.lab.sim.clock import Sharing
 from mlfs.lab.sim.like import like

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from mlfs.errors import ConfigError, SourceError
-from mlfs.lab.sim.coordinated import GpuNode
+from mlfs.lab.sim.gpu_queues import GpuNode
 from mlfs.plan.model import MB, Curve, Floats, PerformanceModel, StorageClass
 from mlfs.units import parse_size
 from mlfs.user_input import MOST_TOML_BYTES, InputError, parse_toml, read_bytes

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlfs.lab.sim.uneven import uneven_words
+from mlfs.lab.sim.expected import uneven_words
 from mlfs.plan.imbalance import Imbalance
 from mlfs.plan.rank_load import RankLoad
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlfs.lab.sim.coordinated import gap_s, loading_s
+from mlfs.lab.sim.gpu_queues import gap_s, loading_s
 from mlfs.lab.sizing.scale_out import ScaleOut
 from mlfs.plan.model import Curve
 
