@@ -44,8 +44,7 @@ from mountd.life_note import LifeNote
 from mountd.metrics import metrics
 from mountd.onlookers import HIDDEN, PATH_FIELDS, UNTOLD, Onlookers, Reader, masked
 from mountd.prime_inodes import InodePrimer
-from mountd.shared_texts import SharedTexts
-from mountd.statistics import MountParts, MountStatistics
+from mountd.statistics import MountParts, MountStatistics, SharedTexts
 from mountd.status import status
 from mountd.virtual import WRITABLE, CommandAnswer, Path
 

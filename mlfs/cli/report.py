@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from mlfs.errors import ConfigError, ExitCode, MlfsError
 from mlfs.extras import require
 from mlfs.ours import NotOursError, check_replaceable, write_ours
-from mlfs.report.page import MARK
+from mlfs.report import MARK
 from mlfs.shown import StatusPart
 from mlfs.user_input import InputError, read_json
 
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"mlfs: waiting for the jobs of {mountpoint}; Ctrl-C writes the report now", file=sys.stderr, flush=True)
         status = _wait(mountpoint, status)
 
-    from mlfs.report.page import page
+    from mlfs.report import page
 
     _write(args.out, page(status, time.strftime("%Y-%m-%d %H:%M")))
     print(f"{args.out}: {os.path.getsize(args.out):,} bytes; open it in a browser")

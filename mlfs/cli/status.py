@@ -13,8 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from mlfs.cli.console import make_console
-from mlfs.cli.tables import NumberTable
+from mlfs.cli.console import NumberTable, make_console
 from mlfs.errors import ConfigError, ExitCode, MlfsError
 from mlfs.shown import (
     NONE,

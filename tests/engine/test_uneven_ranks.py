@@ -22,8 +22,7 @@ from mlfs.lab.sim.like import like
 from mlfs.lab.sim.run import Simulation
 from mlfs.orders.streams import build_streams
 from mlfs.plan.rank_load import FEWEST_BATCHES, StepLimit
-from mountd.about import About
-from mountd.statistics import MountStatistics, ProcessStatistics
+from mountd.statistics import About, MountStatistics, ProcessStatistics
 from mountd.status import status
 
 BATCH, FILES, EPOCHS, AHEAD = 4, 96, 2, 2

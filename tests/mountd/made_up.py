@@ -30,8 +30,7 @@ from mlfs.plan.scheduler.reading_times import ReadingTime
 from mlfs.plan.scheduler.routing import RoutingStatistics
 from mlfs.plan.scheduler.statistics import Statistics as SchedulerStatistics
 from mlfs.stats import ROUTES, CounterStatistics, SpanStatistics, StallStatistics, Tally
-from mountd.about import About
-from mountd.statistics import MountStatistics, ProcessStatistics
+from mountd.statistics import About, MountStatistics, ProcessStatistics
 
 GB = 10**9
 
