@@ -17,8 +17,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from mlfs.limits import read_text
-from mlfs.memory import cgroup_limit_bytes, memory_limit_bytes
+from mlfs.limits import cgroup_limit_bytes, memory_limit_bytes, read_text
 from mlfs.units import format_size
 
 # Opened files of a busy mount: descriptors of large files that readers hold, of the source's directories, of lanes.

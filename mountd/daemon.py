@@ -45,7 +45,7 @@ from mlfs.explain.inference import Build
 from mlfs.job import JobSpec
 from mlfs.limits import Resource, limit_of, raise_open_files
 from mlfs.measure import earlier
-from mlfs.measure.measured_place import MeasuredPlace
+from mlfs.measure.speeds import MeasuredPlace
 from mlfs.orders.layouts import samples as samples_of
 from mlfs.orders.layouts.layout import Outside, SampleIds
 from mlfs.orders.layouts.outside import files_behind

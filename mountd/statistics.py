@@ -18,9 +18,9 @@ from mlfs.engine.engine import Engine
 from mlfs.engine.statistics import EngineStatistics
 from mlfs.explain.explainer import Explainer
 from mlfs.explain.statistics import ExplainerStatistics
+from mlfs.limits import usable_processors
 from mlfs.places.posix import PosixSource
 from mlfs.places.source_statistics import SourceStatistics
-from mlfs.processors import usable_processors
 from mountd.handlers import ReadFailures, ReadFailureStatistics
 from mountd.life_note import Died
 from mountd.misses import MissStatistics

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     import shtab
 
     from mlfs.cli.commands import build_full_parser
-    from mlfs.job.layouts import layout_names
+    from mlfs.job.names import layout_names
     from mlfs.job.presets import PRESETS
     from mlfs.orders.registry import sampler_names
 

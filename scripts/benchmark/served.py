@@ -34,7 +34,7 @@ from demo_cluster import PAYLOAD, Seen, busy_share, core_seconds, make_arrays, o
 
 from benchmark.counters import AT_EDGES, NEARLY_ALL, PFS, must_be, must_be_followed, settled
 from mlfs.lab.sizing.scale_out import ScaleOut
-from mlfs.served.balance import imbalance
+from mlfs.served.locality import imbalance
 
 NODES, EPOCHS, BATCH_SIZE, SEED = 4, 4, 16, 0
 DIRECT_EPOCHS = 1  # without a mount one epoch is like the other

@@ -10,9 +10,8 @@ from made_up import job
 
 from mlfs.follow.job_statistics import JobState
 from mlfs.follow.loader import REGISTERED, UNKNOWN, Known, LoaderStatistics
-from mlfs.plan.imbalance import Imbalance
 from mlfs.plan.loader_load import JobLoad
-from mlfs.plan.rank_load import RankLoad, StepLimit
+from mlfs.plan.rank_load import Imbalance, RankLoad, StepLimit
 from mountd.headline import preprocessing_words
 from mountd.status import load_status
 

@@ -226,7 +226,7 @@ def _batch(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
 def _workers(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     from mlfs.cli import client
     from mlfs.lab.commands.advise_workers import answer
-    from mlfs.processors import usable_processors
+    from mlfs.limits import usable_processors
 
     processors = usable_processors() if args.processors is None else args.processors
     step_s = None if args.step is None else parse_duration(args.step, what="--step")

@@ -23,11 +23,10 @@ from mlfs.lab.sim.clock import Loading, Sharing
 from mlfs.lab.sim.gpu_queues import GpuNode
 from mlfs.lab.sim.run import Simulation
 from mlfs.lab.sim.tally import tally
-from mlfs.plan.imbalance import Imbalance, imbalance
 from mlfs.plan.loader_load import step_compute_s
 from mlfs.plan.model import Curve, Floats, PerformanceModel, StorageClass
 from mlfs.plan.node_reads import PFS
-from mlfs.plan.rank_load import NOTABLE_WORK_S, RankLoad
+from mlfs.plan.rank_load import NOTABLE_WORK_S, Imbalance, RankLoad, imbalance
 from mlfs.units import format_duration
 
 # What a loader takes for a batch at least: the time of one that only reads may be measured as nothing.

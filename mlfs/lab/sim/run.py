@@ -17,8 +17,8 @@ from mlfs.lab.sim.clock import Clock, Loading, Sharing
 from mlfs.lab.sim.order import order_of
 from mlfs.lab.sim.scenario import Scenario
 from mlfs.lab.sim.tally import EpochBytes, tally
-from mlfs.plan.imbalance import Imbalance, imbalance
 from mlfs.plan.model import Floats, StorageClass
+from mlfs.plan.rank_load import Imbalance, imbalance
 
 
 @dataclass(frozen=True, slots=True)

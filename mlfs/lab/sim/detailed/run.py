@@ -24,11 +24,11 @@ from mlfs.lab.sim.detailed.node import Node
 from mlfs.lab.sim.detailed.training import LOADER_STEPS, OrderStreams, Rank, Steps, job_of
 from mlfs.lab.sim.run import Simulation
 from mlfs.plan.circuit_breaker import Pace
-from mlfs.plan.imbalance import imbalance
 from mlfs.plan.model import PerformanceModel
 from mlfs.plan.owners import Placement, node_plan
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.placement import DISK, MEMORY, slower_groups
+from mlfs.plan.rank_load import imbalance
 from mlfs.plan.scheduler.config import Limits, PlaceInfo
 from mlfs.plan.scheduler.events import JobInstalled, PlacesMeasured, Planned
 from mlfs.plan.scheduler.scheduler import Scheduler
