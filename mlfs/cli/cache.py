@@ -27,13 +27,9 @@ PROGRESS_AFTER_S = 2.0
 _SHOWN_FAULTS = 20  # the most damaged copies that are named: a disk that fails has thousands
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `cache` and its actions; `run` is left in the arguments as `run`."""
-    parser = subparsers.add_parser(
-        "cache",
-        help="list, verify or clear what lies in a cache directory",
-        description="Look after a cache directory.",
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `cache`."""
+    parser.description = "Look after a cache directory."
     parser.set_defaults(run=run)
     actions = parser.add_subparsers(dest="cache_action", metavar="ACTION", required=True)
     texts = {

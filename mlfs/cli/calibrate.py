@@ -52,14 +52,10 @@ _TRIED_BYTES = 1 << 16  # what is written to a directory before anything is meas
 _SIZE_SHARES = 2  # at most one half of a directory's free space is written
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `calibrate`."""
-    parser = subparsers.add_parser(
-        "calibrate",
-        help="measure how fast the source, disks and memory are",
-        description="Measure bandwidths by number of readers; the mount and `mlfs plan` use them.",
-        epilog=_EPILOG,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `calibrate`."""
+    parser.description = "Measure bandwidths by number of readers; the mount and `mlfs plan` use them."
+    parser.epilog = _EPILOG
     parser.add_argument("source", metavar="SOURCE", help="the directory with the training files, not mounted over")
     text = "a cache directory to measure; may be repeated (default: none)"
     parser.add_argument("--ssd", metavar="DIR", action="append", default=[], help=text)

@@ -31,14 +31,10 @@ _MARKS = {"ok": ("ok", "green"), "costs": ("costs", "yellow"), "stops": ("stops"
 _SOURCE_TIMEOUT_S = 5.0
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `doctor`."""
-    parser = subparsers.add_parser(
-        "doctor",
-        help="check this machine: what is missing, what it costs, how to mend it",
-        description="Look at this machine, and at a data set if one is given.",
-        epilog=_EPILOG,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `doctor`."""
+    parser.description = "Look at this machine, and at a data set if one is given."
+    parser.epilog = _EPILOG
     parser.add_argument("source", metavar="SOURCE", nargs="?", help="the data set's directory (default: none)")
     parser.add_argument(
         "--cache",

@@ -34,14 +34,10 @@ LOOK_EVERY_S = 2.0
 _KIND = "a report of mlfs"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `report`."""
-    parser = subparsers.add_parser(
-        "report",
-        help="write a page that shows what a mount did, and what would help",
-        description="Write one self-contained page of HTML about a mount.",
-        epilog=_EPILOG,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `report`."""
+    parser.description = "Write one self-contained page of HTML about a mount."
+    parser.epilog = _EPILOG
     parser.add_argument("mount", metavar="MOUNT", help="the mount point, or - for a status on standard input")
     parser.add_argument("out", metavar="OUT", help="the file to write, for example report.html")
     parser.add_argument(

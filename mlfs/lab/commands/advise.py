@@ -42,14 +42,10 @@ Source: Zou et al., Distributed Training Large-Scale Deep Architectures (2017); 
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `advise` and its four questions."""
-    parser = subparsers.add_parser(
-        "advise",
-        help="size a system: GPUs, parameter servers, mini-batch, workers",
-        description="Say how many GPUs, parameter servers and loader workers to take, and which mini-batch size.",
-        epilog=_EPILOG,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `advise`."""
+    parser.description = "Say how many GPUs, parameter servers and loader workers to take, and which mini-batch size."
+    parser.epilog = _EPILOG
     questions = parser.add_subparsers(dest="question", metavar="gpus|servers|batch|workers", required=True)
     gpus = questions.add_parser(
         "gpus",

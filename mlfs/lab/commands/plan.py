@@ -53,15 +53,11 @@ _NETWORK = 1.25e9  # 10 Gbit/s, what is assumed where --network is not given
 _THREADS = 4  # prefetch threads of a class, as a mount has them
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `plan`."""
-    parser = subparsers.add_parser(
-        "plan",
-        usage="mlfs plan [-h] SOURCE --epochs N --step-time TIME ... [flags, see below]",
-        help="predict a run: time of each epoch, stalls, PFS bytes, what to buy",
-        description="Predict a training run from the data set's real sizes and measured or given bandwidths.",
-        epilog=_EPILOG,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `plan`."""
+    parser.usage = "mlfs plan [-h] SOURCE --epochs N --step-time TIME ... [flags, see below]"
+    parser.description = "Predict a training run from the data set's real sizes and measured or given bandwidths."
+    parser.epilog = _EPILOG
     parser.add_argument("source", metavar="SOURCE", help="the directory with the training files")
     group = parser.add_argument_group("the cluster")
     nodes = whole(1, MOST_NODES)

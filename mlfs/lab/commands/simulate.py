@@ -59,14 +59,10 @@ holds.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `simulate`."""
-    parser = subparsers.add_parser(
-        "simulate",
-        help="compare policies on a simulated cluster",
-        description="Simulate a training job on a cluster under one or several policies.",
-        epilog=_EPILOG,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `simulate`."""
+    parser.description = "Simulate a training job on a cluster under one or several policies."
+    parser.epilog = _EPILOG
     parser.add_argument(
         "scenario", metavar="SCENARIO", nargs="?", help="a TOML file, or the name of a shipped scenario"
     )

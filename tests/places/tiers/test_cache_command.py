@@ -25,7 +25,7 @@ V = Version(5_000, 1)
 
 def run(*words: str | Path) -> int:
     parser = argparse.ArgumentParser()
-    cache.add_parser(parser.add_subparsers())
+    cache.add_flags(parser.add_subparsers().add_parser("cache"))
     args = parser.parse_args(["cache", *map(str, words)])
     return int(args.run(args))
 
