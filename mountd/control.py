@@ -40,10 +40,10 @@ from mlfs.orders.served import ServedOrder
 from mlfs.orders.stopping import StoppedError, stoppable
 from mlfs.orders.streams import JobStreams, build_streams
 from mlfs.tree.manifest import ROOT, Manifest
-from mountd.life_note import LifeNote
 from mountd.metrics import metrics
 from mountd.onlookers import HIDDEN, PATH_FIELDS, UNTOLD, Onlookers, Reader, masked
 from mountd.prime_inodes import InodePrimer
+from mountd.runtime import LifeNote
 from mountd.statistics import MountParts, MountStatistics, SharedTexts
 from mountd.status import status
 from mountd.virtual import WRITABLE, CommandAnswer, Path

@@ -65,13 +65,13 @@ from mountd.channel_pyfuse3 import Pyfuse3Channel
 from mountd.commands_mount import CommandsMount
 from mountd.control import Control
 from mountd.handlers import Handlers, ReadFailures
-from mountd.life_note import LifeNote
 from mountd.log_file import log_to, reopen_log
 from mountd.messages import died_before, doubts, no_sizes, unreadable
 from mountd.onlookers import Onlookers
 from mountd.pagecache import MountPages
 from mountd.prime_inodes import InodePrimer
 from mountd.refreshing import Refreshing
+from mountd.runtime import LifeNote
 from mountd.source_looks import POOL as LOOKS
 from mountd.source_looks import ExtendedAttributes, FirstLooks
 from mountd.statistics import About, MountParts

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from mlfs.config import CacheDir, MountConfig, differing, free_bytes, memory_warning
-from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError
-from mlfs.extras import require
+from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError, require
 from mlfs.places.cache_directory import source_path
 from mlfs.units import format_size
 from mountd import mounts, runtime

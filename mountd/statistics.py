@@ -22,10 +22,10 @@ from mlfs.limits import usable_processors
 from mlfs.places.posix import PosixSource
 from mlfs.places.source_statistics import SourceStatistics
 from mountd.handlers import ReadFailures, ReadFailureStatistics
-from mountd.life_note import Died
 from mountd.misses import MissStatistics
 from mountd.prime_inodes import InodePrimer
 from mountd.refreshing import Refreshing, RefreshStatistics
+from mountd.runtime import Died
 
 
 @dataclass(frozen=True, slots=True)

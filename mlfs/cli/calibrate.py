@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlfs.cli.ending import EndedBySignal
 from mlfs.cli.parser import whole
-from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError
-from mlfs.extras import require
+from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError, require
 from mlfs.ours import NotOursError
 from mlfs.printable import printable
 from mountd import interface

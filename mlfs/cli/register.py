@@ -67,7 +67,7 @@ def add_origin_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_unregister_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `unregister`."""
+    """Add the flags of the command that ends a job."""
     parser.description = "Forget a registered job: nothing more is fetched ahead for it. The mount goes on serving."
     parser.epilog = "examples:\n  mlfs unregister /data/imagenet\n  mlfs unregister /data/imagenet val"
     parser.add_argument("mount", metavar="MOUNT", help="the mount point")

@@ -15,8 +15,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from mlfs.errors import ConfigError, ExitCode, MlfsError
-from mlfs.extras import require
+from mlfs.errors import ConfigError, ExitCode, MlfsError, require
 from mlfs.ours import NotOursError, check_replaceable, write_ours
 from mlfs.report import MARK
 from mlfs.shown import StatusPart

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mlfs.cli.parser import whole
-from mlfs.errors import ConfigError, ExitCode
-from mlfs.extras import require
+from mlfs.errors import ConfigError, ExitCode, require
 from mlfs.lab.sizing import scaling
 from mlfs.shown import StatusPart, number
 from mlfs.units import format_duration, format_size, parse_duration, parse_size

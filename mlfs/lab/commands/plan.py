@@ -120,7 +120,7 @@ def _foretell(
     args: argparse.Namespace, spec: JobSpec, streams: JobStreams, sizes: npt.NDArray[np.int64],
     earlier: EarlierSpeeds, planned_s: float,
 ) -> dict[str, Any]:  # fmt: skip
-    from mlfs.lab.sizing.scale_out import ScaleOut
+    from mlfs.lab.sizing.scaling import ScaleOut
     from mlfs.plan.epochs import Workload, held_bytes, run_cost
     from mlfs.units import parse_duration
 

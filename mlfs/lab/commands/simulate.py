@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlfs.cli import client
 from mlfs.cli.parser import whole
-from mlfs.errors import ConfigError, ExitCode
-from mlfs.extras import require
+from mlfs.errors import ConfigError, ExitCode, require
 from mlfs.lab.policies.policy import Policy, Unfit
 from mlfs.lab.policies.registry import POLICIES, named
 from mlfs.lab.sim.clock import Sharing
