@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(_plain(name, sharing, results, unfit) | ({"like": beside} if beside is not None else {})))
     else:
         _table(scenario, sharing, results, unfit)
-        for line in beside_lines(beside) if beside is not None else []:
+        for line in compared_lines(beside) if beside is not None else []:
             _console().print(line, highlight=False, markup=False)
     return ExitCode.OK
 
@@ -134,7 +134,7 @@ def _beside(
 ) -> dict[str, Any] | None:
     """Figures of a job that runs, beside what is expected; None where there is none, or its policy is not."""
     found = next((result for result in results if result.policy == DETAILED_POLICY), None)
-    return None if job is None or found is None else _compared(job, simulation, found, shrink)
+    return None if job is None or found is None else compared(job, simulation, found, shrink)
 
 
 def _check_plot(path: Path) -> None:
@@ -389,7 +389,7 @@ def _like(given: str, name: str | None) -> Like:
     return like(status, name)
 
 
-def _compared(job: Like, simulation: Simulation, found: PolicyResult, shrink: int) -> dict[str, Any]:
+def compared(job: Like, simulation: Simulation, found: PolicyResult, shrink: int) -> dict[str, Any]:
     """Both figures of each thing that can be compared.
 
     Args:
@@ -406,35 +406,35 @@ def _compared(job: Like, simulation: Simulation, found: PolicyResult, shrink: in
                 "pfs_bytes": round(simulated.pfs_bytes * shrink / nodes),
             },
         }
-    compared: dict[str, Any] = {"job": job.job, "epochs": epochs, "uneven": None, "because": ""}
+    both: dict[str, Any] = {"job": job.job, "epochs": epochs, "uneven": None, "because": ""}
     loaders = job.loaders
     if job.uneven is not None and loaders is not None:
         expected = expected_of_run(simulation, loaders, job.peers_bytes_per_s)
-        compared["uneven"] = {
+        both["uneven"] = {
             "steps": job.steps,
             "measured": {"imbalance": job.uneven.apart, "imbalanced_steps": job.uneven.steps},
             "simulated": {"imbalance": expected.apart, "imbalanced_steps": expected.steps},
         }
-        compared["because"] = uneven_words(job.ranks, job.uneven, expected)
-    return compared
+        both["because"] = uneven_words(job.ranks, job.uneven, expected)
+    return both
 
 
-def beside_lines(compared: dict[str, Any]) -> list[str]:
+def compared_lines(both: dict[str, Any]) -> list[str]:
     """The same for people."""
     said = []
-    for epoch, of in compared["epochs"].items():
+    for epoch, of in both["epochs"].items():
         was, would = of["measured"], of["simulated"]
         said.append(
             f"epoch {epoch}: measured {duration(was['seconds'])} and {size(was['pfs_bytes'])} from the source;"
             f" simulated {duration(would['seconds'])} and {size(would['pfs_bytes'])}"
         )
-    if uneven := compared["uneven"]:
+    if uneven := both["uneven"]:
         was, would = uneven["measured"], uneven["simulated"]
         said.append(
             f"{percent(was['imbalanced_steps'])} of the last {count_of(uneven['steps'], 'step is', 'steps are')} uneven"
             f" (imbalance {percent(was['imbalance'])}); simulated {percent(would['imbalanced_steps'])}"
             f" ({percent(would['imbalance'])})"
         )
-    if compared["because"]:
-        said.append(compared["because"])
+    if both["because"]:
+        said.append(both["because"])
     return said
