@@ -19,7 +19,7 @@ from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceErro
 from mlfs.places.cache_directory import source_path
 from mlfs.units import format_size
 from mountd import mounts, runtime
-from mountd.mounts import Health
+from mountd.mounts import Health, is_below
 
 DEV_FUSE = "/dev/fuse"
 FUSE_CONF = "/etc/fuse.conf"
@@ -219,11 +219,6 @@ def _check_mountpoint(config: MountConfig) -> None:
 
 def _mountpoint_error(message: str, hint: str) -> MlfsError:
     return MlfsError(message, hint, ExitCode.MOUNT_POINT)
-
-
-def is_below(path: str, directory: str) -> bool:
-    """Whether `path` is `directory` or lies below it (by name; both absolute and resolved)."""
-    return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def _check_cache_dirs(config: MountConfig) -> None:

@@ -25,7 +25,7 @@ from mlfs.lab.sim.clock import Sharing
 from mlfs.lab.sim.expected import expected_of_run, uneven_words
 from mlfs.lab.sim.like import Like, like
 from mlfs.lab.sim.run import PolicyResult, Progress, Simulation
-from mlfs.lab.sim.scenario import Scenario, load, nearest, shipped_names
+from mlfs.lab.sim.scenario import Scenario, load, nearest_of, shipped_names
 from mlfs.orders.stopping import stoppable
 from mlfs.shown import count_of, duration, percent, size
 from mlfs.units import format_size
@@ -155,7 +155,7 @@ def _policies(names: Sequence[str] | None) -> list[Policy]:
     for name in (part for text in names for part in text.split(",")):
         policy = named(name)
         if policy is None:
-            raise ConfigError(f"no policy {name!r}", nearest(name, list(POLICIES)))
+            raise ConfigError(f"no policy {name!r}", nearest_of(name, list(POLICIES)))
         chosen.append(policy)
     return list(dict.fromkeys(chosen))
 
@@ -163,7 +163,7 @@ def _policies(names: Sequence[str] | None) -> list[Policy]:
 def _sharing(name: str) -> Sharing:
     rules = [rule.value for rule in Sharing]
     if name not in rules:
-        raise ConfigError(f"--sharing: no rule {name!r}", nearest(name, rules))
+        raise ConfigError(f"--sharing: no rule {name!r}", nearest_of(name, rules))
     return Sharing(name)
 
 
