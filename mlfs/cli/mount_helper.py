@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from mlfs.cli import commands
-from mlfs.cli.parser import Parser, nearest
+from mlfs.cli.parser import Parser
 from mlfs.errors import ConfigError, ExitCode
 from mlfs.printable import printable
+from mlfs.user_input import nearest
 from mountd import interface
 
 _DESCRIPTION = """\

@@ -27,7 +27,7 @@ from mlfs.engine.runner import Runner
 from mlfs.errors import JobError
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
-from mlfs.job.samplers import built_in
+from mlfs.job.names import built_in
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.kept_by_orders import warning
 from mlfs.plan.members import OwnShare

@@ -1,7 +1,7 @@
 """The built-in samplers: what is known of each before its module is imported.
 
 In: nothing. Out: the record `Sampler` of each, in a table for each family of frameworks, so that a new one is one line
-in one table. Used by `mlfs.job.samplers` (where is its order, may this field be given?).
+in one table. Used by `mlfs.job.names` (where is its order, may this field be given?).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Makes the order of a job, by the name of its sampler.
 
-In: a job, the length of its data set. Out: an `Order`. Called by `mlfs.orders.streams`, `mlfs.lab.sim.job` and
+In: a job, the length of its data set. Out: an `Order`. Called by `mlfs.orders.streams`, `mlfs.lab.sim.order` and
 `mlfs.explain.recipes`. Which samplers there are, the built-in ones and those that other packages add, is
-`mlfs.job.samplers`; whoever makes orders finds those names here as well.
+`mlfs.job.names`; whoever makes orders finds those names here as well.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mlfs.errors import JobError
-from mlfs.job.samplers import built_in, readers_of, sampler_factories, sampler_names
+from mlfs.job.names import built_in, readers_of, sampler_factories, sampler_names
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec

@@ -147,7 +147,7 @@ async def read_all(jobs: FakeJobs, drawn: Drawn) -> list[int]:
 def says_right(flags: str, drawn: Drawn, jobs: FakeJobs) -> bool:
     """Whether `mlfs register` with these flags registers the order that was read."""
     parser = argparse.ArgumentParser()
-    register.add_parser(parser.add_subparsers())
+    register.add_flags(parser.add_subparsers().add_parser("register"))
     fields = register.job_fields(parser.parse_args(["register", "MOUNT", *shlex.split(flags)]), {})
     said, true = (build_streams(parse_job(of), jobs.manifest) for of in (fields, drawn.true))
     later = said.spec.start_epoch - true.spec.start_epoch if "--start-epoch" in flags else 0

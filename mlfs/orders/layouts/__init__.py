@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.job.layouts import layout_names
+from mlfs.job.names import layout_names
 from mlfs.orders.layouts import manifest
 from mlfs.orders.layouts.class_directories import DALI, IMAGEFOLDER, KERAS
 from mlfs.orders.layouts.layout import Outside, SampleIds, Tree
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LISTED", "layout_names", "samples"]
 
-# Directories as a framework lists them, by the names of `mlfs.job.layouts` but "manifest", which a file of the user's
+# Directories as a framework lists them, by the names of `mlfs.job.names` but "manifest", which a file of the user's
 # lists.
 LISTED: Final[Mapping[str, Lister]] = {
     "imagefolder": IMAGEFOLDER,

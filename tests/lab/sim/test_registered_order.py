@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from mlfs.errors import ConfigError, JobError
 from mlfs.job import parse_job
-from mlfs.lab.policies.holdings import first_of_each
-from mlfs.lab.policies.policy import Unfit
+from mlfs.lab.policies.policy import Unfit, first_of_each
 from mlfs.lab.policies.registry import POLICIES
 from mlfs.lab.sim.clock import Sharing
 from mlfs.lab.sim.run import Simulation
