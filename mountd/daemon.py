@@ -52,6 +52,7 @@ from mlfs.orders.layouts.outside import files_behind
 from mlfs.orders.streams import JobStreams, build_streams
 from mlfs.orders.streams import samples_of as data_set_of
 from mlfs.places.lmdb_store import LmdbTier
+from mlfs.places.open_files import MOST_UNUSED
 from mlfs.places.place import PlaceKind, Places, SourcePlace, TierPlace
 from mlfs.places.posix import PosixSource
 from mlfs.places.ram import RamTier
@@ -173,7 +174,8 @@ def _places(
         add_disk(lmdb, directory.bytes, LARGEST_LMDB_SAMPLE_BYTES)
     for directory in config.ssd:
         add_disk(SsdTier(directory.path, directory.bytes, config.source), directory.bytes)
-    return Places(SourcePlace(source, samples, _buffer_bytes(config) // 8), stores), notes
+    most_unused = min(MOST_UNUSED, raise_open_files() // 4)
+    return Places(SourcePlace(source, samples, _buffer_bytes(config) // 8, most_unused), stores), notes
 
 
 def _buffer_bytes(config: MountConfig) -> int:

@@ -48,6 +48,10 @@ MOST_FILES: Final = 1024
 TRIES: Final = 3
 
 
+HandedOut = Callable[[PlaceKind, int], None]
+"""A listener for bytes that were handed out: the place that they came from, and how many they are."""
+
+
 class WaitingRead(Waiter):
     """A READ that waits for a block (see `mlfs.engine.demand.Answerable`); `over` is set in the end.
 
@@ -135,7 +139,7 @@ class BlockReads:
         twice: Callable[..., Awaitable[Any]],
     ) -> None:
         self._step, self._clock = context.step, context.clock
-        self._table, self._keeping = scheduler.table, scheduler.keeping
+        self._table, self._keeping, self._where = scheduler.table, scheduler.keeping, scheduler.where
         self._fetcher, self._samples = fetcher, fetcher.samples
         self._manifest, self._places = fetcher.samples.manifest, fetcher.places
         self._write_behind, self._digest, self._counted = write_behind, digest, counted
@@ -143,7 +147,8 @@ class BlockReads:
         self._flights: dict[int, _Flight] = {}
         self._streams: OrderedDict[int, list[_Stream]] = OrderedDict()  # by file; who has read last stands last
         self._ahead = 0  # blocks that are being fetched ahead
-        self._most_at_once = hot.most_bytes // max(1, 2 * self._samples.block_bytes)  # half of what can be held
+        self._block_bytes = self._samples.file_blocks.block_bytes
+        self._most_at_once = hot.most_bytes // max(1, 2 * self._block_bytes)  # half of what can be held
 
     def kept(self, entry: int) -> bool:
         """Whether places of this node hold all blocks of a file, so that the source need not be asked."""
@@ -154,12 +159,16 @@ class BlockReads:
         """The place that most of a file comes from that this node holds."""
         return self._places.kinds[self._table.held_by[self._samples.blocks_of(entry).start]]
 
-    async def read(self, entry: int, generation: int, offset: int, size: int) -> Buffer:
-        """Bytes of the file as it is in this generation; fewer where it ends. Raises: OSError; ESTALE if it changes."""
+    async def read(self, entry: int, generation: int, offset: int, size: int, count: HandedOut) -> Buffer:
+        """Bytes of the file as it is in this generation; fewer where it ends. Raises: OSError; ESTALE if it changes.
+
+        Args:
+            count: told of the places that the bytes came from.
+        """
         end = min(offset + size, self._manifest.size_view[entry])
         if offset >= end:
             return b""
-        blocks, block_bytes = self._samples.blocks_of(entry), self._samples.block_bytes
+        blocks, block_bytes = self._samples.blocks_of(entry), self._block_bytes
         stream = self._stream(entry, offset, end)
         if stream.read_bytes >= IN_ORDER_BYTES:
             self._fetch_ahead(stream, blocks, (end - 1) // block_bytes, generation)
@@ -171,9 +180,12 @@ class BlockReads:
                 stop = end
                 parts.append(await self._twice("read", self._fetcher.read_behind_blocks, entry, offset, end - offset))
                 self._check(entry, generation)
-                self._count_range(entry, len(parts[-1]))
+                self._count_range(entry, len(parts[-1]), len(parts[-1]), count)
             else:
-                parts.append(await self._part(blocks[number], entry, generation, offset - first, stop - first, stream))
+                begin, end_of_part = offset - first, stop - first
+                parts.append(
+                    await self._part(blocks[number], entry, generation, begin, end_of_part, stream, count)
+                )  # fmt: skip
             offset = stop
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -198,13 +210,15 @@ class BlockReads:
 
     # -- one block
 
-    async def _part(self, block: int, entry: int, generation: int, begin: int, end: int, stream: _Stream) -> Buffer:
+    async def _part(
+        self, block: int, entry: int, generation: int, begin: int, end: int, stream: _Stream, count: HandedOut
+    ) -> Buffer:
         """A range of a block."""
         by_itself = False
         while not by_itself:
             held = self._hot.get(block, generation)
             if held is not None:
-                self._counted.ranged(held.kind, end - begin)
+                count(held.kind, end - begin)
                 return memoryview(held.data)[begin:end]
             flight = self._flights.get(block)
             if flight is None:
@@ -217,22 +231,27 @@ class BlockReads:
         if not by_itself and self._wants_whole(block, begin, end, stream):
             content = await self._whole(block, entry, generation)
             if content is not None:
-                self._counted.ranged(content.kind, end - begin)
+                count(content.kind, end - begin)
                 return memoryview(content.data)[begin:end]
-        data, whole = await self._twice("read", self._fetcher.read_range, block, begin, end - begin)
+        data, given_bytes, whole = await self._twice("read", self._fetcher.read_range, block, begin, end - begin)
         self._check(entry, generation)
-        self._count_range(entry, len(data))
+        self._count_range(entry, len(data), given_bytes, count)
         if whole is not None:
             self._write_behind.got_aside(whole)
         return data  # type: ignore[no-any-return]
 
-    def _count_range(self, entry: int, size_bytes: int) -> None:
-        self._counted.ranged(PlaceKind.SOURCE, size_bytes, apart=True)
-        self._digest.source_gave(entry, size_bytes)
+    def _count_range(self, entry: int, size_bytes: int, given_bytes: int, count: HandedOut) -> None:
+        """Count a range. What the source did not give just now was in memory."""
+        count(PlaceKind.SOURCE if given_bytes else PlaceKind.RAM, size_bytes)
+        if given_bytes:
+            self._counted.source_gave(given_bytes)
+            self._digest.source_gave(entry, given_bytes)
 
     def _wants_whole(self, block: int, begin: int, end: int, stream: _Stream) -> bool:
         """Whether all of a block is fetched for a READ that wants a part of it."""
         if self._table.held_by[block] or self._table.state[block] == State.FETCHING or self._fetcher.has(block):
+            return True
+        if self._where(block)[0] != SOURCE:  # another node gives samples, and no parts of them
             return True
         asked = end - begin + self._fetcher.places.source.pieces.of(block)
         return (stream.read_bytes >= IN_ORDER_BYTES or 2 * asked >= self._table.sizes[block]) and self._has_room(block)

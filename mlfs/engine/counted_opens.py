@@ -48,11 +48,13 @@ class CountedOpens:
         if kind is PlaceKind.SOURCE:
             self._counters.fetch(kind, 0)
 
-    def ranged(self, kind: PlaceKind, size_bytes: int, apart: bool = False) -> None:
-        """Bytes of such a file were handed out. `apart`: they came for this reader alone, and no fetch counts them."""
+    def ranged(self, kind: PlaceKind, size_bytes: int) -> None:
+        """Bytes of such a file were handed out."""
         self._counters.handed_out(kind, size_bytes)
-        if apart:
-            self._counters.gave(kind, size_bytes)
+
+    def source_gave(self, size_bytes: int) -> None:
+        """The source gave bytes that no fetch counts."""
+        self._counters.gave(PlaceKind.SOURCE, size_bytes)
 
     def answered_elsewhere(self, entry: int, kind: PlaceKind) -> None:
         """The kernel had taken a file's pages back: the file was read from there."""
@@ -61,8 +63,8 @@ class CountedOpens:
         else:
             self._counters.taken_back(kind, 1, self._sizes[entry])
 
-    def range_answered_elsewhere(self, entry: int, offset: int, size_bytes: int) -> None:
-        """Count a part of a file that was read from the source. The first part of a file stands for its open."""
-        self._counters.gave(PlaceKind.SOURCE, size_bytes)
+    def range_answered_elsewhere(self, entry: int, kind: PlaceKind, offset: int, size_bytes: int) -> None:
+        """Count a part of a file whose pages the kernel had taken back. The first part of a file stands for its
+        open."""
         if entry not in self._brought:
-            self._counters.taken_back(PlaceKind.SOURCE, int(offset == 0), size_bytes)
+            self._counters.taken_back(kind, int(offset == 0), size_bytes)

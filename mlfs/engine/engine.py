@@ -142,7 +142,7 @@ class Engine:
         points = limits.refined.get(infos[0].name) or limits.calibrated.get(infos[0].name, ())
         known = known_source(best(points), limits.calibrated_sample_bytes)
         self.scheduler = Scheduler(
-            samples.sizes, infos, limits.of_scheduler(), rates, known, goes_on=True, blocks=samples.in_blocks_now()
+            samples.sizes, infos, limits.of_scheduler(), rates, known, goes_on=True, blocks=samples.file_blocks
         )  # fmt: skip
         measured = {n: MeasuredPlace(info.kind, info.name, info.capacity_bytes) for n, info in enumerate(infos)}
         self._speeds = Speeds(limits.calibrated, limits.refined, rates, measured, peers=len(infos))
@@ -267,9 +267,9 @@ class Engine:
     def _by_block(self, samples: SampleIds) -> SampleIds:
         """The same samples, with the blocks of a large file in the place of its entry."""
         blocks = self.scheduler.table.blocks
-        if not blocks or not np.isin(samples, list(blocks)).any():
+        if not len(blocks) or not np.isin(samples, blocks.files_now()).any():
             return samples
-        return np.concatenate([np.asarray(blocks.get(sample, (sample,)), np.int64) for sample in samples.tolist()])
+        return np.concatenate([np.asarray(blocks.of(sample) or (sample,), np.int64) for sample in samples.tolist()])
 
     def stop_prefetching(self, stop: bool) -> None:
         """Before an unmount: fetch nothing ahead any more; or go on after all."""

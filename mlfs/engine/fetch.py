@@ -100,7 +100,7 @@ class Fetcher:
         self._looks = looks
         self._copies_went = copies_went
         self._finding = False
-        self._blocks_from = samples.blocks_from
+        self._blocks_from = samples.file_blocks.first
         self.to_keep: dict[int, tuple[Fetched, int]] = {}
         # By file: its version was seen at the source since the mount.
         self._verified = bytearray(len(samples.manifest))
@@ -287,23 +287,23 @@ class Fetcher:
         """Whoever took it reads it no more."""
         self.places.source.files.give_back(shared)
 
-    def is_file_current(self, entry: int) -> bool:
-        """Whether the source has been seen to have what the manifest shows, since the mount."""
-        return self._is_current(self.samples.blocks_of(entry).start) and bool(self._verified[entry])
+    def is_verified(self, entry: int) -> bool:
+        """Whether the source has been seen to have what the manifest shows of a file, since the mount. Asks nothing."""
+        return bool(self._verified[entry])
 
     def has(self, sample: int) -> bool:
         """Whether a copy may be had without the source, of which the scheduler does not know yet."""
         return sample in self.to_keep or self._finding
 
-    def read_range(self, sample: int, offset: int, size: int) -> tuple[bytes, Fetched | None]:
-        """A range of a block, from the source; and the whole of it, where the source has given all of it by now.
+    def read_range(self, sample: int, offset: int, size: int) -> tuple[bytes, int, Fetched | None]:
+        """A range of a block, how much of it the source gave just now, and the whole block if all of it is there now.
 
         Raises: OSError; ESTALE where the file has changed.
         """
-        data, whole = self.places.source.read_range(sample, offset, size)
+        data, given_bytes, whole = self.places.source.read_range(sample, offset, size)
         if whole is None:
-            return data, None
-        return data, Fetched(sample, SOURCE, len(whole.data), whole.data, whole.version)
+            return data, given_bytes, None
+        return data, given_bytes, Fetched(sample, SOURCE, len(whole.data), whole.data, whole.version)
 
     def read_behind_blocks(self, entry: int, offset: int, size: int) -> bytes:
         """A range of a file that has grown, behind all of its blocks. Raises: as `read_range`."""
@@ -404,7 +404,7 @@ class Fetcher:
     def ahead(self, items: Sequence[Item]) -> Iterator[None]:
         """Within it, peers get ready what will be fetched from them: many samples are under way at once."""
         by_peer: dict[int, list[tuple[int, Version]]] = {}
-        for item in items:
+        for item in (part for whole in items for part in whole.blocks or (whole,)):
             if item.place > len(self.places.storing):
                 by_peer.setdefault(item.place, []).append((item.sample, self.samples.version_of(item.sample)))
         asked = [(peer, peer.ahead(wanted)) for place, wanted in by_peer.items() if (peer := self.places.peer(place))]

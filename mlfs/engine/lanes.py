@@ -115,13 +115,17 @@ class Lanes:
                 if batch.claims.pop(item.sample, None) is None:
                     continue
                 yield item.sample
-                if self._sizes[item.sample] > LARGEST_WHOLE_BYTES:
-                    fetched = self._fetcher.fetch_large(item.sample, lambda: not self._stopped)
+                if item.blocks:
+                    landed = self._fetch_in_blocks(batch, item, keep, over)
+                elif self._sizes[item.sample] > LARGEST_WHOLE_BYTES:
+                    landed = landed_of(
+                        batch.fetch, self._fetcher.fetch_large(item.sample, lambda: not self._stopped)
+                    )  # fmt: skip
                 else:
                     fetched = self._fetcher.fetch(item.sample, self._place_of(item), item.instead, stage=batch.stage)
-                landed = landed_of(batch.fetch, fetched)
-                if item.keep_in and not landed.error and self._places.kinds[landed.place].is_afar:
-                    keep.add(fetched, item.keep_in)  # before anybody can know of it: who asks now gets it from here
+                    landed = landed_of(batch.fetch, fetched)
+                    if item.keep_in and not landed.error and self._places.kinds[landed.place].is_afar:
+                        keep.add(fetched, item.keep_in)  # before anybody can know of it: who asks now gets it from here
                 batch.done[item.sample] = landed
                 over.landed.append(landed)
                 if item.sample in self._waiters:
@@ -131,6 +135,41 @@ class Lanes:
         over.keeping_s += keep.write(over.kept, self._clock)
         over.wall_s, over.cpu_s = self._clock() - began_s, self._cpu_clock() - cpu_began_s
         return over
+
+    def _fetch_in_blocks(self, batch: _Batch, item: c.Item, keep: _Keep, over: _Over) -> e.Landed:
+        """In a worker: get a file block by block, each from its own place, and push all of them, in their order.
+
+        No READ waits for this: whoever needs one of the blocks meanwhile has it fetched apart (`mlfs.engine.ranges`).
+        """
+        fetcher, pushed = self._fetcher, 0
+        ends: list[e.Landed] = []
+        generation = fetcher.samples.manifest.generation_view[item.sample]
+        for block in item.blocks:
+            fetched = fetcher.fetch(block.sample, self._place_of(block), block.instead, stage=False)
+            end = landed_of(batch.fetch, fetched)
+            if end.error or fetched.data is None:
+                return e.Landed(batch.fetch, item.sample, error=end.error or errno.EIO, blocks=tuple(ends))
+            ends.append(end)
+            if block.keep_in and self._places.kinds[end.place].is_afar:
+                keep.add(fetched, block.keep_in)
+                if keep.bytes > self._kept_at_once_bytes:
+                    over.keeping_s += keep.write(over.kept, self._clock)
+            offset = fetcher.samples.offset_of(block.sample)
+            if self._stopped or not fetcher.push(item.sample, generation, offset, fetched.data):
+                break
+            pushed += end.size_bytes
+        # A file that has grown since the mount has bytes behind its blocks.
+        staged = pushed == self._sizes[item.sample]
+        place = min((end.place for end in ends), key=self._nearness)
+        return e.Landed(
+            batch.fetch, item.sample, place, sum(end.size_bytes for end in ends if end.place == place), staged,
+            blocks=tuple(ends),
+        )  # fmt: skip
+
+    def _nearness(self, place: int) -> int:
+        """A number that is higher for a place that is nearer: the source is the farthest, then come peers."""
+        kind = self._places.kinds[place]
+        return 0 if kind is PlaceKind.SOURCE else 1 if kind is PlaceKind.PEER else 2
 
     def _tell_early(self, batch: _Batch, sample: int) -> None:
         """A reader waits for one sample of a batch that is still under way, and may hang."""
@@ -174,6 +213,9 @@ class Lanes:
             item = batch.item_of[landed.sample]
             by_choice = bool(item.instead) and landed.place == SOURCE
             self._counters.fetch(self._places.kinds[landed.place], landed.size_bytes, by_choice)
+        for end in landed.blocks:
+            if landed.error or end.place != landed.place:
+                self._counters.gave(self._places.kinds[end.place], end.size_bytes)
 
     def _log_first_failure(self, landed: e.Landed) -> None:
         samples = self._fetcher.samples

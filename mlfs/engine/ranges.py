@@ -143,23 +143,35 @@ class Ranges:
         """The same of a file in blocks. The source is not asked where this node holds all of it, and opens it once."""
         for _ in range(OPEN_TRIES):
             generation, shared = self._manifest.generation_view[entry], None
-            is_kept = self._blocks.kept(entry)
-            if not is_kept or not await self._twice("demand", self._fetcher.is_file_current, entry):
-                is_kept, shared = False, await self._twice("demand", self._fetcher.open_shared, entry)
+            if self._blocks.kept(entry) and self._fetcher.is_verified(entry):
+                shared = self._fetcher.take_open(entry) or await self._open_if_it_can_be(entry)
+            else:
+                shared = await self._twice("demand", self._fetcher.open_shared, entry)
+            if shared is not None:
                 generation = self._manifest.generation_view[entry]
                 if not self._fetcher.is_current(entry, shared.opened):
                     self._fetcher.close_shared(shared)
                     continue
-            if self._manifest.generation_view[entry] == generation:
-                if is_kept:  # should another file take the name, and the blocks go, the handle has its bytes still
-                    shared = self._fetcher.take_open(entry)
-                number = next(self._large_numbers)
-                if shared is not None and shared.opened.unsized:
-                    number |= PASSED_ON
-                opened = shared.opened if shared is not None else None
-                self._large[number] = LargeHandle(entry, generation, opened, shared)
-                return number
+            elif self._manifest.generation_view[entry] != generation:
+                continue
+            number = next(self._large_numbers)
+            if shared is not None and shared.opened.unsized:
+                number |= PASSED_ON
+            opened = shared.opened if shared is not None else None
+            self._large[number] = LargeHandle(entry, generation, opened, shared)
+            return number
         raise OSError(errno.ESTALE, "the file keeps changing at the source")
+
+    async def _open_if_it_can_be(self, entry: int) -> SharedFile | None:
+        """Open a file that this node holds all of: should another one take its name, and the blocks go, the handle has
+        its bytes still. A source that fails or hangs does not matter."""
+        try:
+            opening = self._runner.run_within(
+                self._limits.hedge_s, "demand", _or_error, self._fetcher.open_shared, entry
+            )
+            return _or_raised(await opening)
+        except (OSError, trio.TooSlowError):
+            return None
 
     def kind_of(self, number: int) -> PlaceKind:
         """The place that a large file is read from, as far as its opening tells."""
@@ -189,7 +201,9 @@ class Ranges:
         with self._waits.of(number):
             if self._is_in_blocks(handle):
                 try:
-                    return await self._blocks.read(handle.entry, handle.generation, offset, size)
+                    return await self._blocks.read(
+                        handle.entry, handle.generation, offset, size, self._counted.ranged
+                    )  # fmt: skip
                 except OSError as error:
                     goes_on = REPLACED_ERRORS if handle.opened is None else OPEN_STILL_ERRORS
                     if self._is_in_blocks(handle) and error.errno not in goes_on:
@@ -197,7 +211,8 @@ class Ranges:
             if handle.opened is None:
                 raise OSError(errno.ESTALE, "the file changed at the source since it was opened")
             data: Buffer = await self._twice("read", handle.opened.read, offset, size)
-        self._counted.ranged(PlaceKind.SOURCE, len(data), apart=True)
+        self._counted.ranged(PlaceKind.SOURCE, len(data))
+        self._counted.source_gave(len(data))
         self._digest.source_gave(handle.entry, len(data))
         return data
 
@@ -230,8 +245,9 @@ class Ranges:
     async def read(self, entry: int, generation: int, offset: int, size: int) -> Buffer:
         """Bytes of a file whose page the kernel does not have (any more)."""
         self._check_generation(entry, generation)
-        samples = self._samples.of_file(entry)
-        whole = len(samples) == 1 and self._samples.is_whole_file(samples[0])
+        in_blocks = bool(self._samples.blocks_of(entry))
+        samples = (entry,) if in_blocks else self._samples.of_file(entry)
+        whole = not in_blocks and len(samples) == 1 and self._samples.is_whole_file(samples[0])
         try:
             if not whole or self._manifest.size_view[entry] > self._largest_whole_bytes:
                 return await self._read_part(entry, generation, offset, size)
@@ -258,8 +274,14 @@ class Ranges:
 
     async def _read_part(self, entry: int, generation: int, offset: int, size: int) -> Buffer:
         with self._waits.of(entry):
+            if self._samples.blocks_of(entry) and not self.is_unsized(entry):
+                return await self._blocks.read(
+                    entry, generation, offset, size,
+                    lambda kind, part_bytes: self._counted.range_answered_elsewhere(entry, kind, offset, part_bytes),
+                )  # fmt: skip
             part = await self._read_range(entry, generation, offset, size)
-        self._counted.range_answered_elsewhere(entry, offset, len(part))
+        self._counted.range_answered_elsewhere(entry, PlaceKind.SOURCE, offset, len(part))
+        self._counted.source_gave(len(part))
         self._digest.source_gave(entry, len(part))
         return part
 

@@ -20,8 +20,8 @@ from mlfs.places.posix import HANGS_S, PosixFile, PosixSource
 
 # A file that is read all the time is looked at so often, as whoever opens it would.
 LOOKED_S: Final = 1.0
-# Descriptors that wait for the next reader: more than a loader has shards open at a time.
-MOST_UNUSED: Final = 256
+# Descriptors that wait for the next reader, where a process may have many: more than a loader has shards open.
+MOST_UNUSED: Final = 1024
 
 
 class SharedFile:
@@ -42,8 +42,9 @@ class OpenFiles:
     Invariant: a file of `_files` is open; one that is not there any more is closed by the last of its users.
     """
 
-    def __init__(self, source: PosixSource) -> None:
+    def __init__(self, source: PosixSource, most_unused: int = MOST_UNUSED) -> None:
         self._source = source
+        self._most_unused = most_unused
         self._files: OrderedDict[int, SharedFile] = OrderedDict()  # the one that was used last stands last
         self._opening: dict[int, threading.Lock] = {}
         self._lock = threading.RLock()
@@ -124,9 +125,11 @@ class OpenFiles:
         """The caller uses it no more."""
         with self._lock:
             shared.users -= 1
-            unused = [one for one in self._files.values() if not one.users] if len(self._files) > MOST_UNUSED else []
+            unused = (
+                [one for one in self._files.values() if not one.users] if len(self._files) > self._most_unused else []
+            )
         self._close_unused(shared)
-        for one in unused[: len(self._files) - MOST_UNUSED]:
+        for one in unused[: max(0, len(self._files) - self._most_unused)]:
             self.discard(one)
 
     def discard(self, shared: SharedFile) -> None:

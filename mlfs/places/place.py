@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Protocol, overload, runtime_checkable
 from mlfs.places import cache_directory
 from mlfs.places.catalogue import CopyKind
 from mlfs.places.on_disk import OnDisk
-from mlfs.places.open_files import OpenFiles
+from mlfs.places.open_files import MOST_UNUSED, OpenFiles
 from mlfs.places.pieces import Pieces
 from mlfs.places.posix import UNSIZED, PosixFile, PosixSource
 from mlfs.places.ram import RamTier
@@ -194,6 +194,7 @@ class SourcePlace:
         source: the file system behind the mount, over the samples' manifest.
         samples: where the samples lie in its files.
         pieces_bytes: of ranges that were read before their samples were wanted whole.
+        most_unused: descriptors that stay open for the next reader.
 
     Attributes:
         files: the files that are open for reads of ranges. pieces: such ranges, until the whole sample is there.
@@ -202,10 +203,12 @@ class SourcePlace:
     kind: Final = PlaceKind.SOURCE
     name: Final = PlaceKind.SOURCE.value
 
-    def __init__(self, source: PosixSource, samples: Samples, pieces_bytes: int = 16 << 20) -> None:
+    def __init__(
+        self, source: PosixSource, samples: Samples, pieces_bytes: int = 16 << 20, most_unused: int = MOST_UNUSED
+    ) -> None:
         self._source = source
         self._samples = samples
-        self.files = OpenFiles(source)
+        self.files = OpenFiles(source, most_unused)
         self.pieces = Pieces(pieces_bytes)
 
     def get(self, sample: int, version: Version) -> Content:
@@ -245,8 +248,9 @@ class SourcePlace:
                 change = FileChange(opened.version.size, opened.version.mtime_ns, opened.ctime_ns, opened.rights)
             return Content(data, version, change)
 
-    def read_range(self, sample: int, offset: int, size: int) -> tuple[bytes, Content | None]:
-        """Reads a range of a sample that is part of a file; and the whole sample, if all of it was read by now.
+    def read_range(self, sample: int, offset: int, size: int) -> tuple[bytes, int, Content | None]:
+        """Reads a range of a sample that is part of a file. Returns also how many bytes of it were not there already,
+        and the whole sample if all of it was read by now.
 
         Raises: OSError; ESTALE when the file is not as the manifest has it; UNSIZED.
         """
@@ -259,15 +263,15 @@ class SourcePlace:
             version = self._version(opened, samples.length_of(sample))
             held = self.pieces.get(sample, version, offset, offset + size)
             if held is not None:
-                return held, None
+                return held, 0, None
             data = opened.read(samples.offset_of(sample) + offset, size)
             if size < LEAST_PIECE_BYTES:
-                return data, None
+                return data, len(data), None
             try:
                 whole = self.pieces.add(sample, version, offset, data)
             except (OSError, MemoryError):  # no memory is left for it, and none is needed
                 whole = None
-            return data, Content(whole, version) if whole is not None else None
+            return data, len(data), Content(whole, version) if whole is not None else None
 
     def _version(self, opened: PosixFile, size_bytes: int) -> Version:
         times = self._samples.manifest.times.version(opened.version.mtime_ns, clamp_ns(opened.ctime_ns))

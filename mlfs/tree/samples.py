@@ -13,7 +13,6 @@ asks here for everything else, and never takes it for an entry of the manifest, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ import numpy as np
 import xxhash
 from numpy.typing import ArrayLike, NDArray
 
+from mlfs.plan.file_blocks import FileBlocks
 from mlfs.tree.manifest import Manifest
 
 
@@ -107,18 +107,9 @@ class Samples(ABC):
         return range(0)
 
     @property
-    def blocks_from(self) -> int:
-        """The first id of a block: all from there on are blocks."""
-        return len(self)
-
-    @property
-    def block_bytes(self) -> int:
-        """The length of every block but the last ones of files; 0 where no file is in blocks."""
-        return 0
-
-    def in_blocks_now(self) -> dict[int, range]:
+    def file_blocks(self) -> FileBlocks:
         """The files that are in blocks, and the blocks of each."""
-        return {}
+        return FileBlocks.none(self.sizes)
 
     def resized(self, entry: int) -> None:
         """The manifest has another size of the file: its blocks have other lengths. On the loop."""
@@ -188,30 +179,33 @@ class _InBlocks(_WholeFiles):
 
     Attributes:
         sizes: of entries, then of blocks.
-
-    Invariant: the blocks of the file `_large[n]` have the ids from `_first[n]` to `_first[n + 1] - 1`.
     """
 
     def __init__(self, manifest: Manifest, above_bytes: int, block_bytes: int) -> None:
         self.manifest = manifest
-        self._above_bytes, self._block_bytes = above_bytes, block_bytes
         self._entries = len(manifest)
-        files = manifest.files
-        large = files[manifest.size[files.astype(np.int64)] > above_bytes]
-        counts = -(-manifest.size[large.astype(np.int64)] // block_bytes)
-        first = np.concatenate([[self._entries], self._entries + np.cumsum(counts)]).astype(np.int64)
-        self._large, self._first = large.astype(np.int64).data, first.data
-        column = np.full(int(first[-1]), block_bytes, dtype=np.int64)
+        files = manifest.files.astype(np.int64)
+        large = files[manifest.size[files] > above_bytes]
+        counts = -(-manifest.size[large] // block_bytes)
+        last = self._entries - 1 + np.cumsum(counts)
+        column = np.full(self._entries + int(counts.sum()), block_bytes, dtype=np.int64)
         manifest.keep_sizes_in(column)
-        column[first[1:] - 1] = manifest.size[large.astype(np.int64)] - (counts - 1) * block_bytes
+        column[last] = manifest.size[large] - (counts - 1) * block_bytes
         self.sizes = column.data
+        self._blocks = FileBlocks(self.sizes, large, counts, self._entries, above_bytes, block_bytes)
+
+    def blocks_of(self, entry: int) -> range:
+        return self._blocks.of(entry)
+
+    @property
+    def file_blocks(self) -> FileBlocks:
+        return self._blocks
 
     @property
     def ids(self) -> NDArray[np.uint32]:
         """Small files, and the blocks of the others."""
         files = self.manifest.files
-        large = [entry for entry in self._large if self.blocks_of(entry)]
-        small = files[~np.isin(files, large)]
+        small = files[~np.isin(files, self._blocks.files_now())]
         blocks = np.arange(self._entries, len(self), dtype=np.int64)
         blocks = blocks[np.asarray(self.sizes)[blocks] > 0]
         return np.concatenate([small, blocks]).astype(np.uint32)
@@ -220,48 +214,24 @@ class _InBlocks(_WholeFiles):
         return len(self.sizes)
 
     def file_of(self, sample: int) -> int:
-        return sample if sample < self._entries else self._large[bisect_right(self._first, sample) - 1]
+        return sample if sample < self._entries else self._blocks.file_of(sample)
 
     def offset_of(self, sample: int) -> int:
-        if sample < self._entries:
-            return 0
-        return (sample - self._first[bisect_right(self._first, sample) - 1]) * self._block_bytes
+        return 0 if sample < self._entries else self._blocks.offset_of(sample)
 
     def length_of(self, sample: int) -> int:
         return super().length_of(sample) if sample < self._entries else self.sizes[sample]
 
-    @property
-    def blocks_from(self) -> int:
-        return self._entries
-
-    def _blocks_ever(self, entry: int) -> range:
-        at = bisect_left(self._large, entry)
-        if at == len(self._large) or self._large[at] != entry:
-            return range(0)
-        return range(self._first[at], self._first[at + 1])
-
-    def blocks_of(self, entry: int) -> range:
-        size = self.sizes[entry]
-        if size <= self._above_bytes:
-            return range(0)
-        return self._blocks_ever(entry)[: -(-size // self._block_bytes)]
-
-    @property
-    def block_bytes(self) -> int:
-        return self._block_bytes
-
-    def in_blocks_now(self) -> dict[int, range]:
-        return {entry: self.blocks_of(entry) for entry in self._large}
-
     def resized(self, entry: int) -> None:
-        size = self.sizes[entry] if self.sizes[entry] > self._above_bytes else 0
-        for at, block in enumerate(self._blocks_ever(entry)):
-            self.sizes[block] = min(self._block_bytes, max(0, size - at * self._block_bytes))
+        blocks, size = self._blocks, self.sizes[entry]
+        size = size if size > blocks.above_bytes else 0
+        for at, block in enumerate(blocks.ever_of(entry)):
+            self.sizes[block] = min(blocks.block_bytes, max(0, size - at * blocks.block_bytes))
 
     def of_file(self, entry: int) -> Sequence[int]:
         if not self.manifest.is_file(entry):
             return range(0)
-        blocks = self._blocks_ever(entry)
+        blocks = self._blocks.ever_of(entry)
         return (entry, *blocks) if blocks else range(entry, entry + 1)
 
     def is_whole_file(self, sample: int) -> bool:
@@ -271,7 +241,8 @@ class _InBlocks(_WholeFiles):
         if sample < self._entries:
             return super().key(sample)
         # Not the length that it has now: the copy of a last block is to be found when its file has changed.
-        return _key_of_part(self.manifest.path(self.file_of(sample)), self.offset_of(sample), self._block_bytes)
+        block_bytes = self._blocks.block_bytes
+        return _key_of_part(self.manifest.path(self.file_of(sample)), self.offset_of(sample), block_bytes)
 
     def version_of(self, sample: int) -> Version:
         if sample < self._entries:
@@ -280,9 +251,12 @@ class _InBlocks(_WholeFiles):
 
     def fingerprint(self) -> str:
         """The digest depends on how many blocks each large file has."""
-        numbers = xxhash.xxh3_128(np.asarray(self._large).data)
-        numbers.update(np.asarray(self._first).data)
-        return f"{super().fingerprint()}-{numbers.hexdigest()}" if len(self._large) else super().fingerprint()
+        if not len(self._blocks):
+            return super().fingerprint()
+        numbers = xxhash.xxh3_128()
+        for column in self._blocks.numbering():
+            numbers.update(column)
+        return f"{super().fingerprint()}-{numbers.hexdigest()}"
 
 
 class _Parts(Samples):

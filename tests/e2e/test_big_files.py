@@ -133,6 +133,59 @@ def test_a_handle_of_a_file_that_was_kept_reads_it_though_another_one_takes_its_
         assert (mount.path / "file").read_bytes() == new
 
 
+@pytest.mark.promise("change-renamed")
+def test_the_same_holds_of_a_file_that_an_earlier_mount_has_kept(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "mnt").mkdir()
+    old, new = (random.Random(seed).randbytes(6 * MIB) for seed in range(2))
+    (tmp_path / "source" / "file").write_bytes(old)
+    flags = ["--ssd", f"{tmp_path / 'ssd'}:20MiB"]
+    for is_second in (False, True):
+        with MlfsMount(
+            tmp_path / "source", *flags, state=tmp_path / "state", mountpoint=tmp_path / "mnt"
+        ) as mount:  # fmt: skip
+            mount.settle()
+            fd = os.open(mount.path / "file", os.O_RDONLY)
+            if is_second:
+                assert mount.status()["fetches"]["pfs"]["bytes"] == 0
+                (tmp_path / "source" / "file.new").write_bytes(new)
+                (tmp_path / "source" / "file.new").rename(tmp_path / "source" / "file")
+                mount.run("refresh", str(mount.path))
+            assert os.pread(fd, 6 * MIB, 0) == old
+            os.close(fd)
+            mount.settle()
+
+
+def test_staged_pages_of_a_large_file_that_are_taken_back_come_from_this_nodes_places(
+    backing: Path, tmp_path: Path
+) -> None:
+    """Some are staged again, as the job will read them; and a READ comes before that maybe."""
+    (tmp_path / "mnt").mkdir()
+    names = sorted(SIZES)
+    with (
+        SlowSource(backing, bandwidth="400M") as slow,
+        MlfsMount(slow.path, "--ram", "150MiB", mountpoint=tmp_path / "mnt") as mount,
+    ):
+        mount.register(name="train", sampler="sequential", epochs=2, batch_size=1, layout="sorted")
+        wait_until(lambda: mount.status()["tiers"][0]["used_bytes"] >= sum(SIZES.values()))
+        mount.settle()
+        slow.control(reset_counts=True)
+        for again in range(2):
+            for name in names:
+                fd = os.open(mount.path / name, os.O_RDONLY)
+                begun = os.pread(fd, 100_000, 0)
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                content = begun + os.pread(fd, SIZES[name], len(begun))
+                assert content == (backing / name).read_bytes(), (name, again)
+                os.close(fd)
+        mount.settle()
+        assert slow.counts()["bytes"] == 0
+        status = mount.status()
+        assert status["jobs"][0]["agreement"] == 1.0
+        handed_out = sum(tally["bytes"] for tally in status["reads"]["all"].values())
+        assert 2 * sum(SIZES.values()) <= handed_out <= 2.2 * sum(SIZES.values())
+
+
 def test_files_of_a_registered_job_may_change(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "mnt").mkdir()

@@ -19,12 +19,14 @@ class Item(NamedTuple):
     Attributes:
         place: where to get it. instead: the place of this node that holds a copy, for when the source fails; 0: none.
         keep_in: places that shall keep a copy, the first that takes it; empty for none.
+        blocks: of a file in blocks, each of them: it is got and kept by blocks, and pushed whole.
     """
 
     sample: int
     place: int
     instead: int = 0
     keep_in: tuple[int, ...] = ()
+    blocks: tuple[Item, ...] = ()
 
 
 class Fetch(NamedTuple):

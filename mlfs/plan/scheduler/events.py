@@ -128,6 +128,8 @@ class Landed(NamedTuple):
         size_bytes: the size of the content that was fetched.
         staged: whether all of it lies in the page cache.
         error: an errno, 0 for none. With an error the other attributes mean nothing.
+        blocks: of a file in blocks, the ends of those that were got. Then `place` is the farthest that any came from,
+            and `size_bytes` what came from there.
     """
 
     fetch: int
@@ -136,6 +138,7 @@ class Landed(NamedTuple):
     size_bytes: int = 0
     staged: bool = False
     error: int = 0
+    blocks: tuple[Landed, ...] = ()
 
 
 class FetchEnded(NamedTuple):

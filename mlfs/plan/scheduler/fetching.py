@@ -7,6 +7,7 @@ which fetch, and an end that another fetch reports is ignored.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -114,7 +115,9 @@ class Fetching:
     def reserve(self, sample: int, job: int, epoch: int, now_s: float, first: bool = False) -> None:
         """Queue a sample that is ABSENT, at the place where it is got fastest. `first`: before all others there."""
         self._table.move(sample, Verb.RESERVE)
-        place = self._routing.ahead(sample, self._table.held_by[sample], self._keeping.owner(sample), now_s)
+        large = self._table.sizes[sample] > self._table.whole_bytes
+        held_by = self._table.holder(sample) if large else self._table.held_by[sample]
+        place = self._routing.ahead(sample, held_by, self._keeping.owner(sample), now_s)
         self._queue(Wanted(sample, place, job, epoch), first)
 
     def _queue(self, wanted: Wanted, first: bool = False) -> None:
@@ -139,7 +142,8 @@ class Fetching:
         """Whether a queued sample is still to be fetched. If so, its fetch has begun."""
         if self._queued.get(wanted.sample) is not wanted:
             return False  # a reader's fetch took it over, and it may have been queued again since
-        held_by = self._table.held_by[wanted.sample]
+        large = self._table.sizes[wanted.sample] > self._table.whole_bytes
+        held_by = self._table.holder(wanted.sample) if large else self._table.held_by[wanted.sample]
         if (
             held_by
             and wanted.place != held_by
@@ -155,13 +159,25 @@ class Fetching:
         return True
 
     def _begin(self, fetch: int, sample: int, place: int) -> Item:
-        held_by = self._table.held_by[sample]
-        elsewhere = held_by and self._is_peer[place]  # a copy is here, and the owner's is got sooner
-        keep_in = () if elsewhere else self._keeping.promise(fetch, sample, self._routing.passed_over)
-        item = Item(sample, place, held_by if held_by != place else 0, keep_in)
+        blocks = self._table.blocks.of(sample) if self._table.sizes[sample] > self._table.whole_bytes else ()
+        if blocks:
+            item = Item(sample, place, blocks=tuple(self._block_item(fetch, block, place) for block in blocks))
+        else:
+            item = self._item(fetch, sample, place)
         self._flying[sample] = fetch
         self._items[fetch, sample] = item
         return item
+
+    def _item(self, fetch: int, sample: int, place: int) -> Item:
+        held_by = self._table.held_by[sample]
+        elsewhere = held_by and self._is_peer[place]  # a copy is here, and the owner's is got sooner
+        keep_in = () if elsewhere else self._keeping.promise(fetch, sample, self._routing.passed_over)
+        return Item(sample, place, held_by if held_by != place else 0, keep_in)
+
+    def _block_item(self, fetch: int, block: int, place: int) -> Item:
+        """A block of a file that is got from a place: from this node's copy or the owner's, if they are nearer."""
+        nearest = self._routing.nearest(block, self._table.held_by[block], self._keeping.owner(block))
+        return self._item(fetch, block, SOURCE if self._is_peer[nearest] and not self._is_peer[place] else nearest)
 
     # -- ahead of everybody, for this node's places
 
@@ -209,7 +225,7 @@ class Fetching:
         """Queue samples where they are got fastest by now, as their owners have changed. Args: None for all."""
         moved: dict[int, list[Wanted]] = {}
         for sample in list(self._queued) if samples is None else [s for s in samples if s in self._queued]:
-            wanted, held_by = self._queued[sample], self._table.held_by[sample]
+            wanted, held_by = self._queued[sample], self._table.holder(sample)
             if held_by and wanted.place == held_by:
                 continue
             place = self._routing.nearest(sample, held_by, self._keeping.owner(sample))
@@ -254,8 +270,10 @@ class Fetching:
         """Ignore what a fetch still reports of a sample."""
         if self._flying.get(sample) == fetch:
             del self._flying[sample]
-        if self._items.pop((fetch, sample), None) is not None:
-            self._keeping.release_promise(fetch, sample)
+        item = self._items.pop((fetch, sample), None)
+        if item is not None:
+            for part in item.blocks or (item,):
+                self._keeping.release_promise(fetch, part.sample)
 
     # -- ends
 
@@ -277,13 +295,23 @@ class Fetching:
             return False
         del self._flying[sample]
         self.peers_missed += self._is_peer[item.place] and (bool(landed.error) or landed.place != item.place)
+        if item.blocks:
+            ends = {end.sample: end for end in landed.blocks}
+            for part in item.blocks:
+                self._got(part, ends.get(part.sample, Landed(fetch, part.sample, error=errno.EIO)))
+        else:
+            self._got(item, landed)
+        return True
+
+    def _got(self, item: Item, landed: Landed) -> None:
+        """A sample, or a block of a file, was got or not: whether a copy of it is to be kept, and which there are."""
+        sample = item.sample
         if landed.error or not item.keep_in or not (landed.place == SOURCE or self._is_peer[landed.place]):
-            self._keeping.release_promise(fetch, sample)
+            self._keeping.release_promise(landed.fetch, sample)
         if not landed.error and item.place and landed.place != item.place and self._table.held_by[sample] == item.place:
             self._keeping.lost(sample)  # the tier turned out not to hold it
         if not landed.error and landed.place and not self._is_peer[landed.place] and not self._table.held_by[sample]:
             self._keeping.found(sample, landed.place)  # a copy from an earlier mount, or one that is about to be kept
-        return True
 
     def again_from_source(self, wanted: Wanted) -> None:
         """A peer did not have the sample: queue it first, at the source."""

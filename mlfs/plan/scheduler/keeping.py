@@ -111,8 +111,12 @@ class Keeping:
         return KeepingStatistics(plan is not None, plan.about if plan else {}, sum(self._promised_bytes), held)
 
     def owner(self, sample: int) -> int:
-        """The node that owns the sample, -1 for none or for a node alone."""
-        return -1 if self._plan is None or self._plan.owner is None else int(self._plan.owner[sample])
+        """The node that owns the sample, -1 for none or for a node alone; of a file in blocks that of the first."""
+        if self._plan is None or self._plan.owner is None:
+            return -1
+        if self._table.sizes[sample] > self._table.whole_bytes and (blocks := self._table.blocks.of(sample)):
+            sample = blocks.start
+        return int(self._plan.owner[sample])
 
     def measured(self, bytes_per_s: Sequence[float]) -> None:
         """The bandwidths of places were measured anew: clearly slower disks are filled last."""
@@ -224,16 +228,17 @@ class Keeping:
 
     def _by_block(self, plan: Plan | None) -> Plan | None:
         """The plan for blocks, where it is about files in blocks. None of their copies makes room for others."""
-        if plan is None or not self._table.blocks:
+        blocks = self._table.blocks
+        if plan is None or not len(blocks):
             return plan
         classes, owner = plan.classes.copy(), plan.owner.copy() if plan.owner is not None else None
-        for file, blocks in self._table.blocks.items():
-            of = slice(blocks.start, blocks.stop)
-            classes[of] = np.where(classes[of] == NOWHERE, classes[file], classes[of])
-            classes[file] = NOWHERE
-            if owner is not None:
-                owner[of] = np.where(owner[of] < 0, owner[file], owner[of])
-                owner[file] = -1
+        classes[blocks.first :] = np.where(
+            classes[blocks.first :] == NOWHERE, blocks.of_files(classes), classes[blocks.first :]
+        )
+        classes[blocks.files_now()] = NOWHERE
+        if owner is not None:
+            owner[blocks.first :] = np.where(owner[blocks.first :] < 0, blocks.of_files(owner), owner[blocks.first :])
+            owner[blocks.files_now()] = -1
         return replace(plan, classes=classes, owner=owner, evicts_by=None)
 
     def jobs_read(self, members: Sequence[bytearray]) -> None:

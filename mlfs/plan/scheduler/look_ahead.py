@@ -136,7 +136,8 @@ class Uses:
                 break
             for sample in index.ids[rank][position - index.base : cursor - index.base].tolist():
                 if sample >= 0 and not progress.is_done(position):
-                    if table.state[sample] not in (State.STAGED, State.RECENT) and not table.is_kept_in_blocks(sample):
+                    in_place = table.state[sample] in (State.STAGED, State.RECENT)
+                    if not in_place and not (table.sizes[sample] > table.whole_bytes and table.holder(sample)):
                         return Ahead(samples, total_bytes)
                     samples += 1
                     total_bytes += table.sizes[sample]

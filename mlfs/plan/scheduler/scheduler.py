@@ -22,10 +22,10 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 from mlfs.follow.job import JobRun
+from mlfs.plan.file_blocks import FileBlocks
 from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.commands import Command, Count, Digested, Fault, Item, WakeAt
@@ -74,7 +74,7 @@ class Scheduler:
         rates: MeasuredRates,
         known_source: Mapping[int, float] | None = None,
         goes_on: bool = False,
-        blocks: Mapping[int, range] = MappingProxyType({}),
+        blocks: FileBlocks | None = None,
     ) -> None:
         out: list[Command] = []
         table = SampleTable(sizes, limits.window_bytes, blocks)
@@ -345,13 +345,11 @@ class Scheduler:
             return self.window.rescue(sample)
         if state != State.ABSENT:
             return state != State.GOING
-        if sample in table.blocks:
+        if table.footprint(sample) > table.window_capacity_bytes:  # it never fits: left to the readers
             if len(self._blocks_ahead) >= BLOCKS_AHEAD:
                 return False
-            self._blocks_ahead.extend(table.blocks[sample])
+            self._blocks_ahead.extend(table.blocks.of(sample))
             return True
-        if table.footprint(sample) > table.window_capacity_bytes:
-            return True  # it never fits: left to the readers
         if not table.fits_window(sample):
             self.window.make_room(table.footprint(sample))
             return False

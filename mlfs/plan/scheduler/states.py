@@ -9,10 +9,12 @@ The record is a few bytes in arrays side by side, so that 100 million samples st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable
 from typing import Final
 
+import numpy as np
+
+from mlfs.plan.file_blocks import FileBlocks
 from mlfs.served.partition import PAGE_BYTES
 
 
@@ -112,7 +114,8 @@ class SampleTable:
         filling: samples that are FETCHING for this node's places only (`Verb.FILL`): they are not to be staged, and the
             window has no room for them.
         sizes: bytes by sample; changes are reported by `resize`.
-        blocks: by file that is kept in blocks, those that it has. Jobs read such files; places keep their blocks.
+        blocks: the files that are kept in blocks. Jobs read such files; places keep their blocks.
+        whole_bytes: a sample of at most so many bytes is no file in blocks.
 
     Invariants:
         window_bytes = sum of the footprints of all samples that are not ABSENT, but for those of `filling`.
@@ -120,11 +123,10 @@ class SampleTable:
         ones that change `pending`, and the only ones that need to know this.
     """
 
-    def __init__(
-        self, sizes: memoryview, window_capacity_bytes: int, blocks: Mapping[int, range] = MappingProxyType({})
-    ) -> None:
+    def __init__(self, sizes: memoryview, window_capacity_bytes: int, blocks: FileBlocks | None = None) -> None:
         n_samples = len(sizes)
-        self.blocks = blocks
+        self.blocks = blocks or FileBlocks.none(sizes)
+        self.whole_bytes = self.blocks.above_bytes
         self.state = bytearray(n_samples)
         self.pending = bytearray(n_samples)
         self.held_by = bytearray(n_samples)
@@ -168,19 +170,20 @@ class SampleTable:
 
     def by_block(self, of_files: bytearray) -> bytearray:
         """By sample what is said of files: a file in blocks says it of its blocks, and not of itself."""
-        if not self.blocks:
+        if not len(self.blocks):
             return of_files
-        of_samples = of_files.ljust(len(self.state), b"\0")
-        for file, blocks in self.blocks.items():
-            if of_samples[file]:
-                of_samples[blocks.start : blocks.stop] = bytes([of_samples[file]]) * len(blocks)
-                of_samples[file] = 0
-        return of_samples
+        by_file = np.frombuffer(of_files[: self.blocks.first], dtype=np.uint8).copy()
+        by_block = self.blocks.of_files(by_file)
+        by_file[self.blocks.files_now()] = 0
+        return bytearray(by_file.tobytes() + by_block.tobytes())
 
-    def is_kept_in_blocks(self, file: int) -> bool:
-        """Whether this node holds all blocks of a file in blocks: its reader waits for no source."""
-        blocks = self.blocks.get(file)
-        return blocks is not None and 0 not in self.held_by[blocks.start : blocks.stop]
+    def holder(self, sample: int) -> int:
+        """The place of this node that holds the sample, 0 for none; of a file in blocks that which holds the first of
+        them, where all of them are held."""
+        blocks = self.blocks.of(sample) if self.sizes[sample] > self.whole_bytes else None
+        if not blocks:
+            return self.held_by[sample]
+        return self.held_by[blocks.start] if 0 not in self.held_by[blocks.start : blocks.stop] else 0
 
     def hold(self, sample: int, place: int) -> int:
         """Note that a place of this node holds a copy now; 0: none does. Returns the one that did."""

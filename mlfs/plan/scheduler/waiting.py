@@ -145,6 +145,11 @@ class Waiting:
     def begin(self, sample: int, now_s: float) -> None:
         """Fetch a sample for those who wait for it, even if the window has no room."""
         self._lane_due_s.pop(sample, None)
+        if self._table.sizes[sample] > self._table.whole_bytes and self._table.blocks.of(sample):
+            for waiter in self._waiters.pop(sample, ()):  # by blocks, each from its place
+                self._count(waiter, now_s)
+                self._out.append(OpenDirect(waiter))
+            return
         if self._table.state[sample] == State.ABSENT:
             self._window.make_room(self._table.footprint(sample))
         self._table.move(sample, Verb.DEMAND)
