@@ -241,7 +241,7 @@ class BlockReads:
         return data  # type: ignore[no-any-return]
 
     def _count_range(self, entry: int, size_bytes: int, given_bytes: int, count: HandedOut) -> None:
-        """Count a range. What the source did not give just now was in memory."""
+        """Count a range: what the source gave of it just now, and else as from memory."""
         count(PlaceKind.SOURCE if given_bytes else PlaceKind.RAM, size_bytes)
         if given_bytes:
             self._counted.source_gave(given_bytes)
