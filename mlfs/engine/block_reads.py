@@ -49,7 +49,7 @@ TRIES: Final = 3
 
 
 HandedOut = Callable[[PlaceKind, int], None]
-"""Counts bytes that were handed out. It takes the place that they came from, and how many they are."""
+"""A listener for bytes that were handed out: the place that they came from, and how many they are."""
 
 
 class WaitingRead(Waiter):
@@ -241,7 +241,7 @@ class BlockReads:
         return data  # type: ignore[no-any-return]
 
     def _count_range(self, entry: int, size_bytes: int, given_bytes: int, count: HandedOut) -> None:
-        """Count a range. If the source did not give it just now, it was in memory."""
+        """Count a range: what the source gave of it just now, and else as from memory."""
         count(PlaceKind.SOURCE if given_bytes else PlaceKind.RAM, size_bytes)
         if given_bytes:
             self._counted.source_gave(given_bytes)
