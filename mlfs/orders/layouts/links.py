@@ -9,7 +9,6 @@ from __future__ import annotations
 import stat
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -17,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.errors import JobError
-from mlfs.orders.layouts.layout import NOT_HERE, ROOT, Outside, SampleIds, Tree, decode, encode, entry_types, ids_of
+from mlfs.orders.layouts.layout import NOT_HERE, Outside, SampleIds, Tree, decode, encode, entry_types, ids_of
 
 MISSING: Final = -1
 LEAVES: Final = -2
@@ -58,24 +57,6 @@ class Listed(NamedTuple):
     linked: frozenset[int]
 
 
-@dataclass
-class _Walk:
-    """A path half followed: what is still to do (last part first), and where it has come to."""
-
-    todo: list[bytes]
-    names: list[bytes] = field(default_factory=list)
-    entry: int = ROOT
-    links: int = 0
-
-
-class _NoEntryError(Exception):
-    """A path turned out to lead to no entry: `MISSING` or `LEAVES`."""
-
-    def __init__(self, result: int) -> None:
-        super().__init__(result)
-        self.result = result
-
-
 class Links:
     """Resolves paths and links of one tree.
 
@@ -87,7 +68,8 @@ class Links:
 
     def __init__(self, tree: Tree, source: bytes | None = None, outside: Outside | None = None) -> None:
         self._tree = tree
-        self._source = None if source is None else [part for part in source.split(b"/") if part not in (b"", b".")]
+        # Where the root of the tree is, name by name: of a source that nobody knows there is one that no path has.
+        self._source = [b"/"] if source is None else [part for part in source.split(b"/") if part not in (b"", b".")]
         self._outside = outside
 
     def follow(self, path: bytes) -> int:
@@ -96,21 +78,33 @@ class Links:
         Args:
             path: relative to the tree's root, or absolute.
         """
-        walk = _Walk(path.split(b"/")[::-1])
-        try:
-            if path.startswith(b"/"):
-                self._enter([], walk)
-            while walk.todo:
-                part = walk.todo.pop()
-                if not self._is(walk.entry, stat.S_IFDIR):
+        at = [] if path.startswith(b"/") else self._source  # the names that lead to where the path has come to
+        todo, links, entry = path.split(b"/")[::-1], 0, self._entry(at)
+        while todo:
+            part = todo.pop()
+            if entry >= 0 and not self._is(entry, stat.S_IFDIR):
+                return MISSING
+            if part in (b"", b"."):
+                continue
+            to = at[:-1] if part == b".." else [*at, part]
+            entry = self._entry(to)
+            if entry == MISSING:
+                return MISSING
+            if entry >= 0 and self._is(entry, stat.S_IFLNK):
+                links += 1
+                target = self._tree.target(entry)
+                if links > _MAX_LINKS or not target:
                     return MISSING
-                if part == b"..":
-                    self._up(walk)
-                elif part not in (b"", b"."):
-                    self._down(walk, part)
-        except _NoEntryError as end:
-            return end.result
-        return walk.entry
+                todo += target.split(b"/")[::-1]
+                to = [] if target.startswith(b"/") else at
+                entry = self._entry(to)
+            at = to
+        return entry
+
+    def _entry(self, at: list[bytes]) -> int:
+        """The entry at a place, `MISSING`, or `LEAVES` outside of the tree: links out there are not known."""
+        above = len(self._source)
+        return self._tree.find(b"/".join(at[above:])) if at[:above] == self._source else LEAVES
 
     def look(self, entry: int) -> LinkTarget:
         """An entry of the tree with links followed."""
@@ -149,44 +143,6 @@ class Links:
 
     def _is(self, entry: int, file_type: int) -> bool:
         return stat.S_IFMT(int(self._tree.mode[entry])) == file_type
-
-    def _up(self, walk: _Walk) -> None:
-        if walk.names:
-            walk.names.pop()
-            walk.entry = self._tree.find(b"/".join(walk.names))
-        elif self._source != []:  # the parent of "/" is "/"
-            self._enter((self._source or [])[:-1], walk)
-
-    def _down(self, walk: _Walk, part: bytes) -> None:
-        child = self._tree.find(b"/".join([*walk.names, part]))
-        if child < 0:
-            raise _NoEntryError(MISSING)
-        if not self._is(child, stat.S_IFLNK):
-            walk.names.append(part)
-            walk.entry = child
-            return
-        walk.links += 1
-        target = self._tree.target(child)
-        if walk.links > _MAX_LINKS or not target:
-            raise _NoEntryError(MISSING)
-        walk.todo += target.split(b"/")[::-1]
-        if target.startswith(b"/"):
-            self._enter([], walk)
-
-    def _enter(self, above: list[bytes], walk: _Walk) -> None:
-        """Walk on from the directory `above`, outside of the tree, until the path reaches the source.
-
-        Links out there are not known, so ".." takes back a name.
-        """
-        while above != self._source:
-            if not walk.todo or self._source is None:
-                raise _NoEntryError(LEAVES)
-            part = walk.todo.pop()
-            if part == b"..":
-                above = above[:-1]
-            elif part not in (b"", b"."):
-                above = [*above, part]
-        walk.entry, walk.names = ROOT, []
 
     def _look_outside(self, path: bytes) -> LinkTarget:
         if self._outside is None:

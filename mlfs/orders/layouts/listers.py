@@ -34,12 +34,13 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import translate
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from mlfs.orders.layouts.layout import (
     NOT_HERE,
@@ -48,24 +49,24 @@ from mlfs.orders.layouts.layout import (
     Tree,
     code_point_order,
     decode,
-    encode,
     entry_types,
     ids_of,
 )
 from mlfs.orders.layouts.links import Links, LinkTarget, Lister
 
+Match = Callable[[Sequence[bytes]], npt.NDArray[np.bool_]]
 _OF_DALI: Final = "jpg jpeg png bmp tif tiff pnm ppm pgm pbm jp2 webp flac ogg wav"
 
 
 def _imagefolder(tree: Tree, root: int, links: Links, endings: tuple[str, ...] | None, pattern: str) -> list[SampleIds]:
-    walker = _Walker(tree, links, Endings(endings or ()), follow_links=True)
-    return [piece for _, seen in _classes(tree, root, links) for piece in walker.walk(seen)]
+    classes, match = _classes(tree, root, links), Endings(endings or ()).match
+    return [piece for _, seen in classes for piece in _by_path(_walk(tree, links, seen, match))]
 
 
 def _keras(tree: Tree, root: int, links: Links, endings: tuple[str, ...] | None, pattern: str) -> list[SampleIds]:
-    walker = _Walker(tree, links, Endings(endings or ()), follow_links=False)
-    seen_classes = _classes(tree, root, links)
-    return [piece for name, seen in seen_classes if not name.startswith(".") for piece in walker.walk(seen)]
+    classes, match = _classes(tree, root, links), Endings(endings or ()).match
+    shown = [seen for name, seen in classes if not name.startswith(".")]
+    return [piece for seen in shown for piece in _by_path(_walk(tree, links, seen, match, follow_links=False))]
 
 
 def _classes(tree: Tree, root: int, links: Links) -> list[tuple[str, LinkTarget]]:
@@ -101,66 +102,54 @@ DALI: Final = Lister(_dali, "files with the endings {endings} right in the direc
 
 
 class _Walked(NamedTuple):
-    """One directory that os.walk would yield: its path within the class (sort key), its samples."""
+    """One directory that os.walk would yield.
 
-    path: str
-    samples: SampleIds
-
-
-class _Walker:
-    """Walks class directories. Not recursive: trees may be deeper than Python's stack.
-
-    Args:
-        follow_links: os.walk's followlinks: whether linked directories below the class directory are gone into.
+    Attributes:
+        path: from the top, "" for that, else with a slash before each name.
+        names: in the order of their bytes. samples: behind each. wanted: which are samples.
     """
 
-    def __init__(self, tree: Tree, links: Links, endings: Endings, follow_links: bool) -> None:
-        self._tree = tree
-        self._links = links
-        self._endings = endings
-        self._follow_links = follow_links
+    path: str
+    names: list[bytes]
+    samples: SampleIds
+    wanted: npt.NDArray[np.bool_]
 
-    def walk(self, top: LinkTarget) -> list[SampleIds]:
-        """The samples of one class, directory by directory in the order of sorted(os.walk()).
 
-        Raises:
-            JobError: links to directories form a loop, or one leaves the tree and there is no hook.
-        """
-        walked: list[_Walked] = []
-        # Path, directory, and the directories that lead to it: one that comes up again below itself is a loop.
-        todo: list[tuple[str, LinkTarget, tuple[int, ...]]] = [("", top, ())]
-        while todo:
-            path, seen, above = todo.pop()
-            if seen.entry == NOT_HERE:
-                walked += self._walk_outside(path, seen.files)
-                continue
-            self._links.check_no_loop(seen.entry, above)
-            samples, directories = self._list(seen.entry)
-            walked.append(_Walked(path, samples))
-            above = (*above, seen.entry)
-            todo += [(f"{path}/{name}", below, above) for name, below in directories]
-        walked.sort(key=lambda each: each.path)
-        return [each.samples for each in walked]
+def _walk(tree: Tree, links: Links, top: LinkTarget, match: Match, follow_links: bool = True) -> Iterator[_Walked]:
+    """Directories, each before those in it, and of those the last first. Trees may be deeper than Python's stack.
 
-    def _list(self, directory: int) -> tuple[SampleIds, list[tuple[str, LinkTarget]]]:
-        """The samples right in a directory, in order, and its sub-directories."""
-        entries = self._tree.children(directory)
-        names = [self._tree.name(entry) for entry in entries]
-        samples, is_file, below, linked = self._links.listed(entries)
-        directories = [(decode(names[at]), seen) for at, seen in below if self._follow_links or at not in linked]
-        wanted = self._endings.match(names) & is_file
+    Args:
+        match: says which names are samples'. follow_links: os.walk's followlinks: whether linked directories below the
+            top are gone into.
+
+    Raises:
+        JobError: links to directories form a loop, or one leaves the tree and there is no hook.
+    """
+    # Path, directory, and the directories that lead to it: one that comes up again below itself is a loop.
+    todo: list[tuple[str, LinkTarget, tuple[int, ...]]] = [("", top, ())]
+    while todo:
+        path, seen, above = todo.pop()
+        if seen.entry == NOT_HERE:  # behind a link that leaves the tree: they take up indices, and no more is known
+            for where, files in groupby(sorted(file.rpartition(b"/") for file in seen.files), key=lambda file: file[0]):
+                outside = [name for _, _, name in files]
+                place = f"{path}/{decode(where)}" if where else path
+                yield _Walked(place, outside, np.full(len(outside), NOT_HERE, dtype=np.int64), match(outside))
+            continue
+        links.check_no_loop(seen.entry, above)
+        entries = tree.children(seen.entry)
+        names = [tree.name(entry) for entry in entries]
+        samples, is_file, below, linked = links.listed(entries)
+        yield _Walked(path, names, samples, match(names) & is_file)
+        above = (*above, seen.entry)
+        followed = [(at, directory) for at, directory in below if follow_links or at not in linked]
+        todo += [(f"{path}/{decode(names[at])}", directory, above) for at, directory in followed]
+
+
+def _by_path(walked: Iterable[_Walked]) -> Iterator[SampleIds]:
+    """The samples of each directory by code point, in the order of sorted(os.walk())."""
+    for _, names, samples, wanted in sorted(walked, key=lambda each: each.path):
         order = code_point_order(names)
-        if order is None:
-            return samples[wanted], directories
-        return samples[order][wanted[order]], directories
-
-    def _walk_outside(self, path: str, files: tuple[bytes, ...]) -> list[_Walked]:
-        """The files behind a link that leaves the tree: they take up indices, and that is all that is known of them."""
-        names = [file.rpartition(b"/")[2] for file in files]
-        matching = self._endings.match(names).tolist()
-        places = (file.rpartition(b"/")[0] for file, wanted in zip(files, matching, strict=True) if wanted)
-        counts = Counter(f"{path}/{decode(place)}" if place else path for place in places)
-        return [_Walked(place, np.full(count, NOT_HERE, dtype=np.int64)) for place, count in counts.items()]
+        yield samples[wanted] if order is None else samples[order][wanted[order]]
 
 
 # -- whole paths sorted
@@ -265,37 +254,17 @@ def _hf(tree: Tree, root: int, links: Links, endings: tuple[str, ...] | None, pa
 
 
 def _timm(tree: Tree, root: int, links: Links, endings: tuple[str, ...] | None, pattern: str) -> list[SampleIds]:
-    """Bottom up, as os.walk goes. Not recursive: trees may be deeper than Python's stack."""
+    """Bottom up, as os.walk goes."""
     matching = Endings(endings or ())
 
-    def match(names: Sequence[str]) -> np.ndarray:
+    def match(names: Sequence[bytes]) -> npt.NDArray[np.bool_]:
         """os.path.splitext takes no ending from a name that begins with its only dot."""
-        return matching.match([encode(name.lstrip(".")) for name in names])
+        return matching.match([name.lstrip(b".") for name in names])
 
     found: _Keyed = []
-    # A directory to go into, with those above it, or, once its sub-directories are done, its files.
-    todo: list[tuple[str, LinkTarget, tuple[int, ...]] | _Keyed] = [("", LinkTarget(True, True, root), ())]
-    while todo:
-        item = todo.pop()
-        if isinstance(item, list):
-            found += item
-            continue
-        prefix, seen, above = item
-        if seen.entry == NOT_HERE:  # behind a link that leaves the tree: they take up indices, and no more is known
-            paths = [decode(file) for file in sorted(seen.files)]
-            wanted = match([path.rpartition("/")[2] for path in paths]).tolist()
-            found += [
-                (prefix + natural_key(path), NOT_HERE) for path, is_one in zip(paths, wanted, strict=True) if is_one
-            ]
-            continue
-        links.check_no_loop(seen.entry, above)
-        entries = tree.children(seen.entry)
-        names = [decode(tree.name(entry)) for entry in entries]
-        samples, is_file, below, _ = links.listed(entries)
-        chosen, ids = np.flatnonzero(match(names) & is_file).tolist(), samples.tolist()
-        todo.append([(prefix + natural_key(names[at]), ids[at]) for at in chosen])
-        above = (*above, seen.entry)
-        todo += [(f"{prefix}{natural_key(names[at])}/", directory, above) for at, directory in reversed(below)]
+    for path, names, samples, wanted in reversed(list(_walk(tree, links, LinkTarget(True, True, root), match))):
+        prefix, ids = natural_key(f"{path}/"), samples.tolist()
+        found += [(prefix + natural_key(decode(names[at])), ids[at]) for at in np.flatnonzero(wanted).tolist()]
     return _in_order(found)
 
 
