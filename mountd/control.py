@@ -35,10 +35,9 @@ from mlfs.follow.sentences import told_flags
 from mlfs.job import JobSpec, parse_job
 from mlfs.job.refusals import nearest
 from mlfs.orders.layouts.layout import NOTHING, Outside
-from mlfs.orders.reach import check_reach
 from mlfs.orders.served import ServedOrder
 from mlfs.orders.stopping import StoppedError, stoppable
-from mlfs.orders.streams import JobStreams, build_streams
+from mlfs.orders.streams import JobStreams, build_streams, check_reach
 from mlfs.tree.manifest import ROOT, Manifest
 from mountd.metrics import metrics
 from mountd.onlookers import HIDDEN, PATH_FIELDS, UNTOLD, Onlookers, Reader, masked

@@ -40,9 +40,8 @@ def run(args: argparse.Namespace) -> int:
     import shtab
 
     from mlfs.cli.commands import build_full_parser
-    from mlfs.job.names import layout_names
+    from mlfs.job.names import layout_names, sampler_names
     from mlfs.job.presets import PRESETS
-    from mlfs.orders.registry import sampler_names
 
     names = {"--sampler": sampler_names(), "--layout": layout_names(), "--preset": list(PRESETS)}
     parser = build_full_parser()

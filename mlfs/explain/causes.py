@@ -12,7 +12,7 @@ from mlfs.explain.fields import in_words
 from mlfs.explain.words import drawing_of
 from mlfs.follow.sentences import register_flags
 from mlfs.job import JobSpec
-from mlfs.orders.registry import built_in
+from mlfs.job.names import built_in
 
 
 class LookedAt(Enum):

@@ -23,7 +23,7 @@ from mlfs.follow.evidence import (
 )
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
-from mlfs.orders.registry import built_in
+from mlfs.job.names import built_in
 
 # How far a jump is looked through for files that another worker reads: the next batch begins right there.
 LONGEST_LOOK = 64

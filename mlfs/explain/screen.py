@@ -27,8 +27,8 @@ from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.follow.matching import Open
 from mlfs.follow.sentences import COUNTS_FROM_ONE, RESUMED, UNDER_WAY
 from mlfs.job import COMMON, JobSpec, parse_job
-from mlfs.orders.order import Order
-from mlfs.orders.registry import build_order, built_in
+from mlfs.job.names import built_in
+from mlfs.orders.order import Order, build_order
 from mlfs.orders.streams import JobStreams
 
 Numbers = npt.NDArray[np.int64]

@@ -23,9 +23,9 @@ from mlfs.explain.evidence import PLACE_BITS
 from mlfs.explain.probes import WORDS_IN_REACH, Condition, Probe, compile_trie
 from mlfs.explain.question import DataSet, Reading, likely, probes, step
 from mlfs.explain.search_stages import PlaceFound, StageProgress, TrySeeds, Words, WordsAsked
-from mlfs.orders.columns import weights_of
 from mlfs.orders.generators import WORDS_A_DRAW, running_sum, uniform_of
 from mlfs.orders.mt19937 import Tape
+from mlfs.orders.order_file import weights_of
 
 STAGE = "words of seed {seed}"
 # Some tenths of a second without numba: whoever looks on sees the search move.

@@ -20,11 +20,12 @@ from mlfs.explain.variants import switches
 from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
+from mlfs.job.names import built_in
 from mlfs.orders.composed import Composition
 from mlfs.orders.generators import BASE_SEED_WORDS, WORDS_A_DRAW
-from mlfs.orders.permutation import words_of_randperm
+from mlfs.orders.mt19937 import words_of_randperm
+from mlfs.orders.order import build_order
 from mlfs.orders.placed import PlacedOrder
-from mlfs.orders.registry import build_order, built_in
 from mlfs.orders.streams import JobStreams
 from mlfs.orders.torch_samplers import words_of_generator, words_of_loader
 

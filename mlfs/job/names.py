@@ -1,7 +1,7 @@
 """The samplers and layouts that a job may name, and the fields that each of them reads.
 
 In: `mlfs.job.catalogue`, the entry points of group `mlfs.orders` (name: the sampler; object: an `OrderFactory`). Out:
-names, fields, and where a sampler's order is to be found. `mlfs.orders.registry` loads it, nothing is loaded here.
+names, fields, and where a sampler's order is to be found. `mlfs.orders.order` loads it, nothing is loaded here.
 
 The built-in ones are listed in the package and not in its metadata, so that a source checkout works, and so that no
 other package can change what a known name means.

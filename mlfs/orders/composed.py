@@ -2,12 +2,12 @@
 
 In: a job's draw, generator, seeding, seed_drawn_by, seed_below, grouping, dealing, worker_dealing, shard_first,
 endless, epoch_steps, num_samples, words_before, words_between, words_once, seed, drop_last, and the columns that it
-names. Out: each rank's dataset indices. Made by `mlfs.orders.registry`; compositions with other names by
-`mlfs.orders.script_shuffles` and `mlfs.orders.torch_samplers`.
+names. Out: each rank's dataset indices. Made by `mlfs.orders.order`; compositions with other names by
+`mlfs.orders.libraries` and `mlfs.orders.torch_samplers`.
 
 An order is a few choices: which generator draws (`mlfs.orders.generators`), how it is seeded in each epoch
-(`mlfs.orders.seeding`), what is drawn with it (`mlfs.orders.draws`) and put into groups (`mlfs.orders.grouping`),
-whether passes make epochs or a stream without an end (`mlfs.orders.endless`), and how that is dealt to the ranks and
+(`mlfs.orders.seeding`), what is drawn with it (`mlfs.orders.draws`) and put into groups (`mlfs.orders.draws`),
+whether passes make epochs or a stream without an end (`mlfs.orders.draws`), and how that is dealt to the ranks and
 their workers (`mlfs.orders.deal`). Every combination that makes sense is an order; one that makes none is refused, with
 what does.
 """
@@ -25,15 +25,13 @@ import numpy as np
 from mlfs.errors import JobError
 from mlfs.job.parse import COMPOSED
 from mlfs.job.refusals import show
-from mlfs.orders.columns import column_of, weights_for
 from mlfs.orders.deal import DEALINGS, in_turn
-from mlfs.orders.draws import Column, Draws, EpochDraw, Kind, Values, drawing_of
-from mlfs.orders.endless import Endless
+from mlfs.orders.draws import Column, Draws, Endless, EpochDraw, Kind, Values, by_length, drawing_of, of_one_group
 from mlfs.orders.generators import LIBRARIES, Generator, Keyed, Library, Seed
-from mlfs.orders.grouping import by_length, of_one_group
 from mlfs.orders.jax_keys import JaxGenerator
+from mlfs.orders.mt19937 import MOST_OF_TORCH, words_of_randperm
 from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
-from mlfs.orders.permutation import MOST_OF_TORCH, words_of_randperm
+from mlfs.orders.order_file import column_of, weights_for
 from mlfs.orders.seeding import OF_KEYS, RULES, Seeding, seeding_of
 from mlfs.orders.shuffle import MOST_ELEMENTS
 

@@ -35,9 +35,8 @@ import numpy.typing as npt
 from mlfs.orders.cpp_random import shuffle_mt19937, shuffle_mt19937_64
 from mlfs.orders.index_shuffle import index_shuffle
 from mlfs.orders.jax_keys import JaxGenerator
-from mlfs.orders.mt19937 import TorchWords
+from mlfs.orders.mt19937 import TorchWords, next_randperm, words_of_randperm
 from mlfs.orders.order import Indices
-from mlfs.orders.permutation import next_randperm, words_of_randperm
 from mlfs.orders.philox import op_seeds, pass_seeds, shuffle_pass
 from mlfs.orders.polars import PolarsGenerator
 from mlfs.orders.python_mt import PythonGenerator

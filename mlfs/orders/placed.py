@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from mlfs.orders.order import EPOCHS_KEPT, Indices, Order
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import EPOCHS_KEPT, Indices, Order, build_order
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec

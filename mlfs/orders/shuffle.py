@@ -1,8 +1,8 @@
 """Fisher-Yates shuffles without a loop over the elements: from the list of swaps to the permutation.
 
 In: the partner of every position, as the generators of the samplers drew them. Out: the permutation. Called by
-`mlfs.orders.permutation` (torch) and by the samplers of other frameworks; with numba installed the same loop is
-compiled (`mlfs.orders.compiled`). Source of the rule: Durstenfeld, Algorithm 235, CACM 7 (1964).
+`mlfs.orders.mt19937` (torch) and by the samplers of other frameworks; with numba installed the same loop is
+compiled. Source of the rule: Durstenfeld, Algorithm 235, CACM 7 (1964).
 
 Take a shuffle that goes forward: for i in 0 .. n-1, swap r[i] with r[j_i], where j_i >= i. Steps depend on each other,
 but hardly ever within a short block of them: a block's partners are spread over all that is left. So blocks are done
@@ -24,12 +24,13 @@ the inverse permutation.
 
 from __future__ import annotations
 
+import importlib.util
+import threading
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-
-from mlfs.orders.compiled import compiled_shuffle
 
 Direction = Literal["forward", "backward", "growing"]
 Permutation = npt.NDArray[np.int32]
@@ -139,3 +140,81 @@ class Shuffles:
         values = np.arange(n, dtype=np.int32)
         self.shuffle(values)
         return values
+
+
+# -- numba's help, if it is installed (`pip install mlfs[fast]`): the loop as machine code
+#
+# numba is imported and the loop compiled by a thread of its own when the first long shuffle is asked for, so that no
+# mount starts later for it; until then the same is computed without. The machine code is kept beside this file or in
+# the user's cache directory, as numba finds room.
+
+
+Compiled = Callable[[Any, Any], None]
+
+# Importing numba takes a second of CPU time and some ten megabytes: short shuffles don't pay for that.
+_FEWEST_ELEMENTS = 500_000
+
+
+class _Lazy:
+    """The compiled loop, once it is ready. The lock guards the start of the thread only."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self.ready: Compiled | None = None
+
+    def start(self) -> threading.Thread:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._compile, name="mlfs-compile", daemon=True)
+                self._thread.start()
+            return self._thread
+
+    def _compile(self) -> None:
+        try:
+            self.ready = _compile()
+        except Exception:  # a numba that is broken, or too old for this numpy, counts as none
+            self.ready = None
+
+
+_lazy = _Lazy()
+
+
+def compiled_shuffle(n: int) -> Compiled | None:
+    """The loop `swap(values[i], values[targets[i]])`, over (int32 array, uint32 array), if ready and worth it for n."""
+    if _lazy.ready is not None or n < _FEWEST_ELEMENTS:
+        return _lazy.ready
+    if importlib.util.find_spec("numba") is not None:
+        _lazy.start()
+    return None
+
+
+def wait_for_compiled() -> bool:
+    """Compile now and wait for it; whether there is a compiled loop. For benchmarks and tests."""
+    if importlib.util.find_spec("numba") is None:
+        return False
+    _lazy.start().join()
+    return _lazy.ready is not None
+
+
+def _swap_forward(values: Any, targets: Any) -> None:
+    for i in range(len(targets)):
+        j = targets[i]
+        kept = values[i]
+        values[i] = values[j]
+        values[j] = kept
+
+
+def _compile() -> Compiled:
+    """Import numba, compile for the types in use, and try it."""
+    import numba
+
+    try:
+        function: Compiled = numba.njit(nogil=True, cache=True)(_swap_forward)
+    except RuntimeError:  # nowhere to keep the machine code
+        function = numba.njit(nogil=True)(_swap_forward)
+    values = np.arange(3, dtype=np.int32)
+    function(values, np.array([1, 2, 2], dtype=np.uint32))
+    if values.tolist() != [1, 2, 0]:
+        raise RuntimeError("numba compiled something else")
+    return function

@@ -3,7 +3,7 @@
 In: a job's seed, generator, words_before, words_between, words_once, persistent_workers, trailing_permutation,
 replacement, num_samples, weights_file; for those that know ranks shuffle, drop_last, set_epoch, repeats,
 selected_round, selected_ratio and world_size. Out: the dataset indices of each rank; of a sampler that knows none the
-same for every rank (each has a generator of its own, seeded alike). Made by `mlfs.orders.registry`;
+same for every rank (each has a generator of its own, seeded alike). Made by `mlfs.orders.order`;
 `mlfs.orders.composed` does the work. Sources: torch/utils/data/sampler.py, dataloader.py and distributed.py (torch
 2.13); torchdata/stateful_dataloader (torchdata 0.11); accelerate/data_loader.py (1.15); RASampler in torchvision's
 references/classification/sampler.py; RepeatAugSampler in timm/data/distributed_sampler.py (timm 1.0.31).
@@ -33,12 +33,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.orders.columns import weights_for
 from mlfs.orders.composed import Composition, Parts, check
 from mlfs.orders.draws import Kind
 from mlfs.orders.generators import BASE_SEED_WORDS, Library, Torch
+from mlfs.orders.mt19937 import MOST_OF_TORCH, words_of_randperm
 from mlfs.orders.order import Indices, Resolve
-from mlfs.orders.permutation import MOST_OF_TORCH, words_of_randperm
+from mlfs.orders.order_file import weights_for
 from mlfs.orders.seeding import BY_EPOCH, GOES_ON, RESEEDED, SAME
 from mlfs.orders.shuffle import Permutation
 

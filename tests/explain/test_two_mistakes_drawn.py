@@ -19,7 +19,8 @@ from mlfs.errors import JobError
 from mlfs.explain.explainer import Explainer
 from mlfs.explain.variants import LARGEST_PRODUCT, pairs, variants
 from mlfs.job import parse_job
-from mlfs.orders.registry import build_order, built_in
+from mlfs.job.names import built_in
+from mlfs.orders.order import build_order
 from mlfs.orders.streams import build_streams
 
 FILES, EPOCHS, SHELL = 300, 3, 50

@@ -13,7 +13,7 @@ from mlfs.follow.epochs_at_hand import MOST_EPOCHS_AHEAD
 from mlfs.follow.job import JobRun
 from mlfs.follow.job_statistics import JobState
 from mlfs.job import parse_job
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 from mlfs.orders.streams import JobStreams
 from mlfs.tree.growing import FEWEST_ROOM
 

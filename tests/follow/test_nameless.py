@@ -23,7 +23,7 @@ from mlfs.follow.job_statistics import JobState
 from mlfs.follow.nameless import NAMELESS
 from mlfs.follow.score import RECENT_OPENS
 from mlfs.job import parse_job
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 from mlfs.orders.streams import JobStreams
 
 EPOCHS = 3

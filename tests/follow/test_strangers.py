@@ -20,7 +20,7 @@ from mlfs.follow.matching import Open, StreamMatcher
 from mlfs.follow.plain_order import PlainOrder
 from mlfs.follow.strangers_seen import in_words, strangers_to_all
 from mlfs.job import parse_job
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 from mlfs.orders.streams import JobStreams
 
 SHELL = 50

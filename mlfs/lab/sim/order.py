@@ -147,7 +147,8 @@ def order_of(scenario: Scenario, sizes_bytes: Floats) -> SimulatedOrder:
 
 def _registered(scenario: Scenario, sizes_bytes: Floats) -> SimulatedOrder:
     from mlfs.job import parse_job
-    from mlfs.orders.registry import build_order, readers_of
+    from mlfs.job.names import readers_of
+    from mlfs.orders.order import build_order
     from mlfs.orders.served import ServedOrder
     from mlfs.orders.streams import JobStreams
 

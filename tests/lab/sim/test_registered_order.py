@@ -15,7 +15,7 @@ from mlfs.lab.policies.registry import POLICIES
 from mlfs.lab.sim.clock import Sharing
 from mlfs.lab.sim.run import Simulation
 from mlfs.lab.sim.scenario import Scenario, parse
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 
 
 def scenario(order: str, *changes: tuple[str, str]) -> Scenario:
