@@ -304,6 +304,8 @@ def test_ranges_read_by_many_at_once_are_of_one_content_also_while_files_change(
     flags = ["--ram", draw.choice(["0", "3MiB", "100MiB"]), "--ssd", f"{tmp_path / 'ssd'}:{draw.choice([5, 80])}MiB"]
     with MlfsMount(source, *flags, mountpoint=tmp_path / "mnt") as mount:
         faults: list[str] = []
+        if draw.random() < 0.6:  # then lanes stage the files whole, also while they change
+            mount.register(name="train", seed=seed, epochs=50, batch_size=1, layout="sorted")
         readers = [threading.Thread(target=read, args=(seed * 100 + number, faults)) for number in range(4)]
         for reader in readers:
             reader.start()
