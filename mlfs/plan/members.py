@@ -212,8 +212,8 @@ def members_of(own: int, about: Mapping[int, Mapping[str, Any]]) -> Members:
 
 # -- where several jobs have served orders: which node keeps each sample, and how many samples have no room
 #
-# In: for each job, which node its order expects to keep each sample (`mlfs.served.partition`); the nodes' rooms.
-# Out: the same for all jobs together; how many samples have no room.
+# In: for each job, which node its order expects to keep each sample (`mlfs.served.partition`); the nodes' rooms. Out:
+# the same for all jobs together; how many samples have no room.
 #
 # Each order is made as if its job had all the room of the nodes. Orders that rest on the same nodes expect a sample on
 # the same node, so several jobs go well together while there is room for all, such as a data set for validation beside
