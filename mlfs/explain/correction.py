@@ -30,7 +30,7 @@ from mlfs.explain.screen import EpochBefore, find_correction, find_ranks
 from mlfs.explain.search_stages import PlaceFound, WordsAsked
 from mlfs.explain.statistics import CaseStatistics, Instead
 from mlfs.explain.word_search import place_nearby
-from mlfs.explain.words import WordsDrawn, drawing_of, moved, switched, whereabouts
+from mlfs.explain.words import drawing_of, moved, switched, whereabouts
 from mlfs.follow.evidence import JUDGED_OPENS, SEARCHED_READS, UNFIT_READS, Read, fits
 from mlfs.follow.families import Family, Key
 from mlfs.follow.hypothesis import Hypothesis, Origin, Rival, Ruling
@@ -39,6 +39,7 @@ from mlfs.follow.matching import Open
 from mlfs.follow.score import Cell, Score
 from mlfs.follow.sentences import flags_of, register_flags
 from mlfs.follow.shape import LearnedLoader
+from mlfs.orders.composed import WordsDrawn
 
 log = logging.getLogger("mlfs.explain")
 
@@ -145,7 +146,7 @@ class RegisteredJob:
             return
         self._count_search(len(disagreeing(score.history)), score.observed)
         log.info("job %s: reads don't come as registered; trying what else the script may do", job.name)
-        drawing = drawing_of(job.spec, len(job.streams.sample_ids)) if job.streams.sample_ids.ndim == 1 else None
+        drawing = drawing_of(job.streams.order) if job.streams.sample_ids.ndim == 1 else None
         looked_near = trio.Event()  # near places are likelier than any variant, and take tenths of a second
         async with trio.open_nursery() as nursery:
 
@@ -457,7 +458,7 @@ class RegisteredJob:
             self.is_searched,
             self._searches,
             None if self._attempt is None else self._attempt.statistics(),
-            likely_causes(self.job.spec, self._looked_at),
+            likely_causes(self.job, self._looked_at),
             None if true is None else Instead(*registered_and_true(self.job.spec, true.spec)),
         )
 
