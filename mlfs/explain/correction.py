@@ -57,8 +57,9 @@ ExplainAnew = Callable[[Sequence[Open]], None]
 """Takes the first reads of an epoch to which a registration does not lead, as if there were no registration."""
 
 
-class RegisteredJob:
-    """A registered job: whether its reads come as it says, and the searches for what its script does when they don't.
+class Correction:
+    """A job: whether its reads come as registered, and the searches for what its script does when they don't. One that
+    was inferred never calls for one.
 
     Args:
         explain_anew: None where guessing is forbidden.
@@ -122,7 +123,7 @@ class RegisteredJob:
     def explains_restart(self) -> bool:
         """Whether a search finds out, or has just begun to, why the job reads its first epoch again."""
         looked = self._gave_up or (self._searches and not self.is_searched)
-        return not looked and not self.job.matcher.has_nameless and may_lack_set_epoch(self.job)
+        return not looked and not self.job.matcher.lacks_pids and may_lack_set_epoch(self.job)
 
     def _is_followed(self, job: JobRun) -> bool:
         """Whether the job still runs, and no other explanation is in its place."""
@@ -473,10 +474,10 @@ class Corrections:
     def __init__(self, jobs: Jobs, explain_anew: ExplainAnew | None) -> None:
         self._jobs = jobs
         self._explain_anew = explain_anew
-        self._known: dict[str, RegisteredJob] = {}
+        self._known: dict[str, Correction] = {}
         self._wanted = trio.Event()
 
-    def _of(self, job: JobRun) -> RegisteredJob | None:
+    def _of(self, job: JobRun) -> Correction | None:
         known = self._known.get(job.name)
         return known if known is not None and known.job is job else None
 
@@ -489,7 +490,7 @@ class Corrections:
         """Forget jobs that are no more, and know those that are new."""
         before, jobs = self._known, self._jobs.jobs
         self._known = {
-            name: self._of(job) or RegisteredJob(self._jobs, job, self._explain_anew) for name, job in jobs.items()
+            name: self._of(job) or Correction(self._jobs, job, self._explain_anew) for name, job in jobs.items()
         }
         for registered in before.values():
             registered.wake()
@@ -497,7 +498,7 @@ class Corrections:
     def digested(self, job: JobRun) -> None:
         """Opens were counted: whether the job needs a search."""
         registered = self._of(job)
-        if registered is None or job.matcher.has_nameless:  # who reads what is not known: nothing is concluded from it
+        if registered is None or job.matcher.lacks_pids:  # who reads what is not known: nothing is concluded from it
             return
         registered.digested()
         if registered.needs_search():
