@@ -285,8 +285,8 @@ def source(path: str, mount: SourceMount | None, newest_s: float | None, now_s: 
 
 # -- a machine's own words: files below /proc, /sys and /etc, programs, limits, free space
 #
-# In: the running system. Out: texts and numbers for mlfs.doctor, which decides what they mean. A test gives the
-# checks another object of this shape.
+# In: the running system. Out: texts and numbers, of which the checks say what they mean. A test gives the checks
+# another object of this shape.
 
 _STA_UNSYNC = 0x40
 _TIMEX_BYTES = 208  # sizeof(struct timex)

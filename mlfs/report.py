@@ -212,7 +212,7 @@ def _text(value: object) -> str:
 
 # -- pictures: bars and lines by epoch, as SVG that stands in the page
 #
-# Pure. In: numbers by epoch. Out: SVG text.
+# In: numbers by epoch. Out: SVG text.
 
 # From the page cache to the source: the warmer the colour, the slower the place.
 ROUTE_COLOURS = {

@@ -251,7 +251,7 @@ def _seconds(seconds: float) -> str:
 
 # -- how many workers a job's loaders should have, where preprocessing is what training waits for
 #
-# Pure. In: frozen figures (mlfs.plan.loader_load). Out: numbers, and a sentence.
+# In: frozen figures (mlfs.plan.loader_load). Out: numbers, and a sentence.
 
 PREPROCESSING = "reads do not wait, but the loader does: {who} works all the time, {work} for a batch"
 BY_ITSELF = "reads do not wait, but training does: {who} loads by itself, {work} for a batch"

@@ -30,9 +30,9 @@ import trio
 
 from mlfs.engine.runner import Calls
 
-# Five milliseconds of staged opens and closes: no other task waits longer for its turn. A pass of trio's scheduler takes
-# a hundred microseconds and more once requests have pushed its memory out of the processor's caches: every 64 requests
-# it was a tenth of what a staged read takes.
+# Five milliseconds of staged opens and closes: no other task waits longer for its turn. A pass of trio's scheduler
+# takes a hundred microseconds and more once requests have pushed its memory out of the processor's caches: every 64
+# requests it was a tenth of what a staged read takes.
 REQUESTS_A_TURN = 256
 # What a reader does between two opens is mostly over by then; longer only delays the other tasks.
 LINGER_S = 0.0003

@@ -41,21 +41,8 @@ x-systemd.* and the like.
 _TAKEN = frozenset(
     (
         *("ro", "rw", "defaults", "auto", "noauto", "nofail", "_netdev", "user", "users", "nouser", "owner", "group"),
-        *(
-            "nosuid",
-            "suid",
-            "nodev",
-            "dev",
-            "noexec",
-            "exec",
-            "async",
-            "sync",
-            "atime",
-            "noatime",
-            "diratime",
-            "nodiratime",
-        ),
-        *("relatime", "norelatime", "strictatime", "nostrictatime", "lazytime", "nolazytime"),
+        *("nosuid", "suid", "nodev", "dev", "noexec", "exec", "async", "sync", "atime", "noatime", "diratime"),
+        *("nodiratime", "relatime", "norelatime", "strictatime", "nostrictatime", "lazytime", "nolazytime"),
     )
 )
 _TAKEN_BEGINNINGS = ("x-", "X-", "comment=", "user=", "uhelper=", "helper=")

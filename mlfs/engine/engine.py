@@ -340,7 +340,7 @@ class Engine:
         )
 
     def _figures(self) -> Figures:
-        """How this node does, for the others' status."""
+        """The figures of this node that the others' status shows."""
         keeping, got = self.scheduler.statistics().keeping, self.counters.all.fetches["peer"]
         held_bytes = sum(place.used_bytes for place in self.places.storing)
         planning = self._planner.statistics().under_way or self._shared_plan.under_way or not self._shared_plan.planned

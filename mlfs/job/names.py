@@ -49,8 +49,8 @@ def readers_of(field: str) -> list[str]:
 
 # -- layouts
 #
-# How a layout finds its samples is `mlfs.orders.layouts`, which has a module for
-# each of these names (tests/orders/test_orders_layouts.py compares them).
+# How a layout finds its samples is `mlfs.orders.layouts`, which has a module for each of these names
+# (tests/orders/test_orders_layouts.py compares them).
 
 _EXTENSIONS: Final = frozenset({"extensions"})
 _FIELDS: Final = {

@@ -116,6 +116,22 @@ class Parts(NamedTuple):
     names: Callable[[int, Values], Values] | None = None
 
 
+class WordsDrawn(NamedTuple):
+    """How a sampler draws an epoch's order from the generator of the job's seed.
+
+    Attributes:
+        seed: of that generator.
+        seeded: whether one of its words seeds a permutation; else its words make the permutation themselves.
+        ahead: words between those counted by `words_before` and that word, or the first of those.
+        an_epoch: words from one epoch to the next, `words_between` left out; 0 where no later epoch hangs on them.
+    """
+
+    seed: int
+    seeded: bool
+    ahead: int
+    an_epoch: int
+
+
 class Composition:
     """An order of these parts.
 
@@ -153,6 +169,18 @@ class Composition:
         words = self._words(self._n)
         base = 0 if self._spec.persistent_workers else self._library.base_words
         return None if words is None else words + self._words_after(self._n) + base
+
+    @property
+    def words_drawn(self) -> WordsDrawn | None:
+        """How a sampler of torch's draws an epoch; None where that does not begin at a place in its seed's words."""
+        parts, words, base = self._parts, self.words_an_epoch, self._library.base_words
+        drawn = parts.generator in _OF_TORCH and parts.draw in ("permutation", "sample", "weighted")
+        if not drawn or words is None or parts.seeding.rule != "goes-on" or self._spec.sampler == COMPOSED:
+            return None
+        if parts.seed_drawn_by is not None:  # one word seeds a generator for all epochs
+            return None if base else WordsDrawn(self._spec.seed, True, 1, 0)
+        seeded = parts.generator == "default"
+        return WordsDrawn(self._spec.seed, seeded, base + seeded, words - parts.words_between)
 
     def stream_length(self, epoch: int) -> int:
         """Samples of the rank that reads most, the same in every epoch."""

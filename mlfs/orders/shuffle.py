@@ -27,6 +27,7 @@ from __future__ import annotations
 import importlib.util
 import threading
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -155,46 +156,29 @@ Compiled = Callable[[Any, Any], None]
 _FEWEST_ELEMENTS = 500_000
 
 
-class _Lazy:
-    """The compiled loop, once it is ready. The lock guards the start of the thread only."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self.ready: Compiled | None = None
-
-    def start(self) -> threading.Thread:
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._compile, name="mlfs-compile", daemon=True)
-                self._thread.start()
-            return self._thread
-
-    def _compile(self) -> None:
-        try:
-            self.ready = _compile()
-        except Exception:  # a numba that is broken, or too old for this numpy, counts as none
-            self.ready = None
+_ready: list[Compiled] = []  # the compiled loop, once there is one
 
 
-_lazy = _Lazy()
+@cache
+def _compiling() -> threading.Thread:
+    thread = threading.Thread(target=_compile, name="mlfs-compile", daemon=True)
+    thread.start()
+    return thread
 
 
 def compiled_shuffle(n: int) -> Compiled | None:
     """The loop `swap(values[i], values[targets[i]])`, over (int32 array, uint32 array), if ready and worth it for n."""
-    if _lazy.ready is not None or n < _FEWEST_ELEMENTS:
-        return _lazy.ready
-    if importlib.util.find_spec("numba") is not None:
-        _lazy.start()
-    return None
+    if not _ready and n >= _FEWEST_ELEMENTS and importlib.util.find_spec("numba") is not None:
+        _compiling()
+    return _ready[0] if _ready else None
 
 
 def wait_for_compiled() -> bool:
     """Compile now and wait for it; whether there is a compiled loop. For benchmarks and tests."""
     if importlib.util.find_spec("numba") is None:
         return False
-    _lazy.start().join()
-    return _lazy.ready is not None
+    _compiling().join()
+    return bool(_ready)
 
 
 def _swap_forward(values: Any, targets: Any) -> None:
@@ -205,16 +189,18 @@ def _swap_forward(values: Any, targets: Any) -> None:
         values[j] = kept
 
 
-def _compile() -> Compiled:
+def _compile() -> None:
     """Import numba, compile for the types in use, and try it."""
-    import numba
-
     try:
-        function: Compiled = numba.njit(nogil=True, cache=True)(_swap_forward)
-    except RuntimeError:  # nowhere to keep the machine code
-        function = numba.njit(nogil=True)(_swap_forward)
-    values = np.arange(3, dtype=np.int32)
-    function(values, np.array([1, 2, 2], dtype=np.uint32))
-    if values.tolist() != [1, 2, 0]:
-        raise RuntimeError("numba compiled something else")
-    return function
+        import numba
+
+        try:
+            function: Compiled = numba.njit(nogil=True, cache=True)(_swap_forward)
+        except RuntimeError:  # nowhere to keep the machine code
+            function = numba.njit(nogil=True)(_swap_forward)
+        values = np.arange(3, dtype=np.int32)
+        function(values, np.array([1, 2, 2], dtype=np.uint32))
+    except Exception:  # a numba that is broken, or too old for this numpy, counts as none
+        return
+    if values.tolist() == [1, 2, 0]:
+        _ready.append(function)

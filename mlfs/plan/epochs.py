@@ -179,8 +179,8 @@ def run_cost(model: PerformanceModel, work: Workload) -> RunCost:
 
 # -- how often a node reads a sample over a whole run, and how many of its reads its own caches answer
 #
-# In: how many epochs and nodes there are, what share of the samples a node keeps. Out: probabilities, and a share
-# of reads. The policies place by the true frequencies, of which these are the expectation.
+# In: how many epochs and nodes there are, what share of the samples a node keeps. Out: probabilities, and a share of
+# reads. The policies place by the true frequencies, of which these are the expectation.
 #
 # Every epoch is taken to deal all samples to the nodes at random. Source: NoPFS (Dryden et al., SC'21), Section 3.1:
 # X ~ Binomial(E, 1/N), F * P(X > m).

@@ -94,8 +94,8 @@ def _rows(flat: Ids, place: Nodes, counts: Counts, ids: Ids) -> Ids:
 
 # -- how batches are evened out: who sends how many to whom (Yang and Cong 2019, Section V-C, Algorithm 1)
 #
-# In: how many samples of each batch each of p learners has, and how many it is to have. Out: messages (from, to,
-# how many). Algorithm 1 pairs the largest surplus with the largest deficit, until all are even. It gives at most p - 1
+# In: how many samples of each batch each of p learners has, and how many it is to have. Out: messages (from, to, how
+# many). Algorithm 1 pairs the largest surplus with the largest deficit, until all are even. It gives at most p - 1
 # messages, at most twice the fewest possible; to find the fewest is NP-complete.
 #
 # The paper's form takes one batch in O(p log p). Here many batches are taken together, one message of each at a time:

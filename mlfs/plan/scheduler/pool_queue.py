@@ -147,10 +147,9 @@ class PoolQueue:
 
 # -- how many lanes may work
 #
-# In: finished batches with their times, and whether work was waiting. Out: the number of
-# lanes allowed. A slow source needs many lanes to hide its latency. One that answers from memory is limited by this
-# process's interpreter, for which the lanes compete: there, 16 lanes gave a tenth of what one gave
-# (docs/decisions/threads.md).
+# In: finished batches with their times, and whether work was waiting. Out: the number of lanes allowed. A slow source
+# needs many lanes to hide its latency. One that answers from memory is limited by this process's interpreter, for which
+# the lanes compete: there, 16 lanes gave a tenth of what one gave (docs/decisions/threads.md).
 
 PERIOD_S = 0.02
 """The least time between two judgements: several batches of 4 ms, so that the best number is found within a second."""

@@ -247,9 +247,9 @@ def known_source(bytes_per_s: float, mean_sample_bytes: float) -> dict[int, floa
 
 # -- the place that gives a sample soonest, as far as that is known
 #
-# In: the places that have the sample, nearest first, with what each was measured to give. Out: one of them. A
-# sample costs its bytes over what all lanes of a place give together (NoPFS, Section 4: fetch_{i,j}; docs/model.md):
-# the lanes of a place work on one queue.
+# In: the places that have the sample, nearest first, with what each was measured to give. Out: one of them. A sample
+# costs its bytes over what all lanes of a place give together (NoPFS, Section 4: fetch_{i,j}; docs/model.md): the lanes
+# of a place work on one queue.
 
 FARTHER_FACTOR = 1.5
 """A place farther off must be so many times as fast as a nearer one. Measured rates differ by less from one second to
