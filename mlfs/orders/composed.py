@@ -321,9 +321,9 @@ class Composition:
             return before
         if seeding.rule == "drawn":
             return self._made(before.number(None))
-        if isinstance(before, JaxGenerator) and seeding.rule == "split":
+        if seeding.rule == "split" and isinstance(before, JaxGenerator):
             return cast("Generator", before.split())
-        if isinstance(before, Keyed) and seeding.rule in OF_KEYS:
+        if seeding.rule in OF_KEYS and isinstance(before, Keyed):
             return before.fold_in(epoch) if seeding.rule == "fold-in" else before
         if seeding.rule == "same" or isinstance(seed, tuple):
             return self._made(seed)

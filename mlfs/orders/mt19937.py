@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right, insort
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -45,16 +45,6 @@ def unseeded() -> np.random.MT19937:
     return np.random.MT19937(_no_seed)  # type: ignore[arg-type] # numpy documents it, and its types forget it
 
 
-class _Reused(threading.local):
-    """A thread's own generator, which is seeded again and again, as making one takes a hundred times as long."""
-
-    def __init__(self) -> None:
-        self.generator = np.random.RandomState(0)
-
-
-_reused = _Reused()
-
-
 class TorchWords:
     """The words of one seeded generator.
 
@@ -65,9 +55,7 @@ class TorchWords:
     def __init__(self, seed: int) -> None:
         self._bits = unseeded()
         # RandomState is frozen (NEP 19): its scalar seeding cannot change under us, unlike private names of MT19937.
-        _reused.generator.seed(seed & _WORD_MASK)
-        state: Any = _reused.generator.get_state(legacy=False)
-        self._bits.state = state
+        np.random.RandomState(self._bits).seed(seed & _WORD_MASK)
 
     def take(self, count: int) -> npt.NDArray[np.uint32]:
         """Return the next `count` words, shape (count,)."""
