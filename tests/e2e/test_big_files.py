@@ -77,12 +77,14 @@ def test_files_are_read_once_from_the_source_whatever_their_size(backing: Path, 
             assert slow.counts()["bytes"] <= 33 * MIB
 
 
-def test_a_registered_jobs_files_are_brought_ahead_of_it_once(backing: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("staging", ["128MiB", "16MiB"])
+def test_a_registered_jobs_files_are_brought_ahead_of_it_once(backing: Path, tmp_path: Path, staging: str) -> None:
+    """What the window cannot hold is brought for the places alone."""
     total = sum(SIZES.values())
     (tmp_path / "mnt").mkdir()
     with (
         SlowSource(backing, bandwidth="400M") as slow,
-        MlfsMount(slow.path, "--ram", "150MiB", mountpoint=tmp_path / "mnt") as mount,
+        MlfsMount(slow.path, "--ram", "150MiB", "--staging", staging, mountpoint=tmp_path / "mnt") as mount,
     ):
         slow.control(reset_counts=True)
         mount.register(name="train", sampler="sequential", epochs=2, batch_size=1, layout="sorted")
