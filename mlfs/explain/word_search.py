@@ -21,8 +21,7 @@ import numpy.typing as npt
 from mlfs.explain import search_numpy
 from mlfs.explain.confirm import confirm
 from mlfs.explain.evidence import PLACE_BITS
-from mlfs.explain.probes import WORDS_IN_REACH, Condition, Probe, compile_trie
-from mlfs.explain.question import DataSet, Reading, likely, probes, step
+from mlfs.explain.question import WORDS_IN_REACH, Condition, DataSet, Probe, Reading, compile_trie, likely, probes, step
 from mlfs.explain.search_stages import PlaceFound, StageProgress, TrySeeds, Words, WordsAsked
 from mlfs.orders.generators import WORDS_A_DRAW, running_sum, uniform_of
 from mlfs.orders.mt19937 import Tape
