@@ -2,7 +2,7 @@
 
 In: opens that no job explains. Out: the job that reads as processes did before, once one of them, or another one, has
 begun again so. Used by `mlfs.explain.inference`. No seed has to be known for it: a list may be shuffled once, by
-whatever, and read so in each epoch. What each process reads is remembered from its first open on, four bytes for each.
+whatever, and read so in each epoch. The reads of each process are remembered from its first one on, four bytes for each.
 """
 
 from __future__ import annotations

@@ -185,6 +185,8 @@ def _shape(epoch: FirstEpoch, data_set: DataSet, cached: int) -> Fields | None:
     if threads or (spec.sampler == "ra-sampler" and spec.world_size == 1):
         return found  # their reads show no batch
     batch = _batch_with_gaps(streams[0], data_set) if cached else max(reader.batch for reader in readers)
+    if cached and batch:
+        found["num_workers"] = len(data_set.heads)  # gaps hide it from those who follow the reads
     return found | ({"batch_size": batch} if batch else {})
 
 
