@@ -2,7 +2,7 @@
 
 In: opens that no job explains. Out: the job that reads as processes did before, once one of them, or another one, has
 begun again so. Used by `mlfs.explain.inference`. No seed has to be known for it: a list may be shuffled once, by
-whatever, and read so in each epoch. The reads of each process are remembered from its first one on, four bytes for each.
+whatever, and read so in each epoch. The reads of a process are remembered from its first one on, four bytes for each.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from mlfs.explain.evidence import NEXT_EPOCH_BITS, bits_of_distinct
 from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields
 from mlfs.explain.first_reads import MOST_PROCESSES, FirstReads
 from mlfs.explain.question import FEWEST_SAMPLES
+from mlfs.follow.by_sample import NO_PID
 from mlfs.follow.evidence import Read
 from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.job import parse_job
@@ -82,6 +83,8 @@ class ReadBefore:
             self.begin_anew()
         readers, starts, shown = self._readers, self._starts, False
         for entry, process, parent, _ in reads:
+            if process == NO_PID:
+                continue  # what nobody can tell apart shows no order
             if process not in readers:
                 readers[process] = _Reader(parent)
             reader = readers[process]
