@@ -349,7 +349,7 @@ class Inference:
             return False
         self._is_read_again, before = False, self._before
         found = await self._jobs.runner.run(POOL, of_streams, before.streams())
-        installed = found is not None and await self._install([found], lambda: before.again)
+        installed = found is not None and await self._install_found([found], lambda: before.again)
         before.begin_anew()
         return installed
 
