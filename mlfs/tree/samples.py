@@ -229,8 +229,9 @@ class _InBlocks(_WholeFiles):
     def resized(self, entry: int) -> None:
         blocks, size = self._blocks, self.sizes[entry]
         size = size if size > blocks.above_bytes else 0
-        for at, block in enumerate(blocks.ever_of(entry)):
-            self.sizes[block] = min(blocks.block_bytes, max(0, size - at * blocks.block_bytes))
+        ever = blocks.ever_of(entry)
+        behind = size - blocks.block_bytes * np.arange(len(ever), dtype=np.int64)  # bytes from each block's begin on
+        np.asarray(self.sizes)[ever.start : ever.stop] = behind.clip(0, blocks.block_bytes)
 
     def of_file(self, entry: int) -> Sequence[int]:
         if not self.manifest.is_file(entry):
