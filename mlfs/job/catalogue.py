@@ -120,9 +120,9 @@ _WRAPPERS: Final[tuple[Sampler, ...]] = (
         "mlfs.orders.torch_samplers:timm_repeat_aug_order",
         fields("shuffle repeats selected_round selected_ratio set_epoch"),
     ),
-    Sampler("numpy", "mlfs.orders.libraries:numpy_order", fields("seed drop_last legacy reseed in_place")),
-    Sampler("python-random", "mlfs.orders.libraries:python_order", fields("seed drop_last reseed in_place")),
-    Sampler("hf-datasets", "mlfs.orders.libraries:hf_datasets_order", fields("seed reseed in_place")),
+    Sampler("numpy", "mlfs.orders.libraries:loop_order", fields("seed drop_last legacy reseed in_place")),
+    Sampler("python-random", "mlfs.orders.libraries:loop_order", fields("seed drop_last reseed in_place")),
+    Sampler("hf-datasets", "mlfs.orders.libraries:loop_order", fields("seed reseed in_place")),
     Sampler("paddle", "mlfs.orders.libraries:paddle_order", fields("shuffle drop_last")),
 )
 
@@ -131,7 +131,7 @@ _WRAPPERS: Final[tuple[Sampler, ...]] = (
 _READERS: Final[tuple[Sampler, ...]] = (
     Sampler(
         "dali",
-        "mlfs.orders.libraries:DaliOrder",
+        "mlfs.orders.libraries:dali_order",
         fields("shuffle shuffle_after_epoch stick_to_shard dali_version"),
         defaults={"shuffle": False},
     ),

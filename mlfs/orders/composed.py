@@ -91,6 +91,7 @@ class Parts(NamedTuple):
         reads: how many samples a rank reads of those that it is dealt; None: all.
         seed: in place of the job's. library: in place of the generator's.
         names: gives the samples that positions stand for, by epoch; None: a position is a sample.
+        turns: whether each rank reads in the next epoch what the next rank read in this one.
     """
 
     generator: str
@@ -114,6 +115,7 @@ class Parts(NamedTuple):
     seed: Seed | None = None
     library: Library | None = None
     names: Callable[[int, Values], Values] | None = None
+    turns: bool = False
 
 
 class WordsDrawn(NamedTuple):
@@ -198,6 +200,7 @@ class Composition:
         """The rank's dataset indices in read order."""
         parts, batch, number = self._parts, self._spec.batch_size, pass_number(self._spec, epoch)
         workers = self._spec.num_workers or 1
+        rank = (rank + epoch) % self._spec.world_size if parts.turns else rank
         if parts.worker_dealing == "parts":
             mine = in_turn([self._of_rank(number, rank, worker) for worker in range(workers)], batch)
         else:

@@ -42,19 +42,23 @@ if TYPE_CHECKING:
     from mlfs.job import JobSpec
 
 
-def numpy_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
-    """numpy.random.Generator, or with "legacy" the older RandomState, which numpy.random.seed sets as well."""
-    return _loop(spec, n_samples, "numpy-legacy" if spec.legacy else "numpy", bool(spec.in_place))
+_LOOPS: Final = {
+    "numpy": Parts("numpy", GOES_ON, "permutation"),
+    "python-random": Parts("python", GOES_ON, "shuffle"),
+    "hf-datasets": Parts("numpy", SAME, "permutation", "contiguous"),
+}
 
 
-def python_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
-    """Python's random module; any seed will do, it takes the absolute value."""
-    return _loop(spec, n_samples, "python", spec.in_place is not False)
-
-
-def _loop(spec: JobSpec, n_samples: int, generator: str, in_place: bool) -> Composition:
-    draw: Kind = "shuffle" if in_place else "permutation"
-    parts = Parts(generator, RESEEDED if spec.reseed else GOES_ON, draw, drop_last=spec.drop_last)
+def loop_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
+    """numpy.random.Generator, or with "legacy" the older RandomState, which numpy.random.seed sets as well; Python's
+    random module, whose seed may be any, as it takes the absolute value; datasets.Dataset.shuffle(seed=...)."""
+    parts = _LOOPS[spec.sampler]._replace(drop_last=spec.drop_last)
+    if spec.legacy:
+        parts = parts._replace(generator="numpy-legacy")
+    if spec.reseed:
+        parts = parts._replace(seeding=RESEEDED)
+    if spec.in_place is not None:
+        parts = parts._replace(draw="shuffle" if spec.in_place else "permutation")
     return Composition(parts, spec, n_samples)
 
 
@@ -68,12 +72,6 @@ def sequential_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = No
     """
     dealing = "pieces" if spec.contiguous else "padded"
     return Composition(Parts("torch", GOES_ON, "none", dealing, drop_last=spec.drop_last), spec, n_samples)
-
-
-def hf_datasets_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
-    """datasets.Dataset.shuffle(seed=...), and contiguous shards for several ranks."""
-    draw: Kind = "shuffle" if spec.in_place else "permutation"
-    return Composition(Parts("numpy", RESEEDED if spec.reseed else SAME, draw, "contiguous"), spec, n_samples)
 
 
 # -- libraries with readers of their own
@@ -103,7 +101,7 @@ DALI_SEED: Final = 524287  # kDaliDataloaderSeed
 _WIDE_SEED_SINCE: Final = (2, 2)
 
 
-class DaliOrder(Composition):
+def dali_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
     """The reader's list, and the shard of it that a rank reads: world_size is num_shards, a rank its shard_id.
 
     - shuffle (random_shuffle): one shuffle of the list, by a seed that is built in, at the start.
@@ -112,29 +110,21 @@ class DaliOrder(Composition):
       built with enable_checkpointing begins each epoch anew from the unshuffled list: not predicted.)
     - A reader goes on to the next shard after each epoch, unless stick_to_shard or shuffle_after_epoch is set.
     """
-
-    def __init__(self, spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> None:
-        for field, named, hint in (
-            ("shuffle", "shuffle_after_epoch", '"shuffle" is random_shuffle; DALI takes one of the two'),
-            ("stick_to_shard", "stick_to_shard", "DALI takes one of the two; shuffle_after_epoch sticks by itself"),
-        ):
-            if getattr(spec, field) and spec.shuffle_after_epoch:
-                raise JobError(f"{field} and shuffle_after_epoch cannot both be true", hint, named)
-        _enough(spec, n_samples, "DALI refuses to read more shards than there are samples")
-        version = tuple(int(part) for part in re.findall(r"\d+", spec.dali_version or "")[:2])
-        is_wide = not version or version >= _WIDE_SEED_SINCE
-        step = 1 << 32 if is_wide else 1  # the reader counts epochs from 1
+    for field, named, hint in (
+        ("shuffle", "shuffle_after_epoch", '"shuffle" is random_shuffle; DALI takes one of the two'),
+        ("stick_to_shard", "stick_to_shard", "DALI takes one of the two; shuffle_after_epoch sticks by itself"),
+    ):
+        if getattr(spec, field) and spec.shuffle_after_epoch:
+            raise JobError(f"{field} and shuffle_after_epoch cannot both be true", hint, named)
+    _enough(spec, n_samples, "DALI refuses to read more shards than there are samples")
+    version = tuple(int(part) for part in re.findall(r"\d+", spec.dali_version or "")[:2])
+    is_wide = not version or version >= _WIDE_SEED_SINCE
+    step = 1 << 32 if is_wide else 1  # the reader counts epochs from 1
+    parts = Parts("cpp", SAME, "permutation" if spec.shuffle else "none", "shards", seed=DALI_SEED)
+    if spec.shuffle_after_epoch:
         each = Seeding("linear", epoch=step, constant=DALI_SEED + step)
-        parts = Parts("cpp", SAME, "permutation" if spec.shuffle else "none", "shards", seed=DALI_SEED)
-        if spec.shuffle_after_epoch:
-            parts = parts._replace(generator="cpp-64" if is_wide else "cpp", seeding=each, draw="shuffle")
-        super().__init__(parts, spec, n_samples)
-        self._turns = 0 if spec.stick_to_shard or spec.shuffle_after_epoch else 1
-        self._world_size = spec.world_size
-
-    def rank_stream(self, epoch: int, rank: int) -> Indices:
-        """The rank's dataset indices in read order."""
-        return super().rank_stream(epoch, (rank + epoch * self._turns) % self._world_size)
+        parts = parts._replace(generator="cpp-64" if is_wide else "cpp", seeding=each, draw="shuffle")
+    return Composition(parts._replace(turns=not (spec.stick_to_shard or spec.shuffle_after_epoch)), spec, n_samples)
 
 
 # -- Grain's IndexSampler under a grain.python.DataLoader: grain/_src/python/samplers.py, core/sharding.py (0.2.18)

@@ -36,6 +36,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import translate
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -58,21 +59,15 @@ Match = Callable[[Sequence[bytes]], npt.NDArray[np.bool_]]
 _OF_DALI: Final = "jpg jpeg png bmp tif tiff pnm ppm pgm pbm jp2 webp flac ogg wav"
 
 
-def _imagefolder(tree: Tree, root: int, links: Links, endings: tuple[str, ...] | None, pattern: str) -> list[SampleIds]:
-    classes, match = _classes(tree, root, links), Endings(endings or ()).match
-    return [piece for _, seen in classes for piece in _by_path(_walk(tree, links, seen, match))]
-
-
-def _keras(tree: Tree, root: int, links: Links, endings: tuple[str, ...] | None, pattern: str) -> list[SampleIds]:
-    classes, match = _classes(tree, root, links), Endings(endings or ()).match
-    shown = [seen for name, seen in classes if not name.startswith(".")]
-    return [piece for seen in shown for piece in _by_path(_walk(tree, links, seen, match, follow_links=False))]
-
-
-def _classes(tree: Tree, root: int, links: Links) -> list[tuple[str, LinkTarget]]:
-    """The class directories by code point: their names, and what is there."""
-    looked = sorted((decode(tree.name(entry)), entry) for entry in tree.children(root))
-    return [(name, seen) for name, entry in looked if (seen := links.look(entry)).is_directory]
+def _imagefolder(
+    tree: Tree, root: int, links: Links, endings: tuple[str, ...] | None, pattern: str, keras: bool = False
+) -> list[SampleIds]:
+    names = sorted((decode(tree.name(entry)), entry) for entry in tree.children(root))
+    classes = [(name, links.look(entry)) for name, entry in names]
+    shown = [seen for name, seen in classes if seen.is_directory and not (keras and name.startswith("."))]
+    match = Endings(endings or ()).match
+    walked = (_walk(tree, links, seen, match, follow_links=not keras) for seen in shown)
+    return [piece for of_class in walked for piece in _by_path(of_class)]
 
 
 def _dali(tree: Tree, root: int, links: Links, endings: tuple[str, ...] | None, pattern: str) -> list[SampleIds]:
@@ -97,7 +92,9 @@ IMAGEFOLDER: Final = Lister(
     _imagefolder, _IN_CLASSES, ("jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp")
 )
 # Its endings: ALLOWLIST_FORMATS in keras/src/utils/image_dataset_utils.py.
-KERAS: Final = Lister(_keras, f"{_IN_CLASSES} that are not hidden", ("bmp", "gif", "jpeg", "jpg", "png"))
+KERAS: Final = Lister(
+    partial(_imagefolder, keras=True), f"{_IN_CLASSES} that are not hidden", ("bmp", "gif", "jpeg", "jpg", "png")
+)
 DALI: Final = Lister(_dali, "files with the endings {endings} right in the directories below", tuple(_OF_DALI.split()))
 
 
