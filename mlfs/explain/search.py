@@ -22,8 +22,9 @@ and the caller may stop at any of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -84,38 +85,40 @@ def find(data_sets: list[DataSet], extent: SearchExtent = EVERYTHING) -> Iterato
     if extent.words is not None:
         yield from find_place(data_sets[0], extent.words, extent.search())
         return
+    for event in chain.from_iterable(_stages(data_sets, extent)):
+        yield event
+        if isinstance(event, SeedFound) and _may_be_drawn(event.finding, extent):
+            yield from generators(event, extent, extent.search())
+        if not isinstance(event, StageProgress):
+            return
+
+
+def _stages(data_sets: list[DataSet], extent: SearchExtent) -> Iterator[Iterator[Event]]:
+    """The stages in their order: each gives how far it is, and whatever explains the reads."""
     sure, rest = likely(data_sets), [] if extent.again else unlikely(data_sets)
-    both, quick = (sure, rest), search_numpy.search
     first, popular = _first_looks(extent)
-    found = yield from _common(data_sets, both, extent, range(min(_SMALLEST_SEEDS, extent.common)))
-    if found is None:
-        found = yield from _chosen(data_sets, sure, first, quick)
-    if found is None:
-        found = yield from _common(data_sets, both, extent, range(extent.common))
-    if found is None and not extent.again:
-        found = yield from _chosen(data_sets, sure, popular, quick)
-        if found is None and (yield from _recipes(OTHERS_STAGE, data_sets, partial(usual, hints=extent.hints))):
-            return
-        if found is None and (yield from _parts(data_sets, extent, range(_MANY))):
-            return
+    yield _common(data_sets, (sure, rest), extent, range(min(_SMALLEST_SEEDS, extent.common)))
+    yield _chosen(data_sets, sure, first, search_numpy.search)
+    yield _common(data_sets, (sure, rest), extent, range(extent.common))
+    if not extent.again:
+        yield _chosen(data_sets, sure, popular, search_numpy.search)
+        yield _recipes(OTHERS_STAGE, data_sets, partial(usual, hints=extent.hints))
+        yield _parts(data_sets, extent, range(_MANY))
     search = extent.search()
-    if found is None:
-        found = yield from _chosen(data_sets, sure, _last_looks(extent, [*first, *popular], search), search)
-    if found is None:
-        found = yield from _all("all seeds", data_sets, sure, extent.ranges, search)
-    if found is None and not extent.again and (yield from _keras(data_sets, extent.ranges)):
-        return
-    if found is None:
-        found = yield from _all("all seeds, other nodes' ranks", data_sets, rest, extent.ranges, search)
-        if found is None and not extent.again and not (yield from _parts(data_sets, extent, range(_MANY, NEVER))):
-            yield from _recipes(UNUSUAL_STAGE, data_sets, partial(less_usual, hints=extent.hints))
-    elif drawn_by_torch(found.finding) and found.finding.seed not in extent.hints and not extent.again:
-        yield from generators(found, extent, search)
+    yield _chosen(data_sets, sure, _last_looks(extent, [*first, *popular], search), search)
+    yield _all("all seeds", data_sets, sure, extent.ranges, search)
+    if not extent.again:
+        yield _keras(data_sets, extent.ranges)
+    yield _all("all seeds, other nodes' ranks", data_sets, rest, extent.ranges, search)
+    if not extent.again:
+        yield _parts(data_sets, extent, range(_MANY, NEVER))
+        yield _recipes(UNUSUAL_STAGE, data_sets, partial(less_usual, hints=extent.hints))
 
 
-def drawn_by_torch(finding: Finding) -> bool:
-    """Whether it may be that torch's default generator drew the seed, as no person would choose it."""
-    return finding.world == 1 and finding.words_before == 0 and finding.seed >= COMMON_SEEDS
+def _may_be_drawn(finding: Finding, extent: SearchExtent) -> bool:
+    """Whether torch's default generator may have drawn the seed, as no person would choose it, and nobody knows it."""
+    chosen = finding.seed < COMMON_SEEDS or finding.seed in extent.hints
+    return finding.world == 1 and finding.words_before == 0 and not chosen and not extent.again
 
 
 def _drawn(readings: list[Reading]) -> list[Reading]:
@@ -123,21 +126,16 @@ def _drawn(readings: list[Reading]) -> list[Reading]:
     return [h for h in readings if h.world == 1 and h.words_before == 0]
 
 
-def _recipes(
-    stage: str, data_sets: list[DataSet], orders: Callable[[int], Sequence[UsualOrder]]
-) -> Generator[Event, None, bool]:
-    """Stages 3 and 8. Returns whether one of these orders explains the reads."""
+def _recipes(stage: str, data_sets: list[DataSet], orders: Callable[[int], Sequence[UsualOrder]]) -> Iterator[Event]:
+    """Stages 3 and 8."""
     of = sum(len(orders(n)) for n in {data_set.n for data_set in data_sets})
     yield StageProgress(stage, 0, of)
     for done, recipe in enumerate(explaining(data_sets, orders), 1):
         yield StageProgress(stage, done, of) if recipe is None else recipe
-        if recipe is not None:
-            return True
-    return False
 
 
-def _parts(data_sets: list[DataSet], extent: SearchExtent, sizes: range) -> Generator[Event, None, bool]:
-    """Stages 4 and 8, of data sets of these sizes. Returns whether a part of one is read in an order that is found."""
+def _parts(data_sets: list[DataSet], extent: SearchExtent, sizes: range) -> Iterator[Event]:
+    """Stages 4 and 8, of data sets of these sizes."""
     seeds = usual_seeds(extent.hints)
     asked = [(at, data_set) for at, data_set in enumerate(data_sets) if data_set.n in sizes]
     # Among parts that are about as usual those of one length and seed follow each other: they have orders in common.
@@ -149,10 +147,7 @@ def _parts(data_sets: list[DataSet], extent: SearchExtent, sizes: range) -> Gene
             yield Recipe(at, [part.fields | order for order in found.orders])
         elif found is not None:
             yield found._replace(finding=found.finding._replace(data_set=at, part=part.fields))
-        if found is not None:
-            return True
         yield StageProgress(SPLITS_STAGE, done, len(parts))
-    return False
 
 
 def _alike(part: SplitPart) -> tuple[int, int, int]:
@@ -171,59 +166,49 @@ def _order_of(part: SplitPart, extent: SearchExtent) -> SeedFound | Recipe | Non
         return found
     look = _Look(part.seed, SAMPLER_SEED_WORD, min(extent.latest, _FIRST_LOOK >> int(part.bits)))
     readings = [reading for reading in likely(data_sets) if reading.world == 1]
-    *_, last = (None, *_chosen(data_sets, readings, [look], search_numpy.search))
-    return last if isinstance(last, SeedFound) else None
+    events = _chosen(data_sets, readings, [look], search_numpy.search)
+    return next((event for event in events if isinstance(event, SeedFound)), None)
 
 
-def _keras(data_sets: list[DataSet], ranges: Ranges) -> Generator[Event, None, bool]:
-    """Stage 6. Returns whether one of the seeds that Keras draws explains the reads."""
+def _keras(data_sets: list[DataSet], ranges: Ranges) -> Iterator[Event]:
+    """Stage 6."""
     of = sum(max(0, min(high, KERAS_SEEDS) - low) for low, high in ranges)
     for low, high in ranges:
         for done in keras_seeds(data_sets, low, min(high, KERAS_SEEDS)):
             yield StageProgress(KERAS_STAGE, done, of) if isinstance(done, int) else done
-            if isinstance(done, Recipe):
-                return True
-    return False
 
 
 def _confirmed(
     seeds: Words, hits: list[tuple[int, int]], readings: list[Reading], data_sets: list[DataSet]
-) -> tuple[int, Finding] | None:
-    """The first hit that explains all first reads of its process: its index among the seeds, and what it explains."""
+) -> Iterator[tuple[int, Finding]]:
+    """The hits that explain all first reads of their process: the index among the seeds, and what it explains."""
     for at, tag in hits:
         reading = readings[tag]
         finding = confirm(int(seeds[at]), reading, data_sets[reading.data_set])
         if finding is not None:
-            return at, finding
-    return None
+            yield at, finding
 
 
 def _common(
     data_sets: list[DataSet], all_readings: tuple[list[Reading], ...], extent: SearchExtent, numbers: range
-) -> Generator[Event, None, SeedFound | None]:
+) -> Iterator[Event]:
     """Stage 1, and 3: hints, seeds that people choose, and these numbers."""
     yield StageProgress(COMMON_STAGE, 0, len(numbers))
     liked = [seed for _, seed in usual_seeds(extent.hints) if seed not in numbers and seed < ALL_SEEDS]
     seeds = np.concatenate([np.array(liked, dtype=np.uint32), np.arange(len(numbers), dtype=np.uint32)])
-    drawn: Words | None = None
     for readings in all_readings:
         hits = search_numpy.search(compile_trie(probes(data_sets, readings)), seeds)
-        found = _confirmed(seeds, hits, readings, data_sets)
-        if found is not None:
-            yield (event := SeedFound(found[1]))
-            return event
-        if drawn is None:  # all of them are among the first readings
-            of_one_rank = _drawn(readings)
-            trie = compile_trie(probes(data_sets, of_one_rank))
-            for word in (SAMPLER_SEED_WORD, SHARED_SEED_WORD):
-                drawn = search_numpy.first_words(seeds, word)
-                found = _confirmed(drawn, search_numpy.search(trie, drawn), of_one_rank, data_sets)
-                if found is not None:
-                    draws = (Draw(int(seeds[found[0]]), word - SAMPLER_SEED_WORD),)
-                    yield (event := SeedFound(found[1], draws))
-                    return event
+        for _, finding in _confirmed(seeds, hits, readings, data_sets):
+            yield SeedFound(finding)
+        if readings is not all_readings[0]:
+            continue  # torch draws for one rank, whose readings are among the first ones
+        of_one_rank = _drawn(readings)
+        trie = compile_trie(probes(data_sets, of_one_rank))
+        for word in (SAMPLER_SEED_WORD, SHARED_SEED_WORD):
+            words = search_numpy.first_words(seeds, word)
+            for at, finding in _confirmed(words, search_numpy.search(trie, words), of_one_rank, data_sets):
+                yield SeedFound(finding, (Draw(int(seeds[at]), word - SAMPLER_SEED_WORD),))
     yield StageProgress(COMMON_STAGE, len(numbers), len(numbers))
-    return None
 
 
 class _Look(NamedTuple):
@@ -235,18 +220,12 @@ class _Look(NamedTuple):
 
 
 def _first_looks(extent: SearchExtent) -> tuple[list[_Look], list[_Look]]:
-    """The words that stage 2 looks at first, of all seeds before it looks at any further."""
-
-    def looks(seeds: Iterable[int], words: int) -> list[_Look]:
-        return [_Look(seed, SAMPLER_SEED_WORD, min(extent.latest, words)) for seed in seeds if seed not in hints]
-
-    hints: tuple[int, ...] = ()
-    first = looks(extent.hints, _FIRST_LOOK_HINTS)
-    if extent.again:
-        return first, []
-    hints = extent.hints
-    usual = POPULAR_SEEDS[:FURTHEST_LOOKED_THROUGH]
-    return first + looks(usual, _FIRST_LOOK), looks(POPULAR_SEEDS[len(usual) : LOOKED_THROUGH], _FIRST_LOOK)
+    """The words that stage 2 looks at first, of all seeds before it looks at any further; those of less usual seeds."""
+    hints, popular = extent.hints, () if extent.again else POPULAR_SEEDS[:LOOKED_THROUGH]
+    ends = {seed: _FIRST_LOOK_HINTS if seed in hints else _FIRST_LOOK for seed in (*hints, *popular)}
+    looks = [_Look(seed, SAMPLER_SEED_WORD, min(extent.latest, end)) for seed, end in ends.items()]
+    most_usual = len({*hints, *popular[:FURTHEST_LOOKED_THROUGH]})
+    return looks[:most_usual], looks[most_usual:]
 
 
 def _last_looks(extent: SearchExtent, before: list[_Look], search: TrySeeds) -> list[_Look]:
@@ -260,42 +239,32 @@ def _last_looks(extent: SearchExtent, before: list[_Look], search: TrySeeds) -> 
     return [look for look in looks if look.first < look.end]
 
 
-def _chosen(
-    data_sets: list[DataSet], readings: list[Reading], looks: list[_Look], search: TrySeeds
-) -> Generator[Event, None, SeedFound | None]:
+def _chosen(data_sets: list[DataSet], readings: list[Reading], looks: list[_Look], search: TrySeeds) -> Iterator[Event]:
     """Search stage 2: seeds that people choose."""
     readings = _drawn(readings)
     trie = compile_trie(probes(data_sets, readings))
     if not looks or not trie.roots:
-        return None
+        return
     done, of = 0, sum(end - first for _, first, end in looks)
     search(trie, np.zeros(1, dtype=np.uint32))
     yield StageProgress(CHOSEN_STAGE, 0, of)
     for seed, first, end in looks:
         for start, words in words_of(seed, end, first):
-            found = _confirmed(words, search(trie, words), readings, data_sets)
-            if found is not None:
-                yield (event := SeedFound(found[1], (Draw(seed, start + found[0] - SAMPLER_SEED_WORD),)))
-                return event
+            for at, finding in _confirmed(words, search(trie, words), readings, data_sets):
+                yield SeedFound(finding, (Draw(seed, start + at - SAMPLER_SEED_WORD),))
             done += len(words)
             yield StageProgress(CHOSEN_STAGE, done, of)
-    return None
 
 
 def _all(
     stage: str, data_sets: list[DataSet], readings: list[Reading], ranges: Ranges, search: TrySeeds
-) -> Generator[Event, None, SeedFound | None]:
+) -> Iterator[Event]:
     """Stages 5 and 7."""
     trie = compile_trie(probes(data_sets, readings))
-    if not trie.roots:
-        return None
-    for progress, seeds, hits in slices(stage, trie, ranges, search):
-        found = _confirmed(seeds, hits, readings, data_sets)
-        if found is not None:
-            yield (event := SeedFound(found[1]))
-            return event
+    for progress, seeds, hits in slices(stage, trie, ranges, search) if trie.roots else ():
+        for _, finding in _confirmed(seeds, hits, readings, data_sets):
+            yield SeedFound(finding)
         yield progress
-    return None
 
 
 # -- which generators may have drawn a permutation's seed
