@@ -19,6 +19,7 @@ from mlfs.explain.confirm import Finding, confirm_sequential, order_head, reads_
 from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates_apart
 from mlfs.explain.evidence import NEXT_EPOCH_BITS, bits_near_the_start
 from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields, proposed
+from mlfs.explain.first_reads import FirstReads
 from mlfs.explain.question import DataSet, places_of
 from mlfs.explain.recipes import OF_THREADS, Recipe, repeats_samples
 from mlfs.explain.search_stages import COMMON_SEEDS, SAMPLER_SEED_WORD, Draw, WordsAsked
@@ -263,20 +264,6 @@ def of_walk(
     return Walk(_proposed(candidate, explanations(refined, ()), Origin.FILES), others_shuffle)
 
 
-class FirstOpens(NamedTuple):
-    """The first reads of some processes.
-
-    Attributes:
-        heads: entries by process, a file that was opened again at once counted once. opens: the same, each open
-            counted.
-        kin: the processes of `opens`, each with its parent.
-    """
-
-    heads: list[list[int]]
-    opens: list[list[int]]
-    kin: list[tuple[int, int]]
-
-
 class Before(NamedTuple):
     """The job that explained the epochs before.
 
@@ -294,19 +281,22 @@ def of_finding(
     finding: Finding,
     draws: Sequence[Draw],
     before: Before,
-    seen: FirstOpens,
+    reads: FirstReads,
+    needed: int,
 ) -> list[Hypothesis]:
     """The hypotheses of a permutation that the reads of some process have shown.
 
     If the generator that drew the epochs before may have drawn this one as well, that it goes on comes first; and so
     does a sum of seed and epoch that gives the seeds of this epoch and of the one before.
     """
-    refined, opens = refine(finding, as_indices(seen.heads, candidate.ids)), as_indices(seen.opens, candidate.ids).heads
+    refined = refine(finding, as_indices(reads.heads(needed), candidate.ids))
+    opens = as_indices(reads.opens(), candidate.ids).heads
     ranked = explanations(refined, draws)
     going_on = [ranked[0] | more for more in continued(before.drawings, before.last, draws)]
     ranked = [*going_on, *_progressing(before, refined), *ranked]
-    ranked = repeating(ranked, repeated(finding, opens))
-    return _proposed(candidate, dealing(ranked, dealt(refined, opens, whose(seen.kin))))
+    ranked = led_by(repeated(finding, opens), {"set_epoch": False}, ranked)
+    found = dealt(refined, opens, whose(reads.kin()))
+    return _proposed(candidate, led_by(found, {"trailing_permutation": False}, ranked))
 
 
 def of_draws(candidate: Candidate, finding: Finding, draws: Sequence[Draw]) -> list[Hypothesis]:
@@ -381,16 +371,12 @@ def explanations(finding: Finding, draws: Sequence[Draw]) -> list[Fields]:
         once | {"words_between": BASE_SEED_WORDS},
         *(loop for loop in loops if preset_of(loop) == loop),
     ]  # by a person: a small number
-    drawn = [
-        random | {"generator": "default", "seed": seed, "words_before": before} | between
-        for between in BETWEEN
-        for seed, before in draws[:MOST_DRAWS]
-        if before >= 0
-    ]
     default: Fields = common | {"sampler": COMPOSED, "generator": "default"}
-    drawn += [  # the default generator is seeded anew in each epoch
-        default | {"seeding": rule, "seed": seed, "words_before": before}
-        for rule in ("seed+epoch", "same")
+    ways = [random | {"generator": "default"} | between for between in BETWEEN]
+    ways += [default | {"seeding": rule} for rule in ("seed+epoch", "same")]  # it is seeded anew in each epoch
+    drawn = [
+        way | {"seed": seed, "words_before": before}
+        for way in ways
         for seed, before in draws[:MOST_DRAWS]
         if before >= 0
     ]
@@ -424,8 +410,9 @@ def _common(finding: Finding) -> Fields:
     return fields
 
 
-def _led_by(found: Fields | None, other: Fields, ranked: list[Fields]) -> list[Fields]:
-    """The explanations of a permutation, led by one that reads it in another way, and the same with one more field."""
+def led_by(found: Fields | None, other: Fields, ranked: list[Fields]) -> list[Fields]:
+    """The explanations of a permutation, led by that which reads it in another way, where one was found, and by the
+    same with other fields."""
     if found is None or not ranked:
         return ranked
     kept = {name: value for name, value in ranked[0].items() if name in ("name", "epochs")}
@@ -445,11 +432,6 @@ def _led_by(found: Fields | None, other: Fields, ranked: list[Fields]) -> list[F
 _HEAD_DEALT = 1 << 15
 # A process that shows so many places of the permutation, one after the other, does not read elsewhere.
 _FEWEST_IN_A_ROW = 3
-
-
-def dealing(ranked: list[Fields], found: Fields | None) -> list[Fields]:
-    """The explanations of a permutation, led by that of ranks that it is dealt to, where there are several."""
-    return _led_by(found, {"trailing_permutation": False}, ranked)
 
 
 def dealt(finding: Finding, heads: Sequence[Sequence[int]], readers: Sequence[Whose]) -> Fields | None:
@@ -509,11 +491,6 @@ _LEAST_SHARE_REPEATED = 0.8
 _FEWEST_OPENS = 15
 # Of the permutation: wide enough for the first batches of 32 workers with batches of 512.
 _HEAD_REPEATED = 1 << 13
-
-
-def repeating(ranked: list[Fields], found: Fields | None) -> list[Fields]:
-    """The explanations of a permutation, led by that of a sampler that repeats its samples, where one was found."""
-    return _led_by(found, {"set_epoch": False}, ranked)
 
 
 class _Reader(NamedTuple):

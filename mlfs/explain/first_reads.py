@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 from mlfs.follow.plain_order import LONGEST_STEP, PLAIN_SHARE
@@ -35,60 +36,67 @@ class Read(NamedTuple):
     parent: int
 
 
+@dataclass
+class Process:
+    """A process, and its first reads.
+
+    Attributes:
+        parent: its pid. last: the entry that it has opened last.
+        first: entries, one that is opened again at once counted once. times: how often in a row each is opened.
+    """
+
+    parent: int
+    first: list[int]
+    times: list[int]
+    last: int = -1
+
+
 class FirstReads:
     """First reads by process, in the order of each process' first one; and the last reads in order.
 
     Attributes:
         total: reads seen, those included that were not kept. A file opened twice in a row by a process is one read.
         opened: the same, but each open counts. recent: the last opens; a sampler may repeat its samples.
-        parents: of each process that is remembered.
+        processes: those that are remembered, by pid.
     """
 
     def __init__(self) -> None:
         self.total = self.opened = 0
-        self.firsts: dict[int, list[int]] = {}
-        self.parents: dict[int, int] = {}
+        self.processes: dict[int, Process] = {}
         self.recent: deque[Read] = deque(maxlen=RECENT_READS)
-        self._last: dict[int, int] = {}
-        self._times: dict[int, list[int]] = {}  # how often in a row each first read was an open
 
     def add(self, entry: int, pid: int, parent: int) -> None:
         """Add an open."""
         self.opened += 1
         self.recent.append(Read(entry, pid, parent))
-        if self._last.get(pid) == entry:
-            if self.firsts[pid][-1] == entry:
-                self._times[pid][-1] += 1
+        process = self.processes.get(pid)
+        if process is not None and process.last == entry:
+            if process.first[-1] == entry:
+                process.times[-1] += 1
             return
         self.total += 1
-        first = self.firsts.get(pid)
-        if first is None:
-            if len(self.firsts) >= MOST_PROCESSES and not self._forget_one():
+        if process is None:
+            if len(self.processes) >= MOST_PROCESSES and not self._forget_one():
                 return
-            first = self.firsts[pid] = []
-            self.parents[pid] = parent
-            self._times[pid] = []
-        self._last[pid] = entry
-        if len(first) < MOST_FIRST_READS:
-            first.append(entry)
-            self._times[pid].append(1)
+            process = self.processes[pid] = Process(parent, [], [])
+        process.last = entry
+        if len(process.first) < MOST_FIRST_READS:
+            process.first.append(entry)
+            process.times.append(1)
 
     def _forget_one(self) -> bool:
         """Forget the first process that has read but a few files: `find -exec` begins one for each."""
-        short = next((pid for pid, first in self.firsts.items() if len(first) < FEW_READS), None)
+        short = next((pid for pid, one in self.processes.items() if len(one.first) < FEW_READS), None)
         if short is not None:
-            for of in (self.firsts, self.parents, self._times, self._last):
-                of.pop(short, None)
+            del self.processes[short]
         return short is not None
 
     def of(self, keep: Callable[[int], bool]) -> FirstReads:
         """The first reads of some processes alone."""
         found = FirstReads()
-        for pid in filter(keep, self.firsts):
-            found.firsts[pid], found._times[pid] = list(self.firsts[pid]), list(self._times[pid])
-            found.parents[pid] = self.parents[pid]
-            if pid in self._last:
-                found._last[pid] = self._last[pid]
+        for pid in filter(keep, self.processes):
+            one = self.processes[pid]
+            found.processes[pid] = Process(one.parent, list(one.first), list(one.times), one.last)
         found.recent.extend(read for read in self.recent if keep(read.pid))
         found.opened = self.opened - len(self.recent) + len(found.recent)
         found.total = self.total - _times_read(self.recent) + _times_read(found.recent)
@@ -96,11 +104,8 @@ class FirstReads:
 
     def joined(self, others: FirstReads) -> FirstReads:
         """Those of other processes, and these; of a process that is among both these alone."""
-        found, more = self.of(lambda pid: pid not in others.firsts), others.of(lambda _: True)
-        for own, added in ((found.firsts, more.firsts), (found._times, more._times)):
-            own.update(added)
-        found.parents.update(more.parents)
-        found._last.update(more._last)
+        found, more = self.of(lambda pid: pid not in others.processes), others.of(lambda _: True)
+        found.processes.update(more.processes)
         found.recent.extend(more.recent)
         found.total, found.opened = found.total + more.total, found.opened + more.opened
         return found
@@ -114,55 +119,42 @@ class FirstReads:
         that one idles."""
         found: set[int] = set()
         for children in self._families():
-            lengths = [len(self.firsts[pid]) for pid in children]
+            lengths = [len(child.first) for child in children.values()]
             waits = lengths[0] < needed and max(sum(lengths), self.total) < _PATIENCE * needed
-            if not waits and any(len(self.firsts[pid]) >= needed and self._shows_repeats(pid) for pid in children):
+            if not waits and any(len(one.first) >= needed and _shows_repeats(one) for one in children.values()):
                 found.update(children)
         return found
 
     def nearly_ready(self, needed: int) -> set[int]:
         """The children of those parents of which one child has read half as many files: other ranks of one job, say."""
-        slow = (
-            children for children in self._families() if 2 * max(len(self.firsts[pid]) for pid in children) >= needed
-        )
+        slow = (of for of in self._families() if 2 * max(len(one.first) for one in of.values()) >= needed)
         return {pid for children in slow for pid in children}
 
-    def _families(self) -> Iterable[list[int]]:
+    def _families(self) -> Iterable[dict[int, Process]]:
         """The processes of each parent, in the order in which they began."""
-        families: dict[int, list[int]] = {}
-        for pid, parent in self.parents.items():
-            families.setdefault(parent, []).append(pid)
+        families: dict[int, dict[int, Process]] = {}
+        for pid, process in self.processes.items():
+            families.setdefault(process.parent, {})[pid] = process
         return families.values()
-
-    def _shows_repeats(self, pid: int) -> bool:
-        """Whether a process that opens files again at once has shown how often; True for one that does not."""
-        opens = sum(self._times[pid])
-        return opens == len(self.firsts[pid]) or opens >= REPEATED_OPENS
 
     def walkers(self) -> set[int]:
         """Processes that read in the order of the directories: together, where they read but a few files each."""
         found: set[int] = set()
-        chains: dict[int, list[int]] = {}
-        short: dict[int, list[int]] = {}
-        for pid, first in self.firsts.items():
-            if len(first) >= FEW_READS:
-                found |= {pid} if _is_plain(first) else set()
-            else:
-                chains.setdefault(self.parents[pid], []).extend(first)
-                short.setdefault(self.parents[pid], []).append(pid)
-        for parent, chain in chains.items():
-            if len(chain) > FEW_READS and _is_plain(chain):
-                found.update(short[parent])
+        for children in self._families():
+            short = {pid: one.first for pid, one in children.items() if len(one.first) < FEW_READS}
+            found.update(pid for pid, one in children.items() if pid not in short and _is_plain(one.first))
+            together = list(chain.from_iterable(short.values()))
+            if len(together) > FEW_READS and _is_plain(together):
+                found.update(short)
         return found
 
     def asked(self, needed: int) -> set[int]:
         """Processes that have read `needed` files; of those of a parent that walk the directories only the first."""
         walkers, known, found = self.walkers(), set[int](), set[int]()
-        for pid, first in self.firsts.items():
-            parent = self.parents[pid]
-            if len(first) < needed or (pid in walkers and parent in known):
+        for pid, process in self.processes.items():
+            if len(process.first) < needed or (pid in walkers and process.parent in known):
                 continue
-            known |= {parent} if pid in walkers else set()
+            known |= {process.parent} if pid in walkers else set()
             found.add(pid)
         return found
 
@@ -173,18 +165,23 @@ class FirstReads:
     def opens(self) -> list[list[int]]:
         """The first reads by process, each as often as it was opened in a row."""
         return [
-            [entry for entry, times in zip(first, self._times[pid], strict=True) for _ in range(times)]
-            for pid, first in self.firsts.items()
+            [entry for entry, times in zip(one.first, one.times, strict=True) for _ in range(times)]
+            for one in self.processes.values()
         ]
 
     def kin(self) -> list[tuple[int, int]]:
         """The processes with their parents, in the order of `opens`."""
-        return list(self.parents.items())
+        return [(pid, process.parent) for pid, process in self.processes.items()]
 
     def heads(self, needed: int) -> list[list[int]]:
         """The first reads by process: those with enough of them first, else in the order in which they began."""
-        heads = [list(first) for first in self.firsts.values()]
-        return sorted(heads, key=lambda head: len(head) < needed)
+        return sorted((list(one.first) for one in self.processes.values()), key=lambda head: len(head) < needed)
+
+
+def _shows_repeats(process: Process) -> bool:
+    """Whether a process that opens files again at once has shown how often; True for one that does not."""
+    opens = sum(process.times)
+    return opens == len(process.first) or opens >= REPEATED_OPENS
 
 
 def _is_plain(entries: Sequence[int]) -> bool:

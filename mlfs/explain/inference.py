@@ -27,7 +27,6 @@ from mlfs.explain.confirm import Finding, confirm_sequential
 from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates_apart, part_of
 from mlfs.explain.explanations import (
     Before,
-    FirstOpens,
     next_epoch,
     of_draws,
     of_finding,
@@ -203,7 +202,8 @@ class Inference:
         attempt = self._attempt
         if attempt is None:
             return
-        known = len(self._reads.firsts.get(process, [])) >= self._needed and attempt.lacks(process)
+        reads = self._reads.processes.get(process)
+        known = reads is not None and len(reads.first) >= self._needed and attempt.lacks(process)
         if known and process in self._reads.asked(self._needed):
             attempt.begin_again_with(process)
         elif try_again and attempt.instead_of is not None:
@@ -455,11 +455,10 @@ class Inference:
     ) -> list[Hypothesis]:
         """The hypotheses of a finding, by all that was read until now."""
         reads = self._shuffling()
-        seen = FirstOpens(reads.heads(self._needed), reads.opens(), reads.kin())
         before = Before() if lost is None else Before(lost.hypothesis.spec, lost.drawings, lost.last_epoch)
         if finding.part:
             candidate = await self._jobs.runner.run(POOL, part_of, candidate, finding.part, self._make_samples)
-        return await self._jobs.runner.run(POOL, of_finding, candidate, finding, draws, before, seen)
+        return await self._jobs.runner.run(POOL, of_finding, candidate, finding, draws, before, reads, self._needed)
 
     async def _install_found(self, ranked: Sequence[Hypothesis], reads: Reads | None = None) -> bool:
         """Put the best hypothesis in force that is not known to have fitted by chance."""
@@ -490,10 +489,11 @@ class Inference:
         """A job is in force that goes on as these reads do: from here on those count that are none of its."""
         self._inferred.end_walks()
         self._reads = reads = self._inferred.but_explained(self._reads, by)
-        if self._lost is not None and self._lost.unfit.firsts.keys().isdisjoint(reads.firsts):
+        if self._lost is not None and self._lost.unfit.processes.keys().isdisjoint(reads.processes):
             self._lost = None
         inferred = self._inferred
-        others = reads.of(lambda pid: not inferred.is_on_trial(reads.firsts[pid][0], pid, reads.parents[pid]))
+        processes = reads.processes
+        others = reads.of(lambda pid: not inferred.is_on_trial(processes[pid].first[0], pid, processes[pid].parent))
         self._called = trio.Event()
         if self._offered or self._lost is not None or (others.enough(self._needed) and not inferred.full):
             self._called.set()

@@ -264,9 +264,10 @@ class InferredJobs:
         """
 
         def is_explained(process: int) -> bool:
-            inside = self.reading(reads.firsts[process][0])
-            kept_apart = all(one.job.readers.kept_apart(process, reads.parents[process]) for one in inside)
-            return process in by.firsts and not kept_apart
+            known = reads.processes[process]
+            inside = self.reading(known.first[0])
+            kept_apart = all(one.job.readers.kept_apart(process, known.parent) for one in inside)
+            return process in by.processes and not kept_apart
 
         return reads.of(lambda process: not is_explained(process))
 

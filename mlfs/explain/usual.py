@@ -16,7 +16,7 @@ measurements either: they say what is tried before what, and not what is believe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from math import log2
 from typing import Final, NamedTuple
@@ -230,6 +230,20 @@ LOOPS_OF_TORCH: Final = _orders_of(_LOOPS[0])
 """Those that begin as torch's permutation does, from a generator with a seed."""
 
 
+# By generator and seeding of a loop, how the sampler of that loop is dealt, and its fields.
+_PRESETS: Final[Mapping[tuple[object, object], tuple[str, Fields]]] = {
+    ("torch", "seed+epoch"): ("padded", {"sampler": "torch-distributed"}),
+    ("torch", "same"): ("padded", {"sampler": "torch-distributed", "set_epoch": False}),
+    ("python", "goes-on"): ("strided", {"sampler": "python-random"}),
+    ("python", "seed+epoch"): ("strided", {"sampler": "python-random", "reseed": True}),
+    ("numpy", "same"): ("contiguous", {"sampler": "hf-datasets"}),
+    ("numpy", "goes-on"): ("strided", {"sampler": "numpy", "legacy": False}),
+    ("numpy", "seed+epoch"): ("strided", {"sampler": "numpy", "legacy": False, "reseed": True}),
+    ("numpy-legacy", "goes-on"): ("strided", {"sampler": "numpy", "legacy": True}),
+    ("numpy-legacy", "seed+epoch"): ("strided", {"sampler": "numpy", "legacy": True, "reseed": True}),
+}
+
+
 def preset_of(fields: Fields) -> Fields:
     """The same order by the name that a sampler of it has; the fields themselves where there is none.
 
@@ -239,22 +253,13 @@ def preset_of(fields: Fields) -> Fields:
     parts = dict(fields)
     names = ("sampler", "generator", "draw", "seeding", "dealing", "num_samples")
     sampler, generator, draw, rule, dealing, count = (parts.pop(name, None) for name in names)
-    if sampler != COMPOSED or draw not in ("permutation", "shuffle") or count is not None:
+    dealt, preset = _PRESETS.get((generator, rule), ("", None))
+    is_dealt = dealing == dealt or (dealing is None and parts.get("world_size", 1) == 1)
+    draws = ("permutation",) if generator == "torch" else ("permutation", "shuffle")
+    if sampler != COMPOSED or preset is None or not is_dealt or draw not in draws or count is not None:
         return fields
-    if rule not in ("goes-on", "same", "seed+epoch"):
-        return fields
-    in_place, dealings = draw == "shuffle", (None,) if parts.get("world_size", 1) == 1 else ()
-    more: Fields = {"reseed": True} if rule == "seed+epoch" else {}
-    if generator == "torch" and rule != "goes-on" and not in_place and dealing in (*dealings, "padded"):
-        return parts | {"sampler": "torch-distributed"} | ({} if more else {"set_epoch": False})
-    if generator == "python" and rule != "same" and dealing in (*dealings, "strided"):
-        return parts | {"sampler": "python-random"} | more | ({} if in_place else {"in_place": False})
-    more |= {"in_place": True} if in_place else {}
-    if generator == "numpy" and rule == "same" and dealing in (*dealings, "contiguous"):
-        return parts | {"sampler": "hf-datasets"} | more
-    if generator in ("numpy", "numpy-legacy") and rule != "same" and dealing in (*dealings, "strided"):
-        return parts | {"sampler": "numpy", "legacy": generator == "numpy-legacy"} | more
-    return fields
+    in_place = draw == "shuffle"
+    return parts | preset | ({} if in_place is (generator == "python") else {"in_place": in_place})
 
 
 # -- both

@@ -146,9 +146,9 @@ def test_what_is_kept_of_the_reads_is_bounded() -> None:
         reads.add(entry, pid=entry % 1000, parent=1)
         reads.add(entry, pid=entry % 1000, parent=1)  # opened twice: one read
     assert reads.total >= 20_000
-    assert len(reads.firsts) == MOST_PROCESSES
+    assert len(reads.processes) == MOST_PROCESSES
     assert len(reads.recent) == RECENT_READS
-    assert max(map(len, reads.firsts.values())) <= MOST_FIRST_READS
+    assert max(len(process.first) for process in reads.processes.values()) <= MOST_FIRST_READS
 
 
 def test_who_walks_the_directories_in_many_processes_crowds_nobody_out() -> None:
@@ -158,13 +158,13 @@ def test_who_walks_the_directories_in_many_processes_crowds_nobody_out() -> None
         reads.add(entry, pid=10_000 + entry, parent=9)  # find -exec cat
         if entry % 12 == 0 and entry // 12 < len(shuffled):
             reads.add(shuffled[entry // 12], pid=5, parent=1)
-    assert reads.firsts[5] == shuffled
+    assert reads.processes[5].first == shuffled
     assert 5 not in reads.walkers()
-    assert reads.walkers() == reads.firsts.keys() - {5}
+    assert reads.walkers() == reads.processes.keys() - {5}
     assert reads.ready(10) == {5}
     alone = reads.of(lambda pid: pid == 5)
     assert (alone.total, alone.opened, len(alone.recent)) == (40, 40, 40)
-    assert alone.joined(reads).firsts.keys() == reads.firsts.keys()
+    assert alone.joined(reads).processes.keys() == reads.processes.keys()
 
 
 def test_a_look_at_one_sample_by_the_main_process_does_not_hold_up_inferring() -> None:

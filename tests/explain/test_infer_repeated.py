@@ -14,7 +14,7 @@ from test_explainer import explaining, order_of, simulate
 
 from mlfs.explain.confirm import Finding
 from mlfs.explain.evidence import borne_out
-from mlfs.explain.explanations import explanations, repeated, repeated_permutation, repeating
+from mlfs.explain.explanations import explanations, led_by, repeated, repeated_permutation
 from mlfs.explain.fields import Fields
 from mlfs.explain.first_reads import FirstReads
 from mlfs.explain.question import DataSet
@@ -55,7 +55,8 @@ def found_in(opens: list[list[int]]) -> Fields:
         return event.fields | (repeated_permutation(N, int(str(event.fields["seed"])), opens) or {})
     if isinstance(event, Recipe):
         return event.fields
-    return repeating(explanations(event.finding, event.draws), repeated(event.finding, opens))[0]
+    ranked = explanations(event.finding, event.draws)
+    return led_by(repeated(event.finding, opens), {"set_epoch": False}, ranked)[0]
 
 
 # With another seed than the sampler's default, batches must show ten samples in a row, as plain permutations do.
