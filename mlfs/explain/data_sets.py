@@ -7,6 +7,7 @@ In: first reads as entries, the tree. Out: `Candidate`s, each with its reads as 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import takewhile, zip_longest
 from typing import NamedTuple
 
@@ -101,15 +102,7 @@ def candidates_apart(
     while len(chains) > _MOST_ROOTS:  # the classes of one data set, say: what holds them is asked about
         longest = max(map(len, chains))
         chains = {chain[:-1] if len(chain) == longest else chain for chain in chains}
-    known: dict[tuple[str, str], npt.NDArray[np.int64]] = {}
-
-    def make_once(spec: JobSpec) -> npt.NDArray[np.int64]:
-        named = spec.root, spec.layout
-        if named not in known:
-            known[named] = make_samples(spec)
-        return known[named]
-
-    of_each = []
+    make_once, of_each = cache(make_samples), []
     for chain in sorted(chains, key=len, reverse=True):
         inside = [head for head in heads if 2 * sum(chain[-1] in _directories(manifest, e) for e in head) > len(head)]
         of_each.append(candidates(manifest, inside, make_once, chain))

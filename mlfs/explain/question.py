@@ -188,6 +188,10 @@ class DataSet(NamedTuple):
         """All that was read."""
         return chain.from_iterable(self.heads)
 
+    def numbered(self, place: Indices, n: int) -> DataSet:
+        """The same reads of a data set of n samples. Args: place: there, by dataset index."""
+        return DataSet(n, tuple(tuple(place[list(head)].tolist()) for head in self.heads))
+
 
 def places_of(stream: npt.NDArray[np.int32] | Indices, wanted: Iterable[int]) -> dict[int, int]:
     """The first place of some numbers in a stream; those that are not in it are left out."""
@@ -199,7 +203,7 @@ def read_in(order: Indices, data_set: DataSet) -> DataSet:
     """The first reads as places in an order of the data set, the first one of each sample; -1 for what is not in it."""
     place = np.full(data_set.n, -1, dtype=np.int64)
     place[order[::-1]] = np.arange(len(order) - 1, -1, -1)  # of those that are assigned to one sample the last stays
-    return DataSet(len(order), tuple(tuple(place[list(head)].tolist()) for head in data_set.heads))
+    return data_set.numbered(place, len(order))
 
 
 class Reading(NamedTuple):

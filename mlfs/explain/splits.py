@@ -87,7 +87,7 @@ def _split(data_set: DataSet, wanted: Indices, seeds: Sequence[Seed]) -> Iterato
             if bits + more <= MOST_BITS and _is_guess(end - first, n, wanted):
                 lengths = [first, n - first] if first else [end, n - end]
                 fields = {"split": lengths, "part": int(first > 0)} | said
-                yield SplitPart(bits + more, seed, fields, _read_of(data_set, place - first, end - first))
+                yield SplitPart(bits + more, seed, fields, data_set.numbered(place - first, end - first))
         for folds, more in _FOLDS.items() if by == "numpy" else ():
             each, longer = divmod(n, folds)
             lengths = [each + (fold < longer) for fold in range(folds)]
@@ -97,13 +97,8 @@ def _split(data_set: DataSet, wanted: Indices, seeds: Sequence[Seed]) -> Iterato
                 if _is_guess(n - lengths[fold], n, wanted):
                     outside = (place < ends[fold] - lengths[fold]) | (place >= ends[fold])
                     fields = {"split": lengths, "without_part": fold, "split_order": "sorted"} | said
-                    inside = _read_of(data_set, np.cumsum(outside) - 1, int(outside.sum()))
+                    inside = data_set.numbered(np.cumsum(outside) - 1, int(outside.sum()))
                     yield SplitPart(bits + more, seed, fields, inside)
-
-
-def _read_of(data_set: DataSet, place: Indices, n: int) -> DataSet:
-    """The reads as indices of a part. Args: place: in the part, by dataset index."""
-    return DataSet(n, tuple(tuple(place[list(head)].tolist()) for head in data_set.heads))
 
 
 def _is_guess(length: int, n: int, wanted: Indices) -> bool:

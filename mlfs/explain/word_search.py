@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from math import log2
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -44,8 +43,8 @@ def find_place(data_set: DataSet, asked: WordsAsked, search: TrySeeds) -> Iterat
     yield StageProgress(stage, 0, of)
     fewest_bits = PLACE_BITS + log2(max(1, of * len(readings)))
     if asked.weights_file:
-        draws = WeightedDraws(data_set, readings, asked.weights_file)
-        reach, found_in = draws.reach, partial(_found_draws, draws, fewest_bits)
+        draws = WeightedDraws(data_set, readings, asked.weights_file, fewest_bits)
+        reach, found_in = draws.reach, draws.places
     elif tests:
         trie = compile_trie(tests)
         hits_in = (lambda words, count: search(trie, words[:count])) if asked.seeded else partial(_direct, tests)
@@ -80,11 +79,6 @@ def _found_orders(
             yield at
 
 
-def _found_draws(draws: WeightedDraws, fewest_bits: float, words: Words, count: int, start: int) -> Iterator[int]:
-    """The same of a sampler that draws by weights."""
-    return (drawn.at for drawn in draws.places(words, count) if drawn.bits >= fewest_bits)
-
-
 def place_nearby(data_set: DataSet, asked: WordsAsked) -> PlaceFound | None:
     """The place, if it is among so few that numba is not worth its compiling. A worker thread's work."""
     events = find_place(data_set, asked, search_numpy.search)
@@ -117,34 +111,27 @@ Places = npt.NDArray[np.int64]
 _WITHOUT_GAP, _MOST_WORKERS = 9, 64
 
 
-class Drawn(NamedTuple):
-    """A place that gives a process' reads, and how many bits they tell."""
-
-    at: int
-    bits: float
-
-
 class WeightedDraws:
     """The demands that the first reads of some processes make of the words.
 
     Args:
-        readings: how each process may have read.
+        readings: how each process may have read. fewest_bits: what its reads must tell.
 
     Attributes:
         reach: words behind a place that are looked at.
     """
 
-    def __init__(self, data_set: DataSet, readings: Sequence[Reading], weights_file: str) -> None:
+    def __init__(self, data_set: DataSet, readings: Sequence[Reading], weights_file: str, fewest_bits: float) -> None:
         sums = running_sum(weights_of(weights_file))
         self._upper = sums
         self._lower = np.concatenate(([-1.0], sums[:-1]))  # the first sample is drawn by 0.0 too
         self._heads = data_set.heads
-        self._readings = readings
+        self._readings = [h for h in readings if self._bits(self._heads[h.head]) >= fewest_bits]
         longest = max((len(head) for head in data_set.heads), default=0)
         self.reach = WORDS_A_DRAW * (longest * _MOST_WORKERS + 1)
 
-    def places(self, words: Words, count: int) -> Iterator[Drawn]:
-        """The places among the first `count` words; `reach` more are given."""
+    def places(self, words: Words, count: int, start: int) -> Iterator[int]:
+        """The places among the first `count` words that give some process' reads; `reach` more are given."""
         numbers = uniform_of(words[:-1], words[1:])
         begin = {h.head: self._holding(numbers, np.arange(count), 0, self._heads[h.head][0]) for h in self._readings}
         for h in self._readings:
@@ -156,7 +143,7 @@ class WeightedDraws:
                 at = self._holding(numbers, at, step(i, h.batch, h.workers), value)
             for place in at.tolist():
                 if h.batch or self._fits(numbers, place, values):
-                    yield Drawn(place, self._bits(values))
+                    yield place
 
     def _holding(self, numbers: npt.NDArray[np.float64], at: Places, draw: int, value: int) -> Places:
         """The places at which a draw gives the value."""
