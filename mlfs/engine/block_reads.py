@@ -228,6 +228,14 @@ class BlockReads:
                 # One after the other would wait for a source that hangs, each as long as one READ may.
                 raise OSError(flight.error.errno, flight.error.strerror)
             by_itself = flight.generation == generation and not flight.brought
+        place = self._table.held_by[block]
+        if place and not by_itself and stream.read_bytes < IN_ORDER_BYTES:  # who goes on wants the rest, too
+            data = await self._twice("read", self._fetcher.read_held, block, place, begin, end - begin)
+            self._check(entry, generation)
+            if data is not None:
+                count(self._places.kinds[place], len(data))
+                self._counted.gave(self._places.kinds[place], len(data))
+                return data  # type: ignore[no-any-return]
         if not by_itself and self._wants_whole(block, begin, end, stream):
             content = await self._whole(block, entry, generation)
             if content is not None:
@@ -244,7 +252,7 @@ class BlockReads:
         """Count a range: what the source gave of it just now, and else as from memory."""
         count(PlaceKind.SOURCE if given_bytes else PlaceKind.RAM, size_bytes)
         if given_bytes:
-            self._counted.source_gave(given_bytes)
+            self._counted.gave(PlaceKind.SOURCE, given_bytes)
             self._digest.source_gave(entry, given_bytes)
 
     def _wants_whole(self, block: int, begin: int, end: int, stream: _Stream) -> bool:
@@ -278,7 +286,7 @@ class BlockReads:
             del self._flights[block]
             flight.over.set()
         if fetched.place == SOURCE:
-            self._digest.source_gave(entry, fetched.size_bytes)
+            self._digest.source_gave(entry, fetched.size_bytes - fetched.read_before_bytes)
         return content
 
     async def _fetch(self, block: int) -> Fetched | None:

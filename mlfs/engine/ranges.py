@@ -212,7 +212,7 @@ class Ranges:
                 raise OSError(errno.ESTALE, "the file changed at the source since it was opened")
             data: Buffer = await self._twice("read", handle.opened.read, offset, size)
         self._counted.ranged(PlaceKind.SOURCE, len(data))
-        self._counted.source_gave(len(data))
+        self._counted.gave(PlaceKind.SOURCE, len(data))
         self._digest.source_gave(handle.entry, len(data))
         return data
 
@@ -281,7 +281,7 @@ class Ranges:
                 )  # fmt: skip
             part = await self._read_range(entry, generation, offset, size)
         self._counted.range_answered_elsewhere(entry, PlaceKind.SOURCE, offset, len(part))
-        self._counted.source_gave(len(part))
+        self._counted.gave(PlaceKind.SOURCE, len(part))
         self._digest.source_gave(entry, len(part))
         return part
 
