@@ -5,7 +5,7 @@ Out: a frozen `MountConfig` with absolute paths and plain numbers, which travels
 Called by `mlfs.cli.mount`; read by `mountd`. Nothing is checked here that needs a look at the paths themselves
 (that is `mountd.preflight`).
 
-Memory is divided by `mlfs.plan.memory_budget`, of what `mlfs.memory` finds.
+Memory is divided by `mlfs.plan.memory_budget`, of what `mlfs.limits` finds.
 
 Paths are `str` in Python's surrogateescape form, so they can be any bytes. pydantic's own `str` refuses some of them,
 and so does its JSON writer; that is why there are `PathText`, `to_json` and `from_json`.
@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
 from mlfs.errors import ConfigError
-from mlfs.memory import MemoryRoom, memory_room
+from mlfs.limits import MemoryRoom, memory_room
 from mlfs.plan.memory_budget import LEAST_ROOM_BYTES, MOST_BUFFER_BYTES, OWN_BYTES, divide
 from mlfs.units import format_size, parse_duration, parse_size
 from mlfs.user_input import InputError, read_toml, shortened, whole_number

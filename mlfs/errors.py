@@ -7,6 +7,7 @@ The exit codes are documented in docs/exit-codes.md and are part of the interfac
 from __future__ import annotations
 
 from enum import IntEnum
+from importlib.util import find_spec
 
 
 class ExitCode(IntEnum):
@@ -74,3 +75,15 @@ class CacheError(MlfsError):
     """A cache directory that cannot be used."""
 
     exit_code = ExitCode.CACHE
+
+
+# -- libraries that `pip install mlfs` leaves out, as no mount needs them
+
+# The extra of pyproject.toml with which the laboratory's libraries come.
+LABORATORY = "lab"
+
+
+def require(library: str, what: str) -> None:
+    """Raise MlfsError (exit code FAILURE) where the library is missing. It is not imported."""
+    if find_spec(library) is None:
+        raise MlfsError(f"{what} needs {library}, which is not installed", f"pip install 'mlfs[{LABORATORY}]'")

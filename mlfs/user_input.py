@@ -17,7 +17,7 @@ import os
 import select
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO, TypeVar
 
 T = TypeVar("T", bytes, bytearray)
@@ -163,6 +163,14 @@ def shortened(text: str, most: int = 60) -> str:
     """A text as an error can show it: its beginning and its end."""
     half = (most - 5) // 2
     return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """ "did you mean X?", or "" when nothing is like it."""
+    from difflib import get_close_matches  # only for those who mistype
+
+    near = get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near else ""
 
 
 def _in_words(size_bytes: int) -> str:

@@ -35,16 +35,15 @@ from mlfs.follow.sentences import told_flags
 from mlfs.job import JobSpec, parse_job
 from mlfs.job.refusals import nearest
 from mlfs.orders.layouts.layout import NOTHING, Outside
-from mlfs.orders.reach import check_reach
 from mlfs.orders.served import ServedOrder
 from mlfs.orders.stopping import StoppedError, stoppable
-from mlfs.orders.streams import JobStreams, build_streams
-from mountd.life_note import LifeNote
+from mlfs.orders.streams import JobStreams, build_streams, check_reach
+from mlfs.tree.manifest import ROOT, Manifest
 from mountd.metrics import metrics
 from mountd.onlookers import HIDDEN, PATH_FIELDS, UNTOLD, Onlookers, Reader, masked
 from mountd.prime_inodes import InodePrimer
-from mountd.shared_texts import SharedTexts
-from mountd.statistics import MountParts, MountStatistics
+from mountd.runtime import LifeNote
+from mountd.statistics import MountParts, MountStatistics, SharedTexts
 from mountd.status import status
 from mountd.virtual import WRITABLE, CommandAnswer, Path
 
@@ -330,7 +329,10 @@ class Control:
                     "samples": len(streams.sample_ids),
                     "samples_per_epoch": streams.length(spec.start_epoch) // streams.files_per_sample,
                     "first_paths": first,
-                    "notes": registered_words(spec, self.engine.peering.statistics(), late, nodes_anew),
+                    "notes": [
+                        *registered_words(spec, self.engine.peering.statistics(), late, nodes_anew),
+                        *words_of_parts(spec, self.engine.manifest),
+                    ],
                 }
             raise StoppedError
         finally:
@@ -631,6 +633,20 @@ def registered_words(
     if spec.serve is not None and spec.world_size > 1 and not peers.joined and len(spec.nodes or ()) == 1:
         words.append(ALONE.format(ranks=spec.world_size))
     return words
+
+
+# Names of the directories into which data sets are usually cut.
+PARTS = frozenset((b"train", b"training", b"val", b"valid", b"validation", b"test", b"testing", b"dev", b"eval"))
+TOGETHER = "the order covers {names} together, as no --root is given; for a script that reads one of them: --root {one}"
+
+
+def words_of_parts(spec: JobSpec, tree: Manifest) -> list[str]:
+    """Says so where a job takes train/ and val/ for classes of one data set: most scripts read one of them alone."""
+    directories = [tree.name(entry) for entry in tree.children(ROOT) if tree.is_dir(entry)]
+    if spec.root or spec.sampler == "explicit" or len(directories) < 2 or not PARTS.issuperset(directories):
+        return []
+    names = [os.fsdecode(name) for name in sorted(directories, key=lambda name: not name.startswith(b"train"))]
+    return [TOGETHER.format(names=", ".join(names[:-1]) + f" and {names[-1]}", one=names[0])]
 
 
 def _do(nodes: Collection[int]) -> str:

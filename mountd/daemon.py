@@ -45,7 +45,7 @@ from mlfs.explain.inference import Build
 from mlfs.job import JobSpec
 from mlfs.limits import Resource, limit_of, raise_open_files
 from mlfs.measure import earlier
-from mlfs.measure.measured_place import MeasuredPlace
+from mlfs.measure.speeds import MeasuredPlace
 from mlfs.orders.layouts import samples as samples_of
 from mlfs.orders.layouts.layout import Outside, SampleIds
 from mlfs.orders.layouts.outside import files_behind
@@ -64,23 +64,20 @@ from mlfs.places.tier import Tier
 from mlfs.tree.samples import Samples
 from mlfs.units import format_size
 from mountd import holders, mounts, runtime
-from mountd.about import About
 from mountd.channel_pyfuse3 import Pyfuse3Channel
 from mountd.commands_mount import CommandsMount
 from mountd.control import Control
-from mountd.extended import ExtendedAttributes
-from mountd.first_looks import POOL as LOOKS
-from mountd.first_looks import FirstLooks
-from mountd.handlers import Handlers
-from mountd.life_note import LifeNote
+from mountd.handlers import Handlers, ReadFailures
 from mountd.log_file import log_to, reopen_log
 from mountd.messages import died_before, doubts, no_sizes, unreadable
 from mountd.onlookers import Onlookers
 from mountd.pagecache import MountPages
 from mountd.prime_inodes import InodePrimer
-from mountd.read_failures import ReadFailures
 from mountd.refreshing import Refreshing
-from mountd.statistics import MountParts
+from mountd.runtime import LifeNote
+from mountd.source_looks import POOL as LOOKS
+from mountd.source_looks import ExtendedAttributes, FirstLooks
+from mountd.statistics import About, MountParts
 from mountd.view import Report, TreeView, index_path, make_view
 from mountd.virtual import VirtualFiles
 
@@ -271,7 +268,8 @@ class _Service:
             self.links,
         )  # fmt: skip
         refreshing = Refreshing(
-            engine, self.manifest, self.source, about, index_path(self.config), self.channel, self._samples_of
+            engine, self.manifest, self.source, self.config.source, self.config.mountpoint, index_path(self.config),
+            self.channel, self._samples_of,
         )  # fmt: skip
         requests = self.channel.requests_so_far
         parts = MountParts(about, engine, explainer, requests, primer, self.source, self.read_failures, refreshing)

@@ -9,16 +9,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
 
 from mlfs.engine.engine import Engine
 from mlfs.engine.opens import WaitingReader
 from mlfs.engine.pagecache import Buffer
 from mlfs.engine.ranges import FIRST_LARGE_HANDLE
-from mountd.asked_again import AskedAgain
-from mountd.extended import ExtendedAttributes
-from mountd.first_looks import FirstLooks
 from mountd.inodes import (
     FIRST_CHANGED,
     FIRST_VIRTUAL,
@@ -36,7 +35,7 @@ from mountd.misses import Misses
 from mountd.onlookers import Reader
 from mountd.pagecache import MountPages
 from mountd.prime_inodes import InodePrimer
-from mountd.read_failures import ReadFailures
+from mountd.source_looks import ExtendedAttributes, FirstLooks
 from mountd.virtual import CONTROL_DIRECTORY, VirtualFiles
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND
@@ -487,3 +486,98 @@ class Handlers:
         except OSError:
             return self._below
         return self._below
+
+
+# -- opens that come a second time, because the first found that the file has changed and was answered ESTALE
+#
+# In: opens that the kernel is about to make again, by another inode of the file (docs/decisions/nodeids.md), with what
+# the first has opened. Out: whether an open is one of these: so a reader's one read is counted once, and a file that
+# changes all the time can be opened, since the second open need not look whether it has changed again.
+
+# The kernel comes again within the same system call. Who does not (he was killed, or uses an overlay) is given up for
+# the newest, or after that time, so that no file of the source is held open for him.
+MOST_AWAITED: Final = 64
+AGAIN_PATIENCE_S: Final = 10.0
+
+
+class First(NamedTuple):
+    """The result of the first open: bytes that the source gave, a large file's handle or 0."""
+
+    source_bytes: int
+    handle: int
+    at_s: float
+
+
+class AskedAgain:
+    """Remembers first opens until their second one comes, or does not. Called on the loop.
+
+    Args:
+        given_up: (entry, reader, handle): who does not come.
+    """
+
+    def __init__(self, clock: Callable[[], float], given_up: Callable[[int, int, int], None]) -> None:
+        self._clock = clock
+        self._given_up = given_up
+        self._awaited: dict[tuple[int, int], First] = {}
+
+    def comes(self, entry: int, pid: int, source_bytes: int, handle: int) -> None:
+        """The reader will ask again."""
+        now_s = self._clock()
+        self._give_up(entry, pid)
+        self._awaited[entry, pid] = First(source_bytes, handle, now_s)
+        while len(self._awaited) > MOST_AWAITED or next(iter(self._awaited.values())).at_s < now_s - AGAIN_PATIENCE_S:
+            self._give_up(*next(iter(self._awaited)))
+
+    def take(self, entry: int, pid: int) -> First | None:
+        """The result of the first open of a reader who asks again; None for one who asks for the first time."""
+        return self._awaited.pop((entry, pid), None)
+
+    def _give_up(self, entry: int, pid: int) -> None:
+        first = self._awaited.pop((entry, pid), None)
+        if first is not None:
+            self._given_up(entry, pid, first.handle)
+
+
+# -- reads that failed for readers: how many, and what the last one was about
+#
+# In: errors that requests for the data set's files are answered with. Out: frozen figures for status and metrics.
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFailureStatistics:
+    """Reads that failed.
+
+    Attributes:
+        error, path, ago_s: of the last one: what its reader was told, about which file, how long ago.
+    """
+
+    count: int = field(default=0, metadata={"key": None})
+    error: str = ""
+    path: str = ""
+    ago_s: float = field(default=0.0, metadata={"digits": 3})
+
+
+class ReadFailures:
+    """Counts them, and remembers the last one. Loop only.
+
+    Args:
+        path: the path of an entry, relative to the source.
+    """
+
+    def __init__(self, path: Callable[[int], bytes], clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._clock = clock
+        self._count = 0
+        self._last = ("", "", 0.0)
+
+    def note(self, entry: int, error: Exception) -> None:
+        """A reader gets this error for a file."""
+        number = error.errno if isinstance(error, OSError) else None
+        text = os.strerror(number) if number else f"an internal error: {error!r}"
+        self._count += 1
+        self._last = text, os.fsdecode(self._path(entry)), self._clock()
+
+    def statistics(self) -> ReadFailureStatistics:
+        """Frozen figures."""
+        text, path, at_s = self._last
+        return ReadFailureStatistics(self._count, text, path, self._clock() - at_s if self._count else 0.0)

@@ -19,7 +19,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from mountd.mounts import MountEntry, mount_table, parse_mountinfo, resolve, topmost
+from mountd.mounts import MountEntry, is_below, link_target, mount_table, parse_mountinfo, resolve, topmost
 
 CONTROL_ROOT = "/.mlfs"
 """What mlfs itself mounts elsewhere, for its commands, lies below this directory of a mount; it holds nobody up."""
@@ -87,7 +87,7 @@ def other_mounts(entry: MountEntry, exclude: Collection[int] = ()) -> list[User]
         for other in table.entries:
             if other.device == entry.device:
                 is_there = True
-                own = other.mount_id == entry.mount_id or _is_below(other.root, CONTROL_ROOT)
+                own = other.mount_id == entry.mount_id or is_below(other.root, CONTROL_ROOT)
                 if not own and not goes.along(other, table.entries):
                     found.append(_in_table(table, other, "a bind mount of it"))
             elif other.fstype == "overlay" and other.device not in overlays:
@@ -100,7 +100,7 @@ def other_mounts(entry: MountEntry, exclude: Collection[int] = ()) -> list[User]
 
 def has_connection(pid: int) -> bool:
     """Whether a process has a connection to the kernel by which it may serve a file system."""
-    return any(_target(link) == "/dev/fuse" for link, what in _links(pid) if what == "open")
+    return any(link_target(link) == "/dev/fuse" for link, what in _links(pid) if what == "open")
 
 
 def _in_table(table: _Table, entry: MountEntry, what: str) -> User:
@@ -165,13 +165,9 @@ def _is_above(overlay: MountEntry, mountpoints: Collection[str]) -> bool:
 def _may_be_below(layer: str, mountpoint: str) -> bool:
     """Whether a layer lies on a mount. Nothing tells to which directory a relative name belongs: to any above it."""
     if layer.startswith("/"):
-        return _is_below(layer, mountpoint)
+        return is_below(layer, mountpoint)
     parents = [mountpoint[:at] for at, letter in enumerate(mountpoint) if letter == "/"]
-    return any(_is_below(os.path.normpath(f"{parent}/{layer}"), mountpoint) for parent in parents)
-
-
-def _is_below(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(directory.rstrip("/") + "/")
+    return any(is_below(os.path.normpath(f"{parent}/{layer}"), mountpoint) for parent in parents)
 
 
 def _tables(entry: MountEntry) -> list[_Table]:
@@ -179,7 +175,7 @@ def _tables(entry: MountEntry) -> list[_Table]:
     tables, seen = [_Table(0, mount_table())], {(_namespace("self"), "/")}
     device = f" {entry.device} ".encode()
     for pid in _pids():
-        where = _namespace(pid), _target(f"/proc/{pid}/root") or ""
+        where = _namespace(pid), link_target(f"/proc/{pid}/root") or ""
         if where in seen:
             continue
         try:
@@ -196,14 +192,7 @@ def _tables(entry: MountEntry) -> list[_Table]:
 
 def _namespace(pid: int | str) -> str:
     """The mount namespace of a process, "" where that may not be known."""
-    return _target(f"/proc/{pid}/ns/mnt") or ""
-
-
-def _target(link: str) -> str | None:
-    try:
-        return os.readlink(link)
-    except OSError:
-        return None
+    return link_target(f"/proc/{pid}/ns/mnt") or ""
 
 
 def _pids() -> list[int]:
@@ -218,8 +207,8 @@ def _use(pid: int, places: Mapping[int, str], entry: MountEntry | None) -> str |
     """
     roots = tuple(dict.fromkeys(places.values()))
     for link, what in _links(pid):
-        target = _target(link)
-        root = next((root for root in roots if target is not None and _is_below(target, root)), None)
+        target = link_target(link)
+        root = next((root for root in roots if target is not None and is_below(target, root)), None)
         if target is None or root is None:
             continue
         # The same path may mean the directory below the mount: the shell that stood in it when it was mounted over.

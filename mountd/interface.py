@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from mountd import runtime
-from mountd.command_calls import tell_in_parts
 from mountd.holders import User, has_connection, other_mounts, users_of
 from mountd.launch import ProgressDisplay, Serving, serve_here, start_daemon
 from mountd.mounts import (
@@ -33,6 +32,7 @@ from mountd.mounts import (
     user_of,
 )
 from mountd.runtime import Record, agent_socket
+from mountd.wire import tell_in_parts
 
 if TYPE_CHECKING:
     from mlfs.config import MountConfig

@@ -19,7 +19,7 @@ from mlfs.places.source_statistics import RootState, SourceStatistics
 from mlfs.plan.scheduler.warming import WarmingState
 from mlfs.printable import printable
 from mlfs.units import format_size
-from mountd.life_note import Died
+from mountd.runtime import Died
 from mountd.statistics import MountStatistics
 
 # A daemon that died, a file system that was mounted again, or a read that failed, is spoken of for so long: who looks

@@ -158,7 +158,7 @@ def resolve(path: str) -> str:
             resolved = os.path.dirname(resolved)
             continue
         step = os.path.join(resolved, part)
-        target = None if step in ours else _link_target(step)
+        target = None if step in ours else link_target(step)
         if target is None or links >= 40:
             resolved = step
             if step in ours:
@@ -170,7 +170,13 @@ def resolve(path: str) -> str:
     return resolved
 
 
-def _link_target(path: str) -> str | None:
+def is_below(path: str, directory: str) -> bool:
+    """Whether `path` is `directory` or lies below it (by name; both absolute and resolved)."""
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def link_target(path: str) -> str | None:
+    """The path to which a symbolic link leads; None for what is no link, or may not be read."""
     try:
         return os.readlink(path)
     except OSError:

@@ -15,12 +15,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from mlfs.config import CacheDir, MountConfig, differing, free_bytes, memory_warning
-from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError
-from mlfs.extras import require
+from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError, require
 from mlfs.places.cache_directory import source_path
 from mlfs.units import format_size
 from mountd import mounts, runtime
-from mountd.mounts import Health
+from mountd.mounts import Health, is_below
 
 DEV_FUSE = "/dev/fuse"
 FUSE_CONF = "/etc/fuse.conf"
@@ -220,11 +219,6 @@ def _check_mountpoint(config: MountConfig) -> None:
 
 def _mountpoint_error(message: str, hint: str) -> MlfsError:
     return MlfsError(message, hint, ExitCode.MOUNT_POINT)
-
-
-def is_below(path: str, directory: str) -> bool:
-    """Whether `path` is `directory` or lies below it (by name; both absolute and resolved)."""
-    return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def _check_cache_dirs(config: MountConfig) -> None:

@@ -40,7 +40,6 @@ from mlfs.tree.manifest import Manifest
 from mlfs.tree.openat import open_beneath
 from mlfs.tree.refresh import Difference, as_scanned, difference
 from mlfs.tree.scan import GONE, ScanStopped, scan
-from mountd.about import About
 from mountd.inodes import inode_of
 from mountd.misses import Misses
 
@@ -104,6 +103,7 @@ class Refreshing:
     """Carries out one refresh at a time. Loop only; `run` must be running.
 
     Args:
+        source_path: by which the index names the source.
         index_path: where the index is saved.
         samples_of: finds the data set of a job in the tree as it is now; in a worker.
 
@@ -116,16 +116,16 @@ class Refreshing:
         engine: Engine,
         manifest: GrowingManifest,
         source: PosixSource,
-        about: About,
+        source_path: str,
+        mountpoint: str,
         index_path: Path,
         kernel: Kernel,
         samples_of: Callable[[JobSpec], SampleIds],
     ) -> None:
         self._engine = engine
         self._manifest = manifest
-        self._source = source
-        self._about = about
-        self.misses = Misses(manifest, source, engine.runner, about.mountpoint)
+        self._source, self._source_path = source, source_path
+        self.misses = Misses(manifest, source, engine.runner, mountpoint)
         self._index_path = index_path
         self._kernel = kernel
         self._samples_of = samples_of
@@ -301,7 +301,7 @@ class Refreshing:
     def _save(self) -> str:
         """In a worker: the next mount shall have what this one shows. Returns what went wrong."""
         with suppress(OSError):
-            identity = source_identity(self._source.root.fd, self._about.source)
+            identity = source_identity(self._source.root.fd, self._source_path)
             save(as_scanned(self._manifest), self._index_path, identity)
             return ""
         return f"the index cannot be saved to {self._index_path}; the next mount scans by itself"

@@ -20,12 +20,12 @@ from typing import Any, TypeVar
 import trio
 
 from mountd import wire
-from mountd.command_calls import COMMAND_CALL, COMMAND_MASK
 from mountd.dirents import DESCRIBED_AT_ONCE, Direntries
 from mountd.handlers import Attributes, Handlers
 from mountd.inodes import FIRST_CHANGED, FIRST_VIRTUAL, entry_of, is_passed_on
 from mountd.misses import NEGATIVE_S
 from mountd.poll_wait import PollWait
+from mountd.wire import COMMAND_CALL, COMMAND_MASK
 
 log = logging.getLogger("mlfs.channel")
 

@@ -19,6 +19,7 @@ import re
 import stat
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 import mlfs
@@ -176,16 +177,20 @@ def write(
     pid = os.getpid() if pid is None else pid
     ticks = start_ticks(pid)
     record = Record(pid, ticks or 0, mountpoint, source, time.time(), mlfs.__version__, log_file, settings)
-    directory = runtime_dir()
-    fd, temporary = tempfile.mkstemp(dir=directory, prefix=".new-")
+    _write_json(asdict(record), os.path.join(runtime_dir(), mount_name(mountpoint) + ".json"))
+    return record
+
+
+def _write_json(value: object, path: str) -> None:
+    """Write a file of the runtime directory whole or not at all. Raises: OSError."""
+    fd, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".new-")
     try:
         with os.fdopen(fd, "w", encoding="ascii") as file:
-            json.dump(asdict(record), file)
-        os.replace(temporary, os.path.join(directory, mount_name(mountpoint) + ".json"))
+            json.dump(value, file)
+        os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
-    return record
 
 
 def read(mountpoint: str) -> Record | None:
@@ -292,3 +297,57 @@ def send_signal(record: Record, signal_number: int) -> bool:
         raise MlfsError(f"process {record.pid} belongs to another user", hint, ExitCode.NOT_PERMITTED) from None
     finally:
         os.close(fd)
+
+
+# -- a note that a daemon keeps while it lives, and removes at its end: who finds one knows that the daemon died
+#
+# In: what is registered, whenever that changes. Out: what the daemon before this one had registered, if that one died
+# (`kill -9`, no memory left, a crash): its registrations are lost, and the next mount says so. The record of a mount
+# does not do for this: whoever cleans up after the dead daemon removes it.
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A daemon that died.
+
+    Attributes:
+        jobs: flags of `mlfs register` by the name of the job: what was registered.
+    """
+
+    pid: int
+    jobs: Mapping[str, str]
+
+
+class LifeNote:
+    """The note of one daemon.
+
+    Attributes:
+        died: the daemon before this one, None where it ended as it should.
+    """
+
+    def __init__(self, mountpoint: str) -> None:
+        self._path = os.path.join(runtime_dir(), mount_name(mountpoint) + ".life")
+        pid, ticks, jobs = self._read()
+        self.died = Died(pid, jobs) if pid and start_ticks(pid) != ticks else None
+        self.write({})
+
+    def _read(self) -> tuple[int, int, dict[str, str]]:
+        """Whose note lies there, when that process began, and its jobs; zeros where there is none."""
+        try:
+            with open(open_ours(self._path), encoding="ascii") as file:
+                said = json.load(file)
+            return int(said["pid"]), int(said["ticks"]), {str(k): str(v) for k, v in said["jobs"].items()}
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return 0, 0, {}
+
+    def write(self, jobs: Mapping[str, str]) -> None:
+        """Note the flags of the jobs that are registered now, by name. A later mount knows nothing where that fails."""
+        said = {"pid": os.getpid(), "ticks": start_ticks(os.getpid()), "jobs": dict(jobs)}
+        with contextlib.suppress(OSError):
+            _write_json(said, self._path)
+
+    def remove(self) -> None:
+        """Remove the note, as the daemon ends as it should. A note that another daemon has written meanwhile stays."""
+        if self._read()[0] == os.getpid():
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)

@@ -8,22 +8,47 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
+
+import trio
 
 import mlfs
 from mlfs.engine.engine import Engine
 from mlfs.engine.statistics import EngineStatistics
 from mlfs.explain.explainer import Explainer
 from mlfs.explain.statistics import ExplainerStatistics
+from mlfs.limits import usable_processors
 from mlfs.places.posix import PosixSource
 from mlfs.places.source_statistics import SourceStatistics
-from mlfs.processors import usable_processors
-from mountd.about import About
+from mountd.handlers import ReadFailures, ReadFailureStatistics
 from mountd.misses import MissStatistics
 from mountd.prime_inodes import InodePrimer
-from mountd.read_failures import ReadFailures, ReadFailureStatistics
 from mountd.refreshing import Refreshing, RefreshStatistics
+from mountd.runtime import Died
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """Facts that never change while a mount lives.
+
+    Attributes:
+        how: how its list of files was made. started: when, in seconds since 1970.
+        unreadable: how many directories the scan could not read. first_unreadable: the path of the first of them.
+        unreadable_errno: what listing that one failed with.
+        died: the daemon that served the mount point before, if it died.
+        links: what is to be said of links that lead out of the source.
+    """
+
+    source: str
+    mountpoint: str
+    how: str
+    started: float
+    unreadable: int = 0
+    first_unreadable: str = ""
+    unreadable_errno: int = 0
+    died: Died | None = None
+    links: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +144,84 @@ def resident_bytes() -> int:
     """Resident memory of this process."""
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+# -- status and metrics as texts: made beside the loop, so seldom that they cost little, and never old
+#
+# In: who asks for which text. Out: the text, which was begun to be made after it was asked for.
+#
+# All who ask at once share one text. The next one is begun only after a pause of PAUSE times what the last one cost, so
+# that fifty readers who ask again and again take a twentieth of a core and no more: they wait instead, for a second at
+# most. One who asks alone waits for nothing. The figures are put together on the loop, which owns them; the text is
+# made of them in a thread, as they are frozen.
+
+# The pause after a text is so many times as long as that took, and no longer than this.
+PAUSE = 19
+LONGEST_PAUSE_S = 1.0
+
+
+class _ComingText:
+    """A text that has been asked for, and whose making has not begun."""
+
+    def __init__(self) -> None:
+        self.made = trio.Event()
+        self.text: bytes | None = None
+
+
+class SharedTexts:
+    """Makes the texts of status and metrics for all who ask. Args: clock: seconds, to tell what a text costs."""
+
+    def __init__(self, source: MountParts, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._source = source
+        self._clock = clock
+        self._coming: dict[Hashable, _ComingText] = {}
+        self._turn = trio.Lock()  # one is made at a time
+        self._next_s = float("-inf")  # when the next one may be begun, by trio's clock
+        self._threads = trio.CapacityLimiter(1)
+
+    async def text(self, kind: Hashable, make: Callable[[MountStatistics], bytes]) -> bytes:
+        """A text of the figures as they are now.
+
+        Args:
+            kind: who gives the same kind may get the same text. make: called in a thread.
+        """
+        while True:
+            coming = self._coming.get(kind)
+            if coming is None:
+                return await self._make(kind, make)
+            await coming.made.wait()
+            if coming.text is not None:  # else whoever was to make it has gone
+                return coming.text
+
+    async def _make(self, kind: Hashable, make: Callable[[MountStatistics], bytes]) -> bytes:
+        coming = self._coming[kind] = _ComingText()
+        try:
+            async with self._turn:
+                await trio.sleep_until(self._next_s)
+                del self._coming[kind]  # who asks from here on is told of what comes later
+                coming.text = await self._made(make)
+                return coming.text
+        finally:
+            if self._coming.get(kind) is coming:
+                del self._coming[kind]
+            coming.made.set()
+
+    async def _made(self, make: Callable[[MountStatistics], bytes]) -> bytes:
+        began = self._clock()
+        now = self._source.statistics()
+        on_loop_s, in_thread_s = self._clock() - began, 0.0
+
+        def timed() -> bytes:
+            nonlocal in_thread_s
+            began = time.thread_time()
+            text = make(now)
+            in_thread_s = time.thread_time() - began
+            return text
+
+        try:
+            return await trio.to_thread.run_sync(timed, limiter=self._threads)
+        except RuntimeError:  # no thread is to be had
+            return timed()
+        finally:
+            pause_s = min(PAUSE * (on_loop_s + in_thread_s), LONGEST_PAUSE_S)
+            self._next_s = trio.current_time() + pause_s

@@ -24,10 +24,9 @@ from mlfs.plan.scheduler.look_ahead import Ahead
 from mlfs.plan.scheduler.neighbours import NeighboursStatistics
 from mlfs.plan.scheduler.reading_times import ReadingTime
 from mlfs.stats import Tally
-from mountd.headline import headline
+from mountd.headline import advised, headline
 from mountd.messages import all_opens, messages
 from mountd.statistics import MountStatistics
-from mountd.worker_advice import advised
 
 Json = dict[str, Any]
 

@@ -8,7 +8,7 @@ commands/in/     these two once more; in no listing. `commands` is mounted elsew
                  lead there. (The directory between has them lead nowhere, and to no place for a file, where that is
                  not mounted.)
                  A process that does not see that mount, in a container, may open one here for reading and give the
-                 line by ioctl(2), in parts (mountd.command_calls); `mlfs` does
+                 line by ioctl(2), in parts (mountd.wire); `mlfs` does
 status           JSON        metrics   Prometheus text
 jobs/NAME.json   the specification as understood, with its state and how many samples the data set has
 order/NAME/EPOCH/RANK            the predicted order, or the one that mlfs serves: a path a line

@@ -37,7 +37,7 @@ import numpy.typing as npt
 from mlfs.job import only_fields, parse_job
 from mlfs.orders.served import ServedOrder
 from mlfs.orders.streams import build_streams
-from mlfs.served.balance import imbalance
+from mlfs.served.locality import imbalance
 from mlfs.tree.scan import scan
 
 IMAGENET_FILES, DIRECTORIES = 1_281_167, 1000

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from mlfs.processors import usable_processors
+from mlfs.limits import usable_processors
 
 V1 = "/sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs"
 

@@ -10,11 +10,11 @@ import argparse
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+from mlfs.cli.progress import Progress
 from mlfs.errors import CacheError, ConfigError, ExitCode
 from mlfs.places import cache_admin, cache_directory
 from mlfs.places.cache_admin import Store
@@ -23,17 +23,12 @@ from mlfs.printable import printable
 from mlfs.units import format_size
 from mlfs.user_input import answer
 
-PROGRESS_AFTER_S = 2.0
 _SHOWN_FAULTS = 20  # the most damaged copies that are named: a disk that fails has thousands
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `cache` and its actions; `run` is left in the arguments as `run`."""
-    parser = subparsers.add_parser(
-        "cache",
-        help="list, verify or clear what lies in a cache directory",
-        description="Look after a cache directory.",
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `cache`."""
+    parser.description = "Look after a cache directory."
     parser.set_defaults(run=run)
     actions = parser.add_subparsers(dest="cache_action", metavar="ACTION", required=True)
     texts = {
@@ -144,24 +139,11 @@ def _verify(sources: list[SourceDir], as_json: bool, keep: bool) -> int:
 
 
 def _with_progress(verdicts: Iterator[str | None], store: Store) -> Iterator[str | None]:
-    """Pass the verdicts on; on a terminal, show a bar if it takes longer than 2 s."""
-    started_s = time.monotonic()
-    done = 0
-    for verdict in verdicts:
-        yield verdict
-        done += 1
-        if time.monotonic() - started_s > PROGRESS_AFTER_S and sys.stderr.isatty():
-            break
-    else:
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(f"verifying {store.kind}", total=max(store.samples, done), completed=done)
-        for verdict in verdicts:
+    """Pass the verdicts on, and show how far it is if that takes long."""
+    with Progress() as progress:
+        for done, verdict in enumerate(verdicts, 1):
+            progress.update({"phase": f"verifying {store.kind}: {done:,} of {max(store.samples, done):,} copies"})
             yield verdict
-            progress.advance(task)
 
 
 def _clear(sources: list[SourceDir], directory: str, yes: bool) -> int:

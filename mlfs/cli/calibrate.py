@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlfs.cli.ending import EndedBySignal
 from mlfs.cli.parser import whole
-from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError
-from mlfs.extras import require
+from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError, require
 from mlfs.ours import NotOursError
 from mlfs.printable import printable
 from mountd import interface
@@ -52,14 +51,10 @@ _TRIED_BYTES = 1 << 16  # what is written to a directory before anything is meas
 _SIZE_SHARES = 2  # at most one half of a directory's free space is written
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `calibrate`."""
-    parser = subparsers.add_parser(
-        "calibrate",
-        help="measure how fast the source, disks and memory are",
-        description="Measure bandwidths by number of readers; the mount and `mlfs plan` use them.",
-        epilog=_EPILOG,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `calibrate`."""
+    parser.description = "Measure bandwidths by number of readers; the mount and `mlfs plan` use them."
+    parser.epilog = _EPILOG
     parser.add_argument("source", metavar="SOURCE", help="the directory with the training files, not mounted over")
     text = "a cache directory to measure; may be repeated (default: none)"
     parser.add_argument("--ssd", metavar="DIR", action="append", default=[], help=text)
@@ -82,7 +77,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Measure. Raises an MlfsError when that is not possible, KeyboardInterrupt or EndedBySignal when it is stopped."""
-    from mlfs.lab import calibration_plot
+    from mlfs.lab import plots
     from mlfs.measure import calibration
     from mlfs.measure.meter import Meter
 
@@ -91,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         calibration.check_path(path)
         if args.plot:
-            calibration_plot.check_path(Path(args.plot))
+            plots.check_path(Path(args.plot))
     except NotOursError as error:
         raise ConfigError(f"{error.filename}: {error.strerror}", error.way_out) from None
     except OSError as error:
@@ -104,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         calibration.save(result, path)
         if args.plot:
-            calibration_plot.draw(result, args.plot)
+            plots.draw(result, args.plot)
     except OSError as error:
         raise ConfigError(f"{error.filename or path}: {error.strerror}", "give another --output or --plot") from None
     except ValueError as error:

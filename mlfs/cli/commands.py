@@ -1,7 +1,7 @@
 """The `mlfs` command: finds the sub-command, runs it, and turns what goes wrong into one line and an exit code.
 
 In: argv. Out: an exit code (docs/exit-codes.md). Called by `mlfs.cli.main`.
-A sub-command's module has `add_parser(subparsers)`, which leaves `run(args) -> int` in the arguments. It is imported
+A sub-command's module has `add_flags(parser)`, which leaves `run(args) -> int` in the arguments. It is imported
 only for its own command, and imports what is heavy inside of `run`, so that every help text is quick.
 """
 
@@ -40,38 +40,30 @@ the whole way:
 mlfs COMMAND --help explains each command. Exit codes: docs/exit-codes.md.
 """
 
-# In the order of the help: where a command's parser is added, and what it does.
+# In the order of the help: the module that adds the flags of a command (by `add_flags`, or as said), what it does.
 _COMMANDS = {
-    "mount": ("mlfs.cli.mount", "add_parser", "mount a data set, over its own path or elsewhere"),
-    "register": ("mlfs.cli.register", "add_parser", "tell a mount the seed of a training job"),
-    "order": ("mlfs.cli.order", "add_parser", "print the order in which a job will read the files of a directory"),
-    "explain": ("mlfs.cli.explain", "add_parser", "say which orders begin as a script has printed its own"),
-    "unregister": ("mlfs.cli.register", "add_unregister_parser", "end a registered job"),
-    "status": ("mlfs.cli.status", "add_parser", "show what a mount does, how far each rank is, where reads came from"),
-    "warmup": ("mlfs.cli.warmup", "add_parser", "fill the caches before training reads"),
-    "refresh": (
-        "mlfs.cli.refresh",
-        "add_parser",
-        "have a mount show what has changed at its source",
-    ),
-    "ls": ("mlfs.cli.ls", "add_parser", "list the mlfs mounts of this machine"),
-    "top": ("mlfs.cli.top", "add_parser", "watch a mount: who waits, where reads come from, what would help"),
-    "report": ("mlfs.cli.report", "add_parser", "write a page that shows what a mount did, and what would help"),
-    "doctor": ("mlfs.cli.doctor", "add_parser", "check this machine: what is missing, what it costs, how to mend it"),
-    "unmount": ("mlfs.cli.unmount", "add_parser", "end a mount; says who still uses it"),
-    "peers": ("mlfs.cli.peers", "add_parser", "join this node's mount to the other nodes' (under MPI)"),
-    "record": ("mlfs.cli.record", "add_parser", "keep what is opened on a mount, for mlfs replay"),
-    "replay": ("mlfs.cli.replay", "add_parser", "have files fetched in a recorded order"),
-    "cache": ("mlfs.cli.cache", "add_parser", "list, verify or clear what lies in a cache directory"),
-    "plan": (
-        "mlfs.lab.commands.plan",
-        "add_parser",
-        "predict a run: time of each epoch, stalls, PFS bytes, what to buy",
-    ),
-    "simulate": ("mlfs.lab.commands.simulate", "add_parser", "compare policies on a simulated cluster"),
-    "calibrate": ("mlfs.cli.calibrate", "add_parser", "measure how fast the source, disks and memory are"),
-    "advise": ("mlfs.lab.commands.advise", "add_parser", "size a system: GPUs, parameter servers, mini-batch, workers"),
-    "completion": ("mlfs.cli.completion", "add_parser", "print what a shell needs to complete the words of mlfs"),
+    "mount": ("mlfs.cli.mount", "mount a data set, over its own path or elsewhere"),
+    "register": ("mlfs.cli.register", "tell a mount the seed of a training job"),
+    "order": ("mlfs.cli.order", "print the order in which a job will read the files of a directory"),
+    "explain": ("mlfs.cli.explain", "say which orders begin as a script has printed its own"),
+    "unregister": ("mlfs.cli.register:add_unregister_flags", "end a registered job"),
+    "status": ("mlfs.cli.status", "show what a mount does, how far each rank is, where reads came from"),
+    "warmup": ("mlfs.cli.warmup", "fill the caches before training reads"),
+    "refresh": ("mlfs.cli.refresh", "have a mount show what has changed at its source"),
+    "ls": ("mlfs.cli.ls", "list the mlfs mounts of this machine"),
+    "top": ("mlfs.cli.top", "watch a mount: who waits, where reads come from, what would help"),
+    "report": ("mlfs.cli.report", "write a page that shows what a mount did, and what would help"),
+    "doctor": ("mlfs.cli.doctor", "check this machine: what is missing, what it costs, how to mend it"),
+    "unmount": ("mlfs.cli.unmount", "end a mount; says who still uses it"),
+    "peers": ("mlfs.cli.peers", "join this node's mount to the other nodes' (under MPI)"),
+    "record": ("mlfs.cli.record", "keep what is opened on a mount, for mlfs replay"),
+    "replay": ("mlfs.cli.replay", "have files fetched in a recorded order"),
+    "cache": ("mlfs.cli.cache", "list, verify or clear what lies in a cache directory"),
+    "plan": ("mlfs.lab.commands.plan", "predict a run: time of each epoch, stalls, PFS bytes, what to buy"),
+    "simulate": ("mlfs.lab.commands.simulate", "compare policies on a simulated cluster"),
+    "calibrate": ("mlfs.cli.calibrate", "measure how fast the source, disks and memory are"),
+    "advise": ("mlfs.lab.commands.advise", "size a system: GPUs, parameter servers, mini-batch, workers"),
+    "completion": ("mlfs.cli.completion", "print what a shell needs to complete the words of mlfs"),
 }
 
 
@@ -95,11 +87,11 @@ def build_parser(argv: Sequence[str]) -> Parser:
     parser.add_argument("--version", action=_Version, help="print the version and the commit")
     parser.add_argument("--debug", action="store_true", help="on an error show the traceback as well (default: no)")
     commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
-    for name, (module, function, summary) in _COMMANDS.items():
+    for name, (where, summary) in _COMMANDS.items():
+        own = commands.add_parser(name, help=summary)
         if name in argv:
-            getattr(importlib.import_module(module), function)(commands)
-        else:
-            commands.add_parser(name, help=summary)
+            module, _, function = where.partition(":")
+            getattr(importlib.import_module(module), function or "add_flags")(own)
     return parser
 
 

@@ -25,14 +25,12 @@ _FILES = ("FILE", "OUT", "OUT.png", "RECORD", "SCENARIO", "MODEL.toml")
 _MOUNTS = "findmnt --raw --noheadings --output FSROOT,TARGET --types fuse.mlfs | sed -n s,^/[[:space:]],,p"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `completion`."""
-    parser = subparsers.add_parser(
-        "completion",
-        help="print what a shell needs to complete the words of mlfs",
-        description="Print a script that has the shell complete commands, flags, mounts, files and names of samplers.",
-        epilog=_EPILOG,
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `completion`."""
+    parser.description = (
+        "Print a script that has the shell complete commands, flags, mounts, files and names of samplers."
     )
+    parser.epilog = _EPILOG
     parser.add_argument("shell", metavar="SHELL", choices=["bash", "zsh", "fish"], help="bash, zsh or fish")
     parser.set_defaults(run=run)
 
@@ -42,9 +40,8 @@ def run(args: argparse.Namespace) -> int:
     import shtab
 
     from mlfs.cli.commands import build_full_parser
-    from mlfs.job.layouts import layout_names
+    from mlfs.job.names import layout_names, sampler_names
     from mlfs.job.presets import PRESETS
-    from mlfs.orders.registry import sampler_names
 
     names = {"--sampler": sampler_names(), "--layout": layout_names(), "--preset": list(PRESETS)}
     parser = build_full_parser()

@@ -1,6 +1,6 @@
 """`mlfs doctor [SOURCE]`: looks at this machine and says what is right, what costs speed, and how to mend it.
 
-In: parsed arguments, the machine (mlfs.doctor.machine). Out: a line for each thing that was looked at. The exit code is
+In: parsed arguments, the machine (mlfs.doctor). Out: a line for each thing that was looked at. The exit code is
 0 when mlfs can mount, FAILURE when something stops it. Called by `mlfs.cli.commands`. Nothing is changed.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from mlfs.errors import ExitCode
 
 if TYPE_CHECKING:
-    from mlfs.doctor.checks import CheckResult, SourceMount
+    from mlfs.doctor import CheckResult, SourceMount
 
 _EPILOG = """\
 examples:
@@ -31,14 +31,10 @@ _MARKS = {"ok": ("ok", "green"), "costs": ("costs", "yellow"), "stops": ("stops"
 _SOURCE_TIMEOUT_S = 5.0
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `doctor`."""
-    parser = subparsers.add_parser(
-        "doctor",
-        help="check this machine: what is missing, what it costs, how to mend it",
-        description="Look at this machine, and at a data set if one is given.",
-        epilog=_EPILOG,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `doctor`."""
+    parser.description = "Look at this machine, and at a data set if one is given."
+    parser.epilog = _EPILOG
     parser.add_argument("source", metavar="SOURCE", nargs="?", help="the data set's directory (default: none)")
     parser.add_argument(
         "--cache",
@@ -53,7 +49,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Say what is found."""
-    from mlfs.doctor.checks import Level
+    from mlfs.doctor import Level
 
     found = list(_findings(args.source, args.cache))
     if args.json:
@@ -64,20 +60,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _findings(source: str | None, caches: list[str]) -> Iterator[CheckResult]:
-    from mlfs.doctor import checks
-    from mlfs.doctor.machine import Machine
+    from mlfs import doctor
+    from mlfs.doctor import Machine
 
     machine = Machine()
-    yield from checks.findings(machine, [os.path.abspath(directory) for directory in caches])
+    yield from doctor.findings(machine, [os.path.abspath(directory) for directory in caches])
     if source is not None:
         path = os.path.abspath(source)
-        yield from checks.source(path, _mount_of(path), _changed_s(path), machine.now_s())
+        yield from doctor.source(path, _mount_of(path), _changed_s(path), machine.now_s())
     yield from _dead_mounts()
 
 
 def _mount_of(path: str) -> SourceMount | None:
     """The mount that a path lies in, from the kernel's table: it touches no file system."""
-    from mlfs.doctor.checks import SourceMount
+    from mlfs.doctor import SourceMount
     from mountd import interface
 
     resolved = interface.resolve(path)
@@ -106,7 +102,7 @@ def _changed_s(path: str) -> float | None:
 
 def _dead_mounts() -> Iterator[CheckResult]:
     from mlfs.cli.ls import mounts
-    from mlfs.doctor.checks import CheckResult, Level
+    from mlfs.doctor import CheckResult, Level
 
     for mount in mounts():
         if mount["state"] in ("dead", "hangs"):

@@ -47,15 +47,11 @@ the class directories that FILE names.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `explain`."""
-    parser = subparsers.add_parser(
-        "explain",
-        usage="mlfs explain [-h] SOURCE FILE [--rank N] [--json] [flags, see below]",
-        help="say which orders begin as a script has printed its own",
-        description="Say which orders begin as a script has printed its own: the flags that register each.",
-        epilog=_EPILOG,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `explain`."""
+    parser.usage = "mlfs explain [-h] SOURCE FILE [--rank N] [--json] [flags, see below]"
+    parser.description = "Say which orders begin as a script has printed its own: the flags that register each."
+    parser.epilog = _EPILOG
     parser.add_argument("source", metavar="SOURCE", help="the directory with the training files, or a mount of it")
     parser.add_argument("file", metavar="FILE", help="a path or dataset index a line; - for standard input")
     parser.add_argument("--rank", metavar="N", type=whole(0, 2**63 - 1), default=0, help="whose reads (default: 0)")

@@ -15,8 +15,8 @@ from typing import Any, get_args, get_origin
 
 from mlfs.errors import ConfigError
 from mlfs.job import JobSpec, describe, group_of
+from mlfs.job.names import sampler_names
 from mlfs.job.ranks import ranks_in
-from mlfs.orders.registry import sampler_names
 from mlfs.user_input import shortened
 
 _METAVARS = {"extensions": ".A,.B", "split": "A,B", "ranks": "LIST", "root": "DIR"}

@@ -31,14 +31,10 @@ _AT_ONCE = 16
 _PREFIX = "mlfs:"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `ls`."""
-    parser = subparsers.add_parser(
-        "ls",
-        help="list the mlfs mounts of this machine",
-        description="List the mlfs mounts of this machine, a line each.",
-        epilog=_EPILOG,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `ls`."""
+    parser.description = "List the mlfs mounts of this machine, a line each."
+    parser.epilog = _EPILOG
     parser.add_argument("--json", action="store_true", help="print JSON (default: a table)")
     parser.set_defaults(run=run)
 

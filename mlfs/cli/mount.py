@@ -48,14 +48,12 @@ the file system of DIR. TIME is 250ms, 2s, 1m30s, 1h.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `mount`."""
-    parser = subparsers.add_parser(
-        "mount",
-        help="mount a data set, over its own path or elsewhere",
-        description="Mount SOURCE read-only and return when it serves. Without MOUNTPOINT it is mounted over itself.",
-        epilog=_EPILOG,
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `mount`."""
+    parser.description = (
+        "Mount SOURCE read-only and return when it serves. Without MOUNTPOINT it is mounted over itself."
     )
+    parser.epilog = _EPILOG
     parser.add_argument("source", metavar="SOURCE", nargs="?", help="the directory with the training files")
     parser.add_argument("mountpoint", metavar="MOUNTPOINT", nargs="?", help="an empty directory (default: SOURCE)")
     parser.add_argument("--config", metavar="FILE", help="TOML file with these flags (default: none)")

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from mlfs.cli import commands
-from mlfs.cli.parser import Parser, nearest
+from mlfs.cli.parser import Parser
 from mlfs.errors import ConfigError, ExitCode
 from mlfs.printable import printable
+from mlfs.user_input import nearest
 from mountd import interface
 
 _DESCRIPTION = """\
@@ -40,21 +41,8 @@ x-systemd.* and the like.
 _TAKEN = frozenset(
     (
         *("ro", "rw", "defaults", "auto", "noauto", "nofail", "_netdev", "user", "users", "nouser", "owner", "group"),
-        *(
-            "nosuid",
-            "suid",
-            "nodev",
-            "dev",
-            "noexec",
-            "exec",
-            "async",
-            "sync",
-            "atime",
-            "noatime",
-            "diratime",
-            "nodiratime",
-        ),
-        *("relatime", "norelatime", "strictatime", "nostrictatime", "lazytime", "nolazytime"),
+        *("nosuid", "suid", "nodev", "dev", "noexec", "exec", "async", "sync", "atime", "noatime", "diratime"),
+        *("nodiratime", "relatime", "norelatime", "strictatime", "nostrictatime", "lazytime", "nolazytime"),
     )
 )
 _TAKEN_BEGINNINGS = ("x-", "X-", "comment=", "user=", "uhelper=", "helper=")

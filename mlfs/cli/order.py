@@ -38,15 +38,11 @@ stands in its place.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `order`."""
-    parser = subparsers.add_parser(
-        "order",
-        usage="mlfs order [-h] SOURCE [--epoch N] [--rank N] ... [flags, see below]",
-        help="print the order in which a job will read the files of a directory",
-        description="Print the files that a training job will read, in order, a path relative to SOURCE a line.",
-        epilog=_EPILOG,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `order`."""
+    parser.usage = "mlfs order [-h] SOURCE [--epoch N] [--rank N] ... [flags, see below]"
+    parser.description = "Print the files that a training job will read, in order, a path relative to SOURCE a line."
+    parser.epilog = _EPILOG
     parser.add_argument("source", metavar="SOURCE", help="the directory with the training files, or a mount of it")
     what = parser.add_argument_group("what is printed")
     count = whole(0, MOST)
@@ -73,8 +69,8 @@ def run(args: argparse.Namespace) -> int:
     rank = spec.ranks[0] if args.rank is None else args.rank
     for flag, value, most in (("--epoch", epoch, spec.epochs), ("--rank", rank, spec.world_size)):
         if value >= most:
-            what = "epochs" if flag == "--epoch" else "ranks"
-            hint = f"they count from 0; or give --{'epochs' if what == 'epochs' else 'world-size'}"
+            what = flag.removeprefix("--") + "s" * (most != 1)
+            hint = f"they count from 0; or give {'--epochs' if flag == '--epoch' else '--world-size'}"
             raise JobError(f"{flag} is {value}, must be 0 to {most - 1}: the job has {most} {what}", hint, flag)
     _print(_paths(args.source, spec, epoch, rank, args.head), args.null)
     return ExitCode.OK

@@ -9,23 +9,15 @@ from __future__ import annotations
 import argparse
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from mlfs.errors import ExitCode
 from mlfs.printable import printable
-from mlfs.user_input import InputError, shortened, whole_number
+from mlfs.user_input import InputError, nearest, shortened, whole_number
 
 # An error quotes what was given, which may be of any length: more than this is no line for people.
 MOST_SHOWN = 1000
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """ "did you mean X?", or "" when nothing is like it."""
-    from difflib import get_close_matches  # only for those who mistype
-
-    near = get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"did you mean {near[0]}?" if near else ""
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:

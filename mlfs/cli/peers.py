@@ -39,15 +39,13 @@ JOIN_TIMEOUT_S = 300.0
 MOST_SECONDS = 86_400.0
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `peers`."""
-    parser = subparsers.add_parser(
-        "peers",
-        help="join this node's mount to the other nodes' (one a node, under MPI)",
-        description="Join the mounts of all nodes of an MPI job: what one node has read of the source, the others get "
-        "from it. It stays until COMMAND ends, or without one until the MPI job does.",
-        epilog=_EPILOG,
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `peers`."""
+    parser.description = (
+        "Join the mounts of all nodes of an MPI job: what one node has read of the source, the others get "
+        "from it. It stays until COMMAND ends, or without one until the MPI job does."
     )
+    parser.epilog = _EPILOG
     parser.add_argument("mount", metavar="MOUNT", help="the mount point, the same data set on each node")
     parser.add_argument(
         "--peer-timeout", metavar="SECONDS", type=float, default=1.0,

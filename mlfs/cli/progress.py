@@ -1,7 +1,7 @@
 """Shows on stderr the progress of what may take long: a scan, the start of a daemon.
 
 In: reports of how far it is. Out: nothing for two seconds; then a line that changes on a terminal, elsewhere a line
-every few seconds. Used by `mlfs.cli.mount`, `mlfs.cli.tree`, `mlfs.lab.commands.plan` and `mlfs.lab.commands.simulate`.
+every few seconds. Used by the commands that scan, start or search.
 """
 
 from __future__ import annotations

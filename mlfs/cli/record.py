@@ -34,14 +34,10 @@ _CHUNK_BYTES = 1 << 16  # what a FIFO holds
 _LAST_WORDS_S = 10.0  # how long the daemon may take to write what is left; it has it in memory
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `record`."""
-    parser = subparsers.add_parser(
-        "record",
-        help="keep what is opened on a mount, for mlfs replay",
-        description="Write down who opens what and when, until Ctrl-C or until the mount ends.",
-        epilog=_EPILOG,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `record`."""
+    parser.description = "Write down who opens what and when, until Ctrl-C or until the mount ends."
+    parser.epilog = _EPILOG
     parser.add_argument("mount", metavar="MOUNT", help="the mount point")
     parser.add_argument("out", metavar="OUT", help="the file to write; it appears when the recording ends")
     parser.set_defaults(run=run)

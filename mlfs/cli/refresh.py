@@ -40,14 +40,10 @@ _LOOK_EVERY_S = 0.1
 _LAST_LOOKS = 8
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `refresh`."""
-    parser = subparsers.add_parser(
-        "refresh",
-        help="have a mount show what was added, removed or replaced at its source",
-        description="Scan the source of a mount again, and have the mount show what is there now.",
-        epilog=_EPILOG,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `refresh`."""
+    parser.description = "Scan the source of a mount again, and have the mount show what is there now."
+    parser.epilog = _EPILOG
     parser.add_argument("mount", metavar="MOUNT", help="the mount point")
     parser.add_argument("path", metavar="PATH", nargs="?", help="a directory of it (default: all)")
     parser.set_defaults(run=run)

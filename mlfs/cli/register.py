@@ -37,17 +37,15 @@ the environment over --json-file.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `register`. It imports the description of a job, which takes a moment."""
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `register`."""
     from mlfs.cli.job_flags import add_job_flags
 
-    parser = subparsers.add_parser(
-        "register",
-        usage="mlfs register [-h] MOUNT [--seed N] [--epochs N] ... [flags, see below]",
-        help="tell a mount the seed of a training job",
-        description="Register a training job: the mount then knows the order of all its reads and stays ahead of them.",
-        epilog=_EPILOG,
+    parser.usage = "mlfs register [-h] MOUNT [--seed N] [--epochs N] ... [flags, see below]"
+    parser.description = (
+        "Register a training job: the mount then knows the order of all its reads and stays ahead of them."
     )
+    parser.epilog = _EPILOG
     parser.add_argument("mount", metavar="MOUNT", nargs="?", help="the mount point")
     add_job_flags(parser)
     add_origin_flags(parser)
@@ -68,14 +66,10 @@ def add_origin_flags(parser: argparse.ArgumentParser) -> None:
     more.add_argument("--json-file", metavar="FILE", help=text)
 
 
-def add_unregister_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command `mlfs unregister`."""
-    parser = subparsers.add_parser(
-        "unregister",
-        help="end a registered job",
-        description="Forget a registered job: nothing more is fetched ahead for it. The mount goes on serving.",
-        epilog="examples:\n  mlfs unregister /data/imagenet\n  mlfs unregister /data/imagenet val",
-    )
+def add_unregister_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the command that ends a job."""
+    parser.description = "Forget a registered job: nothing more is fetched ahead for it. The mount goes on serving."
+    parser.epilog = "examples:\n  mlfs unregister /data/imagenet\n  mlfs unregister /data/imagenet val"
     parser.add_argument("mount", metavar="MOUNT", help="the mount point")
     parser.add_argument("name", metavar="NAME", nargs="?", help="the job's name (default: the only job)")
     parser.add_argument("--name", metavar="NAME", dest="named", help="the same, as register has it (default: NAME)")

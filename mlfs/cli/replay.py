@@ -40,14 +40,12 @@ MOST_OPENS = 10_000_000
 MOST_EPOCHS = 100_000  # each is a file for each stream
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `replay`."""
-    parser = subparsers.add_parser(
-        "replay",
-        help="have files fetched in a recorded order",
-        description="Turn a recording into order files, and register them: for loaders whose order nobody can compute.",
-        epilog=_EPILOG,
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `replay`."""
+    parser.description = (
+        "Turn a recording into order files, and register them: for loaders whose order nobody can compute."
     )
+    parser.epilog = _EPILOG
     parser.add_argument("record", metavar="RECORD", help="a file written by mlfs record")
     parser.add_argument("mount", metavar="MOUNT", nargs="?", help="register it there (default: only write the files)")
     text = "where the order files go; they must stay while the job runs (default: RECORD.orders)"

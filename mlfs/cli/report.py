@@ -15,10 +15,9 @@ import time
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from mlfs.errors import ConfigError, ExitCode, MlfsError
-from mlfs.extras import require
+from mlfs.errors import ConfigError, ExitCode, MlfsError, require
 from mlfs.ours import NotOursError, check_replaceable, write_ours
-from mlfs.report.page import MARK
+from mlfs.report import MARK
 from mlfs.shown import StatusPart
 from mlfs.user_input import InputError, read_json
 
@@ -34,14 +33,10 @@ LOOK_EVERY_S = 2.0
 _KIND = "a report of mlfs"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `report`."""
-    parser = subparsers.add_parser(
-        "report",
-        help="write a page that shows what a mount did, and what would help",
-        description="Write one self-contained page of HTML about a mount.",
-        epilog=_EPILOG,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `report`."""
+    parser.description = "Write one self-contained page of HTML about a mount."
+    parser.epilog = _EPILOG
     parser.add_argument("mount", metavar="MOUNT", help="the mount point, or - for a status on standard input")
     parser.add_argument("out", metavar="OUT", help="the file to write, for example report.html")
     parser.add_argument(
@@ -65,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"mlfs: waiting for the jobs of {mountpoint}; Ctrl-C writes the report now", file=sys.stderr, flush=True)
         status = _wait(mountpoint, status)
 
-    from mlfs.report.page import page
+    from mlfs.report import page
 
     _write(args.out, page(status, time.strftime("%Y-%m-%d %H:%M")))
     print(f"{args.out}: {os.path.getsize(args.out):,} bytes; open it in a browser")

@@ -13,8 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from mlfs.cli.console import make_console
-from mlfs.cli.tables import NumberTable
+from mlfs.cli.console import NumberTable, make_console
 from mlfs.errors import ConfigError, ExitCode, MlfsError
 from mlfs.shown import (
     NONE,
@@ -58,14 +57,10 @@ _SHOWN_STRANGERS = 5
 _NAME_WIDTH = 12
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `status`."""
-    parser = subparsers.add_parser(
-        "status",
-        help="show what a mount does, how far each rank is, where reads came from",
-        description="Show jobs, positions, agreement, reads by route, stalls and tiers of a mount.",
-        epilog=_EPILOG,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `status`."""
+    parser.description = "Show jobs, positions, agreement, reads by route, stalls and tiers of a mount."
+    parser.epilog = _EPILOG
     parser.add_argument(
         "mount", metavar="MOUNT", nargs="?", help="the mount point (default: all of this machine, a line each)"
     )

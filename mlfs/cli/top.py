@@ -64,14 +64,10 @@ class _Detail:
     strangers: int
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `top`."""
-    parser = subparsers.add_parser(
-        "top",
-        help="watch a mount: who waits, where reads come from, what would help",
-        description="Watch a mount in the terminal until q or Ctrl-C.",
-        epilog=_EPILOG,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `top`."""
+    parser.description = "Watch a mount in the terminal until q or Ctrl-C."
+    parser.epilog = _EPILOG
     parser.add_argument(
         "mount", metavar="MOUNT", nargs="?", help="the mount point (default: the only one of this machine)"
     )

@@ -66,9 +66,8 @@ def scanned(fd: int, source: str, stop: Callable[[], bool] | None = None) -> Man
 def job_streams(source: str, spec: JobSpec) -> Iterator[tuple[JobStreams, Manifest]]:
     """A job's streams over the directory, and its manifest. They may follow links out of it until the block ends."""
     from mlfs.orders.layouts.outside import files_behind
-    from mlfs.orders.reach import check_reach
     from mlfs.orders.stopping import stoppable
-    from mlfs.orders.streams import build_streams
+    from mlfs.orders.streams import build_streams, check_reach
 
     with opened(source) as fd:
         manifest = scanned(fd, source)

@@ -44,14 +44,10 @@ A mount whose daemon was killed (Transport endpoint is not connected) is cleaned
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `unmount`."""
-    parser = subparsers.add_parser(
-        "unmount",
-        help="end a mount; says who still uses it",
-        description="Stop prefetching, wait for readers to close their files, unmount, and end the daemon.",
-        epilog=_EPILOG,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `unmount`."""
+    parser.description = "Stop prefetching, wait for readers to close their files, unmount, and end the daemon."
+    parser.epilog = _EPILOG
     parser.add_argument("mount", metavar="MOUNT", nargs="?", help="the mount point")
     parser.add_argument(
         "--all",

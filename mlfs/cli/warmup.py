@@ -43,14 +43,10 @@ _RATE_OVER_S = 10.0
 _COUNTED = ("there", "fetched", "no_room", "not_kept", "failed")
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `warmup`."""
-    parser = subparsers.add_parser(
-        "warmup",
-        help="fill the caches before training reads",
-        description="Fill the mount's caches, in the order in which the data will be needed.",
-        epilog=_EPILOG,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `warmup`."""
+    parser.description = "Fill the mount's caches, in the order in which the data will be needed."
+    parser.epilog = _EPILOG
     parser.add_argument("mount", metavar="MOUNT", help="the mount point")
     parser.add_argument("paths", metavar="PATH", nargs="*", help="files and directories of it (default: all)")
     parser.add_argument("--job", metavar="NAME", help="what this registered job reads, as it reads (default: none)")

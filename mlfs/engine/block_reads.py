@@ -44,6 +44,8 @@ MOST_AHEAD: Final = 8
 # Readers of one file that are told apart by where they are, and files whose readers are remembered.
 MOST_STREAMS: Final = 16
 MOST_FILES: Final = 1024
+# Who has read in order and asks for nothing so long has stopped, or computes: a block may be brought for another one.
+GOES_ON_S: Final = 2.0
 # A block that others have fetched, and that is gone before it could be taken, is asked for again so often.
 TRIES: Final = 3
 
@@ -146,6 +148,7 @@ class BlockReads:
         self._hot, self._twice = hot, twice
         self._flights: dict[int, _Flight] = {}
         self._streams: OrderedDict[int, list[_Stream]] = OrderedDict()  # by file; who has read last stands last
+        self._in_order: OrderedDict[_Stream, float] = OrderedDict()  # when each read last; who did so last stands last
         self._ahead = 0  # blocks that are being fetched ahead
         self._block_bytes = self._samples.file_blocks.block_bytes
         self._most_at_once = hot.most_bytes // max(1, 2 * self._block_bytes)  # half of what can be held
@@ -206,6 +209,12 @@ class BlockReads:
         del streams[:-MOST_STREAMS]
         stream.read_bytes += end - offset
         stream.to = end
+        if stream.read_bytes >= IN_ORDER_BYTES:
+            now_s = self._clock()
+            self._in_order[stream] = now_s
+            self._in_order.move_to_end(stream)
+            while next(iter(self._in_order.values())) < now_s - GOES_ON_S:
+                self._in_order.popitem(last=False)
         return stream
 
     # -- one block
@@ -266,7 +275,7 @@ class BlockReads:
 
     def _has_room(self, block: int) -> bool:
         """Whether a block that is fetched whole will be there for the next READ of it."""
-        return self._keeping.has_room(block) or len(self._flights) + len(self._streams) <= self._most_at_once
+        return self._keeping.has_room(block) or len(self._flights) + len(self._in_order) <= self._most_at_once
 
     async def _whole(self, block: int, entry: int, generation: int) -> HotContent | None:
         """All of a block, fetched once for all READs that want it; None where the READ is to go on by itself."""

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import trio
 
 from mlfs.engine.coalesce import Coalesced
+from mlfs.follow.by_sample import NO_PID
 from mlfs.follow.evidence import Read
-from mlfs.follow.nameless import NAMELESS
 from mlfs.plan.scheduler.events import Event, Opened, ReadersWaited, ReadsSeen, Refused, SourceGave
 
 # Opens and releases are taken in together, so late: a pass of the scheduler for each would cost every reader.
@@ -192,7 +192,7 @@ class Digest:
 
     def _kin(self, pid: int) -> tuple[int, int]:
         """The process of a reader (a thread, maybe) who is seen for the first time, and that one's parent."""
-        kin = self._known_kin[pid] = self._kin_of(pid) if pid else (NAMELESS, 0)
+        kin = self._known_kin[pid] = self._kin_of(pid) if pid else (NO_PID, 0)
         if len(self._known_kin) > MOST_READERS:
             self._known_kin.popitem(last=False)
         return kin

@@ -49,10 +49,9 @@ from mlfs.engine.statistics import EngineStatistics, TreeStatistics
 from mlfs.engine.warm_up import SampleIds
 from mlfs.engine.write_behind import WriteBehind
 from mlfs.follow.job import JobRun
-from mlfs.measure.measured_place import MeasuredPlace
 from mlfs.measure.rates import Rates
 from mlfs.measure.refine import best
-from mlfs.measure.speeds import Speeds
+from mlfs.measure.speeds import MeasuredPlace, Speeds
 from mlfs.places.place import FileChange, Places
 from mlfs.places.posix import PosixSource
 from mlfs.plan.place_kind import PlaceKind
@@ -341,7 +340,7 @@ class Engine:
         )
 
     def _figures(self) -> Figures:
-        """How this node does, for the others' status."""
+        """The figures of this node that the others' status shows."""
         keeping, got = self.scheduler.statistics().keeping, self.counters.all.fetches["peer"]
         held_bytes = sum(place.used_bytes for place in self.places.storing)
         planning = self._planner.statistics().under_way or self._shared_plan.under_way or not self._shared_plan.planned

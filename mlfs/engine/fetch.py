@@ -16,7 +16,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from typing import NamedTuple
 
 from mlfs.engine.looked_up import Groups, LookedUp
@@ -479,11 +479,16 @@ class Fetcher:
 
     # -- pages
 
-    def push(self, entry: int, generation: int, offset: int, data: Buffer) -> bool:
-        """Put bytes of that generation into the page cache; False when they are of the past, or the kernel refused."""
+    def push(self, entry: int, generation: int, offset: int, data: Buffer, is_block: bool = False) -> bool:
+        """Put bytes of that generation into the page cache; False when they are of the past, or the kernel refused.
+
+        A block is pushed without the lock, as a push waits for a page that a READ holds. The READ may wait for another
+        block, and whoever fetches that one for the lock, if he finds a change. The bytes of a block were got since the
+        file was of that generation, and they land in the inode of that content, whatever is noticed meanwhile.
+        """
         if self._looks.needed and not self._looks.has_seen(entry) and self._looks.look((entry,)) is not None:
             return False  # before the lock: the kernel may have to be told of the file for that, which needs a look
-        with self._locks[entry % STRIPES]:
+        with nullcontext() if is_block else self._locks[entry % STRIPES]:
             if self._manifest.generation_view[entry] != generation:
                 return False
             return not len(data) or self._pages.push(entry, generation, offset, data)

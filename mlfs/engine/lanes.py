@@ -155,7 +155,7 @@ class Lanes:
                 if keep.bytes > self._kept_at_once_bytes:
                     over.keeping_s += keep.write(over.kept, self._clock)
             offset = fetcher.samples.offset_of(block.sample)
-            if self._stopped or not fetcher.push(item.sample, generation, offset, fetched.data):
+            if self._stopped or not fetcher.push(item.sample, generation, offset, fetched.data, is_block=True):
                 break
             pushed += end.size_bytes
         # A file that has grown since the mount has bytes behind its blocks.

@@ -27,7 +27,7 @@ from mlfs.engine.runner import start
 from mlfs.engine.shared_jobs import SharedJobs
 from mlfs.engine.shared_plan import SharedPlan
 from mlfs.peers import link
-from mlfs.peers.place import NodePlace
+from mlfs.peers.desk import NodePlace
 from mlfs.places.lmdb_store import LmdbTier
 from mlfs.places.on_disk import OnDisk
 from mlfs.places.place import TierPlace

@@ -27,10 +27,9 @@ from mlfs.engine.runner import Runner
 from mlfs.errors import JobError
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
-from mlfs.job.samplers import built_in
+from mlfs.job.names import built_in
 from mlfs.orders.streams import JobStreams
-from mlfs.plan.kept_by_orders import warning
-from mlfs.plan.members import OwnShare
+from mlfs.plan.members import OwnShare, warning
 from mlfs.plan.next_use import Gathering, Missed, Reads, missed
 from mlfs.plan.owners import plan_alone
 from mlfs.plan.placement import NOWHERE

@@ -27,8 +27,7 @@ from mlfs.engine.shared_plan import SharedPlan, Tell
 from mlfs.errors import JobError, MlfsError
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec, parse_job
-from mlfs.job.nodes import JobNode
-from mlfs.job.ranks import ranks_in, ranks_text
+from mlfs.job.ranks import JobNode, ranks_in, ranks_text
 from mlfs.orders.served import LEVEL
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.members import Members

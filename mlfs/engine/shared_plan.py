@@ -25,8 +25,7 @@ from mlfs.job.ranks import ranks_in
 from mlfs.plan import cluster_plan as p
 from mlfs.plan.epoch_readers import Readers
 from mlfs.plan.holdings import from_pieces, pieces
-from mlfs.plan.kept_by_orders import kept_by_all, warning
-from mlfs.plan.members import Holders, Members, OwnShare, Shares
+from mlfs.plan.members import Holders, Members, OwnShare, Shares, kept_by_all, warning
 from mlfs.plan.placement import NOWHERE
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.keeping import Plan

@@ -10,9 +10,10 @@ from enum import Enum, auto
 
 from mlfs.explain.fields import in_words
 from mlfs.explain.words import drawing_of
+from mlfs.follow.job import JobRun
 from mlfs.follow.sentences import register_flags
 from mlfs.job import JobSpec
-from mlfs.orders.registry import built_in
+from mlfs.job.names import built_in
 
 
 class LookedAt(Enum):
@@ -22,15 +23,15 @@ class LookedAt(Enum):
     VARIANTS = auto()
 
 
-def likely_causes(spec: JobSpec, looked_at: Set[LookedAt]) -> str:
+def likely_causes(job: JobRun, looked_at: Set[LookedAt]) -> str:
     """The likeliest causes that were not looked at, the likeliest first."""
     causes = []
-    if LookedAt.WORDS not in looked_at and drawing_of(spec, 1) is not None:
+    if LookedAt.WORDS not in looked_at and drawing_of(job.streams.order) is not None:
         causes.append(
             "random numbers drawn before the first epoch, by a model that was made for one, or between two epochs"
             " (--words-before, --words-between)"
         )
-    own = built_in(spec.sampler)
+    own = built_in(job.spec.sampler)
     fields = own.fields if own is not None else frozenset()
     if LookedAt.VARIANTS not in looked_at:
         if "seed" in fields:

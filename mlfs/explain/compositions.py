@@ -21,7 +21,7 @@ from mlfs.explain.fields import EPOCHS, Fields
 from mlfs.explain.usual import GENERATORS, Seed, preset_of, usual_orders, usual_seeds
 from mlfs.job import parse_job
 from mlfs.job.parse import COMPOSED, PUTS_TOGETHER
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 
 _DEALINGS = ("strided", "padded", "contiguous", "batches", "alike")
 FEWEST_READS = 8

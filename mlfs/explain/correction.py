@@ -30,7 +30,7 @@ from mlfs.explain.screen import EpochBefore, find_correction, find_ranks
 from mlfs.explain.search_stages import PlaceFound, WordsAsked
 from mlfs.explain.statistics import CaseStatistics, Instead
 from mlfs.explain.word_search import place_nearby
-from mlfs.explain.words import WordsDrawn, drawing_of, moved, switched, whereabouts
+from mlfs.explain.words import drawing_of, moved, switched, whereabouts
 from mlfs.follow.evidence import JUDGED_OPENS, SEARCHED_READS, UNFIT_READS, Read, fits
 from mlfs.follow.families import Family, Key
 from mlfs.follow.hypothesis import Hypothesis, Origin, Rival, Ruling
@@ -39,6 +39,7 @@ from mlfs.follow.matching import Open
 from mlfs.follow.score import Cell, Score
 from mlfs.follow.sentences import flags_of, register_flags
 from mlfs.follow.shape import LearnedLoader
+from mlfs.orders.composed import WordsDrawn
 
 log = logging.getLogger("mlfs.explain")
 
@@ -56,8 +57,9 @@ ExplainAnew = Callable[[Sequence[Open]], None]
 """Takes the first reads of an epoch to which a registration does not lead, as if there were no registration."""
 
 
-class RegisteredJob:
-    """A registered job: whether its reads come as it says, and the searches for what its script does when they don't.
+class Correction:
+    """A job: whether its reads come as registered, and the searches for what its script does when they don't. One that
+    was inferred never calls for one.
 
     Args:
         explain_anew: None where guessing is forbidden.
@@ -121,7 +123,7 @@ class RegisteredJob:
     def explains_restart(self) -> bool:
         """Whether a search finds out, or has just begun to, why the job reads its first epoch again."""
         looked = self._gave_up or (self._searches and not self.is_searched)
-        return not looked and not self.job.matcher.has_nameless and may_lack_set_epoch(self.job)
+        return not looked and not self.job.matcher.lacks_pids and may_lack_set_epoch(self.job)
 
     def _is_followed(self, job: JobRun) -> bool:
         """Whether the job still runs, and no other explanation is in its place."""
@@ -145,7 +147,7 @@ class RegisteredJob:
             return
         self._count_search(len(disagreeing(score.history)), score.observed)
         log.info("job %s: reads don't come as registered; trying what else the script may do", job.name)
-        drawing = drawing_of(job.spec, len(job.streams.sample_ids)) if job.streams.sample_ids.ndim == 1 else None
+        drawing = drawing_of(job.streams.order) if job.streams.sample_ids.ndim == 1 else None
         looked_near = trio.Event()  # near places are likelier than any variant, and take tenths of a second
         async with trio.open_nursery() as nursery:
 
@@ -457,7 +459,7 @@ class RegisteredJob:
             self.is_searched,
             self._searches,
             None if self._attempt is None else self._attempt.statistics(),
-            likely_causes(self.job.spec, self._looked_at),
+            likely_causes(self.job, self._looked_at),
             None if true is None else Instead(*registered_and_true(self.job.spec, true.spec)),
         )
 
@@ -472,10 +474,10 @@ class Corrections:
     def __init__(self, jobs: Jobs, explain_anew: ExplainAnew | None) -> None:
         self._jobs = jobs
         self._explain_anew = explain_anew
-        self._known: dict[str, RegisteredJob] = {}
+        self._known: dict[str, Correction] = {}
         self._wanted = trio.Event()
 
-    def _of(self, job: JobRun) -> RegisteredJob | None:
+    def _of(self, job: JobRun) -> Correction | None:
         known = self._known.get(job.name)
         return known if known is not None and known.job is job else None
 
@@ -488,7 +490,7 @@ class Corrections:
         """Forget jobs that are no more, and know those that are new."""
         before, jobs = self._known, self._jobs.jobs
         self._known = {
-            name: self._of(job) or RegisteredJob(self._jobs, job, self._explain_anew) for name, job in jobs.items()
+            name: self._of(job) or Correction(self._jobs, job, self._explain_anew) for name, job in jobs.items()
         }
         for registered in before.values():
             registered.wake()
@@ -496,7 +498,7 @@ class Corrections:
     def digested(self, job: JobRun) -> None:
         """Opens were counted: whether the job needs a search."""
         registered = self._of(job)
-        if registered is None or job.matcher.has_nameless:  # who reads what is not known: nothing is concluded from it
+        if registered is None or job.matcher.lacks_pids:  # who reads what is not known: nothing is concluded from it
             return
         registered.digested()
         if registered.needs_search():

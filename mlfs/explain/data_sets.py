@@ -7,7 +7,7 @@ In: first reads as entries, the tree. Out: `Candidate`s, each with its reads as 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -136,11 +136,10 @@ def roots(manifest: Manifest, directories: Sequence[int]) -> list[str]:
 
 def _common_directory(manifest: Manifest, entries: Sequence[int]) -> list[int]:
     """The deepest directory that holds all of these files, as the directories from the root down to it."""
-    common: list[int] | None = None
-    for directory in {manifest.parent_view[entry] for entry in entries}:
-        chain = [*_directories(manifest, directory)[::-1], directory]
-        common = chain if common is None else list(_while_equal(common, chain))
-    return common or [0]
+    directories = {manifest.parent_view[entry] for entry in entries}
+    chains = [[*_directories(manifest, one)[::-1], one] for one in directories]
+    same = takewhile(lambda level: len(set(level)) == 1, zip(*chains, strict=False))
+    return [level[0] for level in same] or [0]
 
 
 def _directories(manifest: Manifest, entry: int) -> list[int]:
@@ -150,15 +149,6 @@ def _directories(manifest: Manifest, entry: int) -> list[int]:
         entry = parents[entry]
         found.append(entry)
     return found
-
-
-def _while_equal(one: list[int], other: list[int]) -> list[int]:
-    same = []
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        same.append(a)
-    return same
 
 
 def as_indices(heads: Sequence[Sequence[int]], ids: SampleIds) -> DataSet:

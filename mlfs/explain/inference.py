@@ -35,11 +35,11 @@ from mlfs.explain.question import FEWEST_SAMPLES, reads_needed
 from mlfs.explain.recipes import Recipe
 from mlfs.explain.search_stages import Draw, GeneratorsFound, SeedFound
 from mlfs.explain.statistics import InferenceState, InferenceStatistics
+from mlfs.follow.by_sample import NO_PID
 from mlfs.follow.evidence import Read
 from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
-from mlfs.follow.nameless import NAMELESS
 from mlfs.job import parse_job
 
 log = logging.getLogger("mlfs.explain")
@@ -148,7 +148,7 @@ class Inference:
         if self._state is State.IDLE or self._inferred.follow_all(opens):
             return
         for entry, process, parent, _ in opens:
-            if process != NAMELESS:  # what nobody can tell apart shows no order
+            if process != NO_PID:  # what nobody can tell apart shows no order
                 self._opened(entry, process, parent)
 
     def _opened(self, entry: int, process: int, parent: int) -> None:

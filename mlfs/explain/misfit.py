@@ -23,7 +23,7 @@ from mlfs.follow.evidence import (
 )
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
-from mlfs.orders.registry import built_in
+from mlfs.job.names import built_in
 
 # How far a jump is looked through for files that another worker reads: the next batch begins right there.
 LONGEST_LOOK = 64
@@ -57,7 +57,7 @@ def disagrees(job: JobRun) -> bool:
 def started_again(job: JobRun) -> bool:
     """Whether processes that are no kin of those before seem to read the job from its start: it will be followed."""
     again = job.from_start
-    return again is not None and not again.by_known_reader and again.reads >= READS_AGAIN and again.share >= SURE_SHARE
+    return again is not None and not again.by_run_under_way and again.reads >= READS_AGAIN and again.share >= SURE_SHARE
 
 
 def may_lack_set_epoch(job: JobRun) -> bool:
@@ -70,7 +70,7 @@ def may_lack_set_epoch(job: JobRun) -> bool:
     own = built_in(job.spec.sampler)
     if job.inferred or own is None or "set_epoch" not in own.fields:
         return False
-    if job.from_start is None or not job.from_start.by_known_reader:
+    if job.from_start is None or not job.from_start.by_run_under_way:
         return False
     first = job.spec.start_epoch
     return not any(cell.agreed > UNFIT_READS for (epoch, _), cell in job.score.cells.items() if epoch > first)

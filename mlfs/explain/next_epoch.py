@@ -32,7 +32,7 @@ from mlfs.explain.word_search import place_nearby
 from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.job import JobSpec
 from mlfs.orders.mt19937 import TorchWords
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 
 
 class NextEpoch(NamedTuple):

@@ -23,8 +23,7 @@ from mlfs.explain.splits import SplitPart
 from mlfs.explain.usual import BATCHES_OF_KERAS, UsualOrder, preset_of, usual_orders, usual_seeds
 from mlfs.job import JobSpec, parse_job
 from mlfs.job.parse import COMPOSED
-from mlfs.orders.order import Indices
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import Indices, build_order
 
 # Their threads read in nearly the order that they are given.
 OF_THREADS = ("keras", "tf-data")

@@ -21,14 +21,14 @@ import numpy.typing as npt
 from mlfs.errors import MlfsError
 from mlfs.explain.evidence import LEAST_BITS, beyond_chance, bits_of_hits
 from mlfs.explain.variants import OTHER_RANKS, Variant, pairs, variants
-from mlfs.follow.epoch_index import EpochIndex
+from mlfs.follow.epoch_index import first_codes
 from mlfs.follow.evidence import SURE_SHARE, Read
 from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.follow.matching import Open
 from mlfs.follow.sentences import COUNTS_FROM_ONE, RESUMED, UNDER_WAY
 from mlfs.job import COMMON, JobSpec, parse_job
-from mlfs.orders.order import Order
-from mlfs.orders.registry import build_order, built_in
+from mlfs.job.names import built_in
+from mlfs.orders.order import Order, build_order
 from mlfs.orders.streams import JobStreams
 
 Numbers = npt.NDArray[np.int64]
@@ -118,6 +118,25 @@ class Screened(NamedTuple):
     goes_on: bool
 
 
+class EpochPlaces(NamedTuple):
+    """The places of entries in an epoch's order.
+
+    Attributes:
+        code: by entry, the rank's index * length + the place in its stream; -1 for entries that no rank reads.
+        samples: how many different ones the epoch has. Ranks may read the same ones.
+    """
+
+    code: Numbers
+    length: int
+    samples: int
+
+
+def places_of(ids: Numbers, n_entries: int) -> EpochPlaces:
+    """The places of an epoch's samples, which `ids` has in a row for each rank."""
+    code = first_codes(ids.reshape(-1), n_entries).astype(np.int64)
+    return EpochPlaces(code, ids.shape[1], int(np.count_nonzero(code >= 0)))
+
+
 class EpochBefore(NamedTuple):
     """The last epoch that came as the job in force predicts. A script that has read it does not change its ways.
 
@@ -168,7 +187,7 @@ def find_correction(
     singles = list(variants(fields, reads))
     # What each choice of a mistake costs, in bits, and that of the epoch and of the families.
     of_a_mistake, of_the_rest = log2(max(2, len(singles))), log2(len(evidence) * len(epochs))
-    in_force = {epoch: [streams.epoch_ids(epoch, rank) for rank in spec.ranks] for epoch in epochs}
+    in_force = {epoch: streams.ids_of_ranks(epoch, spec.ranks) for epoch in epochs}
     as_registered = [ids for epoch, ids in in_force.items() if epoch >= epochs[0]]
     unchanged = changed_job(spec, streams, {}) if spec.serve is None else None
     as_it_is = None if unchanged is None else unchanged[1].order  # one that goes on from epoch to epoch is drawn once
@@ -190,9 +209,9 @@ def find_correction(
         other = changed_job(spec, streams, variant.changes, as_it_is if variant.changes.keys() <= PLACE else None)
         tried = epochs if variant.mistakes == 1 else epochs[:2]  # there are many pairs, and the first two are likelier
         for epoch in tried if variant.epoch is None else [variant.epoch]:
-            if other is None or epoch >= other[0].epochs:
-                continue
-            ids = [other[1].epoch_ids(epoch, rank) for rank in other[0].ranks]
+            if other is None or epoch >= other[0].epochs or other[1].length(epoch) < 2:
+                continue  # where each rank reads once, no read follows another
+            ids = other[1].ids_of_ranks(epoch, other[0].ranks)
             was_small = computed <= SMALL_SEARCH
             computed += len(streams.sample_ids)
             if was_small and computed > SMALL_SEARCH:
@@ -202,9 +221,9 @@ def find_correction(
             same = [*as_registered, in_force[epoch]] if epoch in in_force else as_registered
             if not begins_elsewhere and any(_agree(ids, registered) for registered in same):
                 continue  # not what sets the script apart
-            order = tuple(hash(of_rank.tobytes()) for of_rank in ids)
+            order = (*ids.shape, hash(ids.tobytes()))
             if order not in scored:
-                scored[order] = _best_of(EpochIndex(epoch, 0, ids, n_entries), evidence)
+                scored[order] = _best_of(places_of(ids, n_entries), evidence)
             screened = scored[order]
             if screened is None or (not is_single and screened[0].share < LEAST_SHARE_OF_A_PAIR):
                 continue
@@ -239,16 +258,15 @@ def find_ranks(
     others = [rank for rank in range(spec.world_size) if rank not in spec.ranks]
     found: set[int] = set()
     for epoch in epochs:
-        index = EpochIndex(epoch, 0, [streams.epoch_ids(epoch, rank) for rank in others], n_entries)
-        samples = int(np.count_nonzero(np.greater_equal(index.code, 0)))
+        places = places_of(streams.ids_of_ranks(epoch, others), n_entries)
         for family in reads:
             entries = np.array([read.sample for read in family], dtype=np.int64)
-            score = screen(index, samples, entries, np.array([read.process for read in family], dtype=np.int64))
+            score = screen(places, entries, np.array([read.process for read in family], dtype=np.int64))
             surplus = score.bits - log2(len(reads) * len(epochs))
             if score.share < LEAST_SHARE or not beyond_chance(surplus, 1):
                 continue
-            codes = index.code[entries].astype(np.int64)
-            counts = np.bincount(codes[np.greater_equal(codes, 0)] // index.length, minlength=len(others))
+            codes = places.code[entries]
+            counts = np.bincount(codes[codes >= 0] // places.length, minlength=len(others))
             found |= {others[at] for at in np.flatnonzero(counts >= LEAST_OF_RANK * len(family)).tolist()}
             first = min(first, score.first) if epoch == epochs[0] else first
     if not found:
@@ -260,11 +278,10 @@ def find_ranks(
     return None if made is None else Hypothesis(made[0], Origin.PLACE, made[1], said, {"ranks": ranks})
 
 
-def _agree(one: Sequence[Numbers], other: Sequence[Numbers]) -> bool:
+def _agree(one: Numbers, other: Numbers) -> bool:
     """Whether each rank reads the same in both, but for samples that one of them leaves out at the end."""
-    return len(one) == len(other) and all(
-        np.array_equal(a[: len(b)], b[: len(a)]) for a, b in zip(one, other, strict=True)
-    )
+    shorter = min(one.shape[1], other.shape[1])
+    return len(one) == len(other) and np.array_equal(one[:, :shorter], other[:, :shorter])
 
 
 def _goes_on(before: EpochBefore, streams: JobStreams, others: JobStreams, epoch: int) -> bool:
@@ -272,54 +289,50 @@ def _goes_on(before: EpochBefore, streams: JobStreams, others: JobStreams, epoch
     spec, other = streams.spec, others.spec
     if other.world_size != spec.world_size:
         return False
-    known = [streams.epoch_ids(before.epoch, rank) for rank in spec.ranks]
+    known = streams.ids_of_ranks(before.epoch, spec.ranks)
     # One that reads more ranks' samples goes on in the epoch itself.
     tried = [one for one in (epoch - 1 - before.passes, epoch) if one >= 0 and (one < epoch or one == before.epoch)]
-    return any(_agree([others.epoch_ids(one, rank) for rank in spec.ranks], known) for one in tried)
+    return any(_agree(others.ids_of_ranks(one, spec.ranks), known) for one in tried)
 
 
-def _best_of(index: EpochIndex, evidence: Sequence[Evidence]) -> tuple[Score, frozenset[int]] | None:
+def _best_of(places: EpochPlaces, evidence: Sequence[Evidence]) -> tuple[Score, frozenset[int]] | None:
     """How well an epoch's order explains the opens of those families of which it explains enough; None for none."""
     together, *alone = evidence
-    samples = int(np.count_nonzero(np.greater_equal(index.code, 0)))
-    fitting = [one for one in alone if screen(index, samples, one.entries, one.processes).share >= LEAST_SHARE]
+    fitting = [one for one in alone if screen(places, one.entries, one.processes).share >= LEAST_SHARE]
     families = frozenset[int]().union(*(one.families for one in fitting))
     if not alone or families == together.families:
-        score = screen(index, samples, together.entries, together.processes)
+        score = screen(places, together.entries, together.processes)
         return (score, together.families) if score.share >= LEAST_SHARE else None
     if not fitting:
         return None
     # A process is of one family, so the opens need not be in the order of time among families.
     entries, processes = (np.concatenate(of_all) for of_all in zip(*(one[:2] for one in fitting), strict=True))
-    return screen(index, samples, entries, processes), families
+    return screen(places, entries, processes), families
 
 
-def screen(index: EpochIndex, samples: int, entries: Numbers, processes: Numbers) -> Score:
+def screen(places: EpochPlaces, entries: Numbers, processes: Numbers) -> Score:
     """Score an epoch's order against opens in the order of time.
 
     Two opens in a row of one process count: in the right order the second is the first's successor, but at the end of a
     batch; or a constant stride away (workers that take single samples in turn); or near (threads).
-
-    Args:
-        samples: how many different ones the epoch has. Ranks may read the same ones.
     """
-    known: npt.NDArray[np.bool_] = np.greater_equal(index.code[entries], 0)
+    known = places.code[entries] >= 0
     order = np.argsort(processes[known], kind="stable")
-    codes, process = index.code[entries[known]][order].astype(np.int64), processes[known][order]
-    if len(codes) < 2 or not index.length:
+    codes, process = places.code[entries[known]][order], processes[known][order]
+    if len(codes) < 2 or not places.length:
         return NO_SCORE
-    ranks, offsets = np.divmod(codes, index.length)
+    ranks, offsets = np.divmod(codes, places.length)
     pairs = process[1:] == process[:-1]
     steps = np.where(ranks[1:] == ranks[:-1], np.diff(offsets), 0)[pairs]
     best = NO_SCORE
     for hits, ways, exact in _options(steps):
         count, total = int(np.count_nonzero(hits)), len(steps)
         # Half as much again: reads of distinct samples are not quite independent.
-        bits = bits_of_hits(count, total, min(0.99, 1.5 * ways / max(2, samples)))
+        bits = bits_of_hits(count, total, min(0.99, 1.5 * ways / max(2, places.samples)))
         if bits > best.bits:
-            places = np.flatnonzero(pairs)[hits]
-            seen = tuple(np.unique(ranks[places]).tolist())
-            best = Score(bits, count / total, exact, seen, int(offsets[places].min()))
+            hit = np.flatnonzero(pairs)[hits]
+            seen = tuple(np.unique(ranks[hit]).tolist())
+            best = Score(bits, count / total, exact, seen, int(offsets[hit].min()))
     return best
 
 

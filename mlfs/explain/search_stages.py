@@ -70,7 +70,7 @@ class WordsAsked(NamedTuple):
     """The places in the words of a generator at which an epoch may begin.
 
     Attributes:
-        seed, seeded, ahead: see `mlfs.explain.words.WordsDrawn`.
+        seed, seeded, ahead: see `mlfs.orders.composed.WordsDrawn`.
         spans: numbers of words drawn before, as (first, last + 1), the likeliest first.
         weights_file: of a sampler that draws by weights; "" where the words make a permutation.
     """

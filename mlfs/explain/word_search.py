@@ -10,7 +10,8 @@ one process are enough.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from math import log2
 from typing import NamedTuple
 
@@ -23,11 +24,11 @@ from mlfs.explain.evidence import PLACE_BITS
 from mlfs.explain.probes import WORDS_IN_REACH, Condition, Probe, compile_trie
 from mlfs.explain.question import DataSet, Reading, likely, probes, step
 from mlfs.explain.search_stages import PlaceFound, StageProgress, TrySeeds, Words, WordsAsked
-from mlfs.orders.columns import weights_of
 from mlfs.orders.generators import WORDS_A_DRAW, running_sum, uniform_of
 from mlfs.orders.mt19937 import Tape
+from mlfs.orders.order_file import weights_of
 
-STAGE = "words of seed {seed}"
+HitsIn = Callable[[Words, int], Iterable[tuple[int, int]]]
 # Some tenths of a second without numba: whoever looks on sees the search move.
 _WORDS_AT_ONCE = 1 << 19
 
@@ -40,51 +41,52 @@ def find_place(data_set: DataSet, asked: WordsAsked, search: TrySeeds) -> Iterat
     """
     readings = [h for h in likely([data_set]) if h.world == 1 and not h.words_before and not h.skipped]
     tests = probes([data_set], readings)
-    stage, done, of = STAGE.format(seed=asked.seed), 0, sum(high - low for low, high in asked.spans)
+    stage, done, of = f"words of seed {asked.seed}", 0, sum(high - low for low, high in asked.spans)
     yield StageProgress(stage, 0, of)
     fewest_bits = PLACE_BITS + log2(max(1, of * len(readings)))
     if asked.weights_file:
-        yield from _find_draws(WeightedDraws(data_set, readings, asked.weights_file), asked, fewest_bits)
+        draws = WeightedDraws(data_set, readings, asked.weights_file)
+        reach, found_in = draws.reach, partial(_found_draws, draws, fewest_bits)
+    elif tests:
+        trie = compile_trie(tests)
+        hits_in = (lambda words, count: search(trie, words[:count])) if asked.seeded else partial(_direct, tests)
+        reach, found_in = WORDS_IN_REACH, partial(_found_orders, asked, hits_in, readings, data_set, fewest_bits)
+    else:
         return
-    if not tests:
-        return
-    trie = compile_trie(tests)
     tape = Tape(asked.seed)
     for low, high in asked.spans:
         for start in range(low, high, _WORDS_AT_ONCE):
             count = min(_WORDS_AT_ONCE, high - start)
-            words = tape.at(start + asked.ahead).take(count + WORDS_IN_REACH)
-            hits = search(trie, words[:count]) if asked.seeded else _direct(tests, words, count)
-            for at, tag in hits:
-                seed, h = int(words[at]), readings[tag]
-                if not asked.seeded:
-                    seed, h = asked.seed, h._replace(words_before=start + asked.ahead + at)
-                if confirm(seed, h, data_set, fewest_bits) is not None:
-                    yield PlaceFound(start + at)
-                    return
+            at = next(found_in(tape.at(start + asked.ahead).take(count + reach), count, start), None)
+            if at is not None:
+                yield PlaceFound(start + at)
+                return
             done += count
             yield StageProgress(stage, done, of)
+
+
+def _found_orders(
+    asked: WordsAsked, hits_in: HitsIn, readings: Sequence[Reading], data_set: DataSet, fewest_bits: float,
+    words: Words, count: int, start: int,
+) -> Iterator[int]:  # fmt: skip
+    """The places among `count` words, the first of them number `start`, at which a permutation explains the reads."""
+    for at, tag in hits_in(words, count):
+        seed, h = int(words[at]), readings[tag]
+        if not asked.seeded:
+            seed, h = asked.seed, h._replace(words_before=start + asked.ahead + at)
+        if confirm(seed, h, data_set, fewest_bits) is not None:
+            yield at
+
+
+def _found_draws(draws: WeightedDraws, fewest_bits: float, words: Words, count: int, start: int) -> Iterator[int]:
+    """The same of a sampler that draws by weights."""
+    return (drawn.at for drawn in draws.places(words, count) if drawn.bits >= fewest_bits)
 
 
 def place_nearby(data_set: DataSet, asked: WordsAsked) -> PlaceFound | None:
     """The place, if it is among so few that numba is not worth its compiling. A worker thread's work."""
     events = find_place(data_set, asked, search_numpy.search)
     return next((event for event in events if isinstance(event, PlaceFound)), None)
-
-
-def _find_draws(draws: WeightedDraws, asked: WordsAsked, fewest_bits: float) -> Iterator[StageProgress | PlaceFound]:
-    """The same for a sampler that draws by weights."""
-    tape, done, of = Tape(asked.seed), 0, sum(high - low for low, high in asked.spans)
-    for low, high in asked.spans:
-        for start in range(low, high, _WORDS_AT_ONCE):
-            count = min(_WORDS_AT_ONCE, high - start)
-            words = tape.at(start + asked.ahead).take(count + draws.reach)
-            found = next((drawn for drawn in draws.places(words, count) if drawn.bits >= fewest_bits), None)
-            if found is not None:
-                yield PlaceFound(start + found.at)
-                return
-            done += count
-            yield StageProgress(STAGE.format(seed=asked.seed), done, of)
 
 
 def _direct(tests: list[Probe], words: Words, count: int) -> Iterator[tuple[int, int]]:

@@ -11,22 +11,72 @@ in the main process). Whoever registers a job knows the seed, and seldom the oth
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
 from mlfs.explain.screen import changed_job
-from mlfs.explain.search_stages import SAMPLER_SEED_WORD
 from mlfs.explain.variants import switches
 from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
-from mlfs.orders.composed import Composition
-from mlfs.orders.generators import BASE_SEED_WORDS, WORDS_A_DRAW
-from mlfs.orders.permutation import words_of_randperm
-from mlfs.orders.placed import PlacedOrder
-from mlfs.orders.registry import build_order, built_in
+from mlfs.job.names import built_in
+from mlfs.orders.composed import Composition, WordsDrawn
+from mlfs.orders.order import EPOCHS_KEPT, Indices, Order, build_order
 from mlfs.orders.streams import JobStreams
-from mlfs.orders.torch_samplers import words_of_generator, words_of_loader
+
+
+class PlacedOrder:
+    """An order whose epochs begin at known places in the words of a generator.
+
+    A script that draws another number of words in each epoch reads so: random crops in the main process do, for one. An
+    epoch before which so many words were drawn has the order that the first epoch of a job has with these
+    `words_before`. Epochs that are not known are taken to go on from those before them by equal steps.
+
+    Args:
+        drawn_before: words drawn before the beginning of an epoch, by epoch; at least one.
+        step: words from one epoch to the next, while only one is known.
+
+    Attributes:
+        drawn_before: as given. first: the order before which no word was drawn.
+    """
+
+    def __init__(self, spec: JobSpec, n_samples: int, drawn_before: Mapping[int, int], step: int) -> None:
+        self.drawn_before = dict(sorted(drawn_before.items()))
+        self._spec = spec
+        self._n_samples = n_samples
+        self._step = step
+        self._beginning_at = lru_cache(maxsize=EPOCHS_KEPT)(self._make)
+        self.first = self._make(0)
+
+    def words_before(self, epoch: int) -> int:
+        """Words drawn before an epoch: known, or by equal steps from the epochs known before it."""
+        known = [at for at in self.drawn_before if at <= epoch][-2:] or [min(self.drawn_before)]
+        step = self._step
+        if len(known) == 2:
+            before, last = known
+            step = (self.drawn_before[last] - self.drawn_before[before]) // (last - before)
+        return max(0, self.drawn_before[known[-1]] + (epoch - known[-1]) * step)
+
+    def stream_length(self, epoch: int) -> int:
+        """Samples per rank, the same in every epoch."""
+        return self.first.stream_length(0)
+
+    def rank_stream(self, epoch: int, rank: int) -> Indices:
+        """The dataset indices in read order."""
+        return self._beginning_at(self.words_before(epoch)).rank_stream(0, rank)
+
+    def _make(self, words: int) -> Order:
+        return build_order(self._spec.model_copy(update={"words_before": words}), self._n_samples)
+
+
+def drawing_of(order: Order) -> WordsDrawn | None:
+    """How an order's epochs are drawn; None for one that does not begin at such a place, and for an order of mlfs."""
+    first = order.first if isinstance(order, PlacedOrder) else order
+    return first.words_drawn if isinstance(first, Composition) else None
+
+
+# -- where an epoch begins
 
 # Looked at in a thread, for each hypothesis at once: a tenth of a second around where the epoch should begin, and some
 # tenths from where the last one was. Random crops of a million images differ by some thousand words between two epochs.
@@ -43,69 +93,6 @@ CHANGING = (
 )
 
 Spans = tuple[tuple[int, int], ...]
-
-
-class WordsDrawn(NamedTuple):
-    """How a sampler draws an epoch's order from the generator of the job's seed.
-
-    Attributes:
-        seed: of that generator.
-        seeded: whether one of its words seeds a permutation; else its words make the permutation themselves.
-        ahead: words between those counted by `words_before` and that word, or the first of those.
-        an_epoch: words from one epoch to the next, `words_between` left out; 0 where no later epoch hangs on them.
-    """
-
-    seed: int
-    seeded: bool
-    ahead: int
-    an_epoch: int
-
-
-def drawing_of(spec: JobSpec, n_samples: int) -> WordsDrawn | None:
-    """How a job draws; None for a sampler whose order does not begin at such a place, and for an order of mlfs."""
-    if spec.serve is not None:
-        return None
-    if spec.sampler in ("accelerate", "hf-trainer") and spec.shuffle and not spec.use_seedable_sampler:
-        if spec.generator == "own":
-            return WordsDrawn(spec.seed, False, 0, words_of_generator(spec, n_samples))
-        if spec.world_size > 1:
-            return WordsDrawn(spec.seed, True, 1, 0)  # of the generator that all ranks share
-        return WordsDrawn(spec.seed, True, SAMPLER_SEED_WORD, 2 if spec.persistent_workers else 4)
-    of_torch = {
-        "torch-random": _of_random,
-        "torch-subset": lambda spec, n: _of_words(spec, words_of_randperm(n)),
-        "torch-weighted": lambda spec, n: _of_words(spec, WORDS_A_DRAW * (spec.num_samples or n)),
-        "torch-stateful": _of_stateful,
-    }
-    draws = of_torch.get(spec.sampler)
-    return None if draws is None else draws(spec, n_samples)
-
-
-def _of_random(spec: JobSpec, n_samples: int) -> WordsDrawn | None:
-    if spec.replacement:
-        return None
-    order = build_order(spec, n_samples)
-    words = order.words_an_epoch if isinstance(order, Composition) else None
-    an_epoch = 0 if words is None else words - (spec.words_between or 0)
-    if spec.generator == "default":
-        return WordsDrawn(spec.seed, True, SAMPLER_SEED_WORD, an_epoch)
-    return WordsDrawn(spec.seed, False, 2 if spec.generator == "shared" else 0, an_epoch)
-
-
-def _of_stateful(spec: JobSpec, n_samples: int) -> WordsDrawn | None:
-    if spec.replacement:
-        return None
-    loader = words_of_loader(spec, n_samples)
-    if spec.generator != "default":
-        return WordsDrawn(spec.seed, False, loader.lead, loader.an_epoch)
-    # The loader seeds one generator for all epochs. With workers a permutation that nobody reads comes first.
-    return WordsDrawn(spec.seed, True, 1, 0) if not loader.lead else None
-
-
-def _of_words(spec: JobSpec, words: int) -> WordsDrawn:
-    """A sampler that takes so many words of the job's generator in an epoch, after the loader's base_seed."""
-    ahead = 0 if spec.generator == "own" else BASE_SEED_WORDS
-    return WordsDrawn(spec.seed, False, ahead, words + (0 if spec.persistent_workers else ahead))
 
 
 class Whereabouts(NamedTuple):
@@ -156,7 +143,7 @@ def switched(job: JobRun, drawing: WordsDrawn, epoch: int, words: int) -> Hypoth
         made = changed_job(spec, job.streams, {**variant.changes, "start_epoch": epoch, "start_step": 0})
         if made is None or made[0].generator != spec.generator:
             continue
-        other = drawing_of(made[0], len(job.streams.sample_ids))
+        other = drawing_of(made[1].order)
         if other is not None and other.an_epoch + (spec.words_between or 0) == step:
             changes = {name: value for name, value in variant.changes.items() if getattr(spec, name) != value}
             return Hypothesis(made[0], Origin.PLACE, made[1], variant.sentence, changes)

@@ -7,9 +7,9 @@ prefetching and by the search for variants.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,15 @@ class Match(NamedTuple):
 
     rank_index: int
     position: int
+
+
+def first_codes(flat: Ids, n_entries: int) -> npt.NDArray[np.signedinteger[Any]]:
+    """By entry the first place at which it stands in all streams, one after another; -1 for one that is not read."""
+    dtype = np.int32 if len(flat) < 2**31 else np.int64
+    first: npt.NDArray[np.signedinteger[Any]] = np.full(n_entries, -1, dtype=dtype)
+    inside = np.flatnonzero(flat >= 0)[::-1]
+    first[flat[inside]] = inside  # of several places of an entry the first stays: it is written last
+    return first
 
 
 class EpochIndex:
@@ -43,7 +52,7 @@ class EpochIndex:
         self,
         epoch: int,
         base: int,
-        streams: list[Ids],
+        streams: Sequence[Ids] | Ids,
         n_entries: int,
         begin: int = 0,
         refill: Refill | None = None,
@@ -51,24 +60,20 @@ class EpochIndex:
         self.epoch: Final = epoch
         self.base: Final = base
         self.begin: Final = begin
-        self.length: Final = len(streams[0]) if streams else 0
-        self.ids: Final = tuple(np.maximum(stream, -1).astype(np.int32) for stream in streams)
+        self.length: Final = len(streams[0]) if len(streams) else 0
+        flat = np.concatenate(streams) if self.length else np.empty(0, dtype=np.int64)
+        ids = np.maximum(flat, -1).astype(np.int32).reshape(len(streams), self.length)
+        ids.flags.writeable = False
+        self.ids: Final = tuple(ids)
         self.refill: Final = refill
-        dtype = np.int32 if self.length * max(1, len(streams)) < 2**31 else np.int64
-        self.code: Final = np.full(n_entries, -1, dtype=dtype)
+        self.code: Final = first_codes(flat, n_entries)
+        self.code.flags.writeable = False
         more: dict[int, tuple[int, ...]] = {}
-        if self.length:
-            flat = np.concatenate(streams)
-            codes = np.arange(len(flat), dtype=dtype)
-            inside = flat >= 0
-            flat, codes = flat[inside], codes[inside]
-            self.code[flat[::-1]] = codes[::-1]  # of several codes of an entry the first stays: it is written last
-            repeated = self.code[flat] != codes
-            for entry, code in zip(flat[repeated].tolist(), codes[repeated].tolist(), strict=True):
-                more[entry] = (*more.get(entry, ()), code)
+        inside = np.flatnonzero(flat >= 0)
+        repeated = inside[self.code[flat[inside]] != inside]
+        for entry, code in zip(flat[repeated].tolist(), repeated.tolist(), strict=True):
+            more[entry] = (*more.get(entry, ()), code)
         self.more: Final[Mapping[int, tuple[int, ...]]] = MappingProxyType(more)
-        for array in (self.code, *self.ids):
-            array.flags.writeable = False
 
     def contains(self, position: int) -> bool:
         """Whether a linear position lies in this epoch."""

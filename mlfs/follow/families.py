@@ -147,7 +147,7 @@ NOBODYS = Key(0, "")
 """The family of processes that ended before anybody saw whose children they are."""
 
 
-def nameless(process: int) -> str:
+def no_name(process: int) -> str:
     """The name of a process where nobody knows names."""
     return ""
 

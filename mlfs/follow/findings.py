@@ -69,7 +69,7 @@ class Findings:
     def began_elsewhere(self, matcher: StreamMatcher, timeline: Timeline) -> str:
         """Once, in words: the script's first reads are those of another epoch than the registered one. Else ""."""
         score = matcher.score
-        if self._begin_is_known or self._inferred or matcher.has_nameless:
+        if self._begin_is_known or self._inferred or matcher.lacks_pids:
             return ""
         if score.agreement_of_last(FEWEST_FIRST) < 1.0 or score.agreed < FEWEST_FIRST:
             return ""

@@ -175,7 +175,7 @@ class Rival:
 
     Args:
         matcher: what matches the reads that it is about. Those that it has seen are those that it was found by.
-        by_known_reader: whoever made the read for which it was proposed had read by the order in force.
+        by_run_under_way: whoever made the read for which it was proposed had read by the order in force.
         is_about: says of a read whether it is about reads of whoever made it.
         show: matches a read for it, where somebody has more to do then than `matcher`.
     """
@@ -184,14 +184,14 @@ class Rival:
         self,
         hypothesis: Hypothesis,
         matcher: StreamMatcher,
-        by_known_reader: bool = False,
+        by_run_under_way: bool = False,
         is_about: Callable[[Open | Read], bool] = lambda seen: True,
         show: Callable[[Read], Match | None] | None = None,
     ) -> None:
         self.hypothesis = hypothesis
         self.origin = hypothesis.origin
         self.matcher = matcher
-        self.by_known_reader = by_known_reader
+        self.by_run_under_way = by_run_under_way
         self.is_about = is_about
         self._show = show
         self._found_by = Fit(matcher.score.observed, matcher.score.agreed)

@@ -5,7 +5,7 @@ epochs whose order is wanted, whether the prediction is believed. All of it happ
 
 The scheduler tells it of reads. These are the parts, in the order in which a read meets them:
 
-- `nameless_reads`: is it the job's, though nobody knows who made it?
+- `readers_without_pid`: is it the job's, though nobody knows who made it?
 - `SharedSamples`: is it another job's?
 - `matching`: does it fit? Nearly all do, and go on with `loader_watch`.
 - `evaluation`: does the job evaluate? `families`: is it a reader of the job's at all? `HeldReads`: does it wait for an
@@ -31,22 +31,22 @@ from typing import NamedTuple
 import numpy as np
 
 from mlfs.follow.agreement import Share, by_epoch
+from mlfs.follow.by_sample import NO_PID
 from mlfs.follow.epoch_index import EpochIndex, Ids, Match
 from mlfs.follow.epochs_at_hand import EpochsAtHand
 from mlfs.follow.evaluation import Evaluation
 from mlfs.follow.evaluation import Verdict as Whose
 from mlfs.follow.evidence import LOOK_BACK_AFTER, LOST_READS, STRANGER_READS, SURE_SHARE, UNTIMED, Read
-from mlfs.follow.families import Families, Family, Key, State, nameless
+from mlfs.follow.families import Families, Family, Key, State, no_name
 from mlfs.follow.findings import Findings, epochs_in_unknown_order
 from mlfs.follow.hypothesis import SAME_JOB, Hypothesis, Origin, Rival, Ruling
 from mlfs.follow.job_statistics import JobState, JobStatistics
 from mlfs.follow.loader_watch import LoaderWatch
 from mlfs.follow.local_ranks import LocalRanks
 from mlfs.follow.matching import Open, StreamMatcher
-from mlfs.follow.nameless import NAMELESS
-from mlfs.follow.nameless_reads import NamelessReads
 from mlfs.follow.plain_order import walked_to
 from mlfs.follow.progress import Given
+from mlfs.follow.readers_without_pid import ReadersWithoutPid
 from mlfs.follow.score import REMEMBERED_OPENS, Cell, Score
 from mlfs.follow.sentences import register_flags
 from mlfs.follow.shape import LearnedLoader, Shape
@@ -100,7 +100,8 @@ class JobRun:
         given_up: whether following it failed: a read of its samples is nothing to it any more.
         matcher: matches reads to positions in the streams. Another run of the script has another one, and other
             `ranks`, `loader` and `readers`.
-        readers: which processes read for the job, and which are strangers. nameless: the same of those without names.
+        readers: which processes read for the job, and which are strangers. without_pid: the same of readers whom the
+            kernel shows without a pid.
         registered: the job as it was registered, where this one was found to be what the script does instead.
         leading: the rival that is to be put in force (`follow_leading`), as it explains the reads better.
     """
@@ -112,7 +113,7 @@ class JobRun:
         sizes: Ids,
         inferred: bool = False,
         like: LearnedLoader | None = None,
-        name_of: Callable[[int], str] = nameless,
+        name_of: Callable[[int], str] = no_name,
     ) -> None:
         self.spec = spec
         self.streams = streams
@@ -137,7 +138,7 @@ class JobRun:
         self.bytes_read = BytesRead(spec, sizes)
         self.rates = RankRates()
         self.readers = Families(name_of)
-        self.nameless = NamelessReads(len(inside), bool(spec.shuffle) and spec.sampler != "sequential")
+        self.without_pid = ReadersWithoutPid(len(inside), bool(spec.shuffle) and spec.sampler != "sequential")
         self.registered: JobRun | None = None
         self.leading: Rival | None = None
         self._leads_of: Family | None = None  # the one whose reads `leading` is about, None for all of the job
@@ -235,8 +236,8 @@ class JobRun:
         Reads of a process that surely reads for another job count for nothing, nor do those of a stranger.
         """
         sharing = [other.matcher for other in others if other.member[sample]] if others else ()
-        named = process != NAMELESS
-        if not named and not self.nameless.read(sample, self.matcher, self.readers, sharing):
+        named = process != NO_PID
+        if not named and not self.without_pid.read(sample, self.matcher, self.readers, sharing):
             return APART
         if sharing and self.shared.read(process, self.matcher, sharing):
             return NOTHING_YET
@@ -245,7 +246,7 @@ class JobRun:
         fits = known and self.matcher.fits(sample, process)
         if own and fits and not self.evaluation.may_come and not self.held.reads:
             return self._match(sample, process, parent, at_s)  # nearly always
-        if known and parent and not own and not self.matcher.knows(process) and self._is_started_again(sample):
+        if known and parent and not own and not self.matcher.knows(process) and self._begins_another_run(sample):
             self.readers.set_kin_apart(process, parent)
         departs = known and not (fits or self.held.may_hold)
         if (named and self.evaluation.may_come) or departs:
@@ -350,7 +351,7 @@ class JobRun:
             given += seen.given
         return Seen(None, given)
 
-    def _is_started_again(self, sample: int) -> bool:
+    def _begins_another_run(self, sample: int) -> bool:
         """Whether a process that begins with this sample, and may be kin of the job's readers, is a second start.
 
         Two runs of one shell without workers are of one family. But a process begins with the job's first sample, while
@@ -378,10 +379,10 @@ class JobRun:
         first = self.epochs.first_ones()
         return self._expect(first, LearnedLoader(like.shape, like.lag)) if first else None
 
-    def _rival(self, origin: Origin, matcher: StreamMatcher, by_known_reader: bool = False) -> Rival:
+    def _rival(self, origin: Origin, matcher: StreamMatcher, by_run_under_way: bool = False) -> Rival:
         job = self.registered if origin is Origin.AS_REGISTERED and self.registered is not None else self
         hypothesis = Hypothesis(job.spec, origin, job.streams, SAME_JOB[origin])
-        return Rival(hypothesis, matcher, by_known_reader)
+        return Rival(hypothesis, matcher, by_run_under_way)
 
     def _propose_only_reader(self) -> Rival:
         return self._rival(Origin.ONLY_READER, self._expect(self.epochs.at_hand))
@@ -401,10 +402,10 @@ class JobRun:
         for origin, job in ((Origin.FROM_START, self), (Origin.AS_REGISTERED, self.registered)):
             matcher = None if job is None or origin in self._rivals else job._from_start(self.matcher)
             if matcher is not None:
-                known = self._is_known(process, parent)
-                self._rivals[origin] = self._rival(origin, matcher, by_known_reader=known)
+                known = self._is_of_the_run_under_way(process, parent)
+                self._rivals[origin] = self._rival(origin, matcher, by_run_under_way=known)
 
-    def _is_known(self, process: int, parent: int) -> bool:
+    def _is_of_the_run_under_way(self, process: int, parent: int) -> bool:
         """Whether a process is one of those that have read the job, or a worker beside or after them.
 
         Another child of the parent of a process that reads a whole rank may be the next worker, or the script that a

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mlfs.follow.by_sample import NO_PID
 from mlfs.follow.depth import DepthWatch
 from mlfs.follow.epoch_index import Match
 from mlfs.follow.epochs_at_hand import EpochsAtHand
 from mlfs.follow.evidence import UNTIMED
 from mlfs.follow.loader import LoaderStatistics, loader_of
 from mlfs.follow.matching import StreamMatcher
-from mlfs.follow.nameless import NAMELESS
 from mlfs.follow.shape import Shape
 from mlfs.follow.worker_stream import Stretch
 from mlfs.job import JobSpec
@@ -58,7 +58,7 @@ class LoaderWatch:
         watch = self._depth
         if watch.epoch < 0:
             return
-        if at_s == UNTIMED or process == NAMELESS:
+        if at_s == UNTIMED or process == NO_PID:
             watch.missed()
             return
         if match is not None:

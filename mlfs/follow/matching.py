@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
+from mlfs.follow.by_sample import NO_PID
 from mlfs.follow.epoch_index import EpochIndex, Ids, Match
 from mlfs.follow.evidence import SURE_STREAK, Read
 from mlfs.follow.learning import SURE, learn, seen_by_count, seen_where_matched, with_more_slack
-from mlfs.follow.nameless import NAMELESS
 from mlfs.follow.progress import Given, RankProgress
 from mlfs.follow.reach import lag_of
 from mlfs.follow.score import RECENT_OPENS, Open, Score
@@ -108,8 +108,8 @@ class StreamMatcher:
         """
         self._patience = min(MOST_UNFIT, 2 * self._patience)
         self._learn_at = self._tracker.unfit + self._patience
-        history = [seen for seen in self.score.history if seen.process != NAMELESS]
-        by_count = seen_by_count(history, self._epochs) if self.score.complete and not self.has_nameless else []
+        history = [seen for seen in self.score.history if seen.process != NO_PID]
+        by_count = seen_by_count(history, self._epochs) if self.score.complete and not self.lacks_pids else []
         for seen in (by_count, seen_where_matched(history, self._epochs)):
             shape = learn(seen, self.stream_length, self.batch_size, self.single)
             if shape is None:
@@ -203,9 +203,9 @@ class StreamMatcher:
         return self._tracker.shape
 
     @property
-    def has_nameless(self) -> bool:
+    def lacks_pids(self) -> bool:
         """Whether readers read that cannot be told apart: what is only known of processes is not known of them."""
-        return self._tracker.nameless.opens > 0
+        return self._tracker.by_sample.opens > 0
 
     @property
     def lag(self) -> int:

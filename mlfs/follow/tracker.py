@@ -16,9 +16,9 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple
 
+from mlfs.follow.by_sample import NO_PID, SampleMatcher
 from mlfs.follow.epoch_index import EpochIndex, Match
 from mlfs.follow.evidence import SURE_STREAK, Read
-from mlfs.follow.nameless import NAMELESS, Nameless
 from mlfs.follow.occurrence import Occurrence, occurrences
 from mlfs.follow.progress import Given, RankProgress
 from mlfs.follow.reach import Reach
@@ -168,7 +168,7 @@ class Tracker:
     Attributes:
         ranks: how far each rank is.
         unfit: opens so far that fitted nothing, or only if their process has left others out.
-        nameless: matches those of readers that cannot be told apart.
+        by_sample: matches those of readers that cannot be told apart.
 
     The processes in `_readers` are in the order in which they began, or were last lost: the first is forgotten first.
     """
@@ -194,7 +194,7 @@ class Tracker:
         self._epochs = epochs
         self._score = score
         self._reach = Reach(self.ranks, shape, lag, stream_length)
-        self.nameless = Nameless(self.ranks, batch, lag, stream_length, epochs)
+        self.by_sample = SampleMatcher(self.ranks, batch, lag, stream_length, epochs)
         self._readers: OrderedDict[int, _Process] = OrderedDict()
         self._ranks_of_children: OrderedDict[int, frozenset[int]] = OrderedDict()  # by parent
         self._known: OrderedDict[tuple[int, int, int], None] = OrderedDict()  # epoch, rank, worker: somebody reads it
@@ -251,8 +251,8 @@ class Tracker:
 
     def fits(self, entry: int, process: int) -> bool:
         """Whether an open would be predicted; nothing is recorded."""
-        if process == NAMELESS:
-            return self.nameless.fits(entry)
+        if process == NO_PID:
+            return self.by_sample.fits(entry)
         reader = self._readers.get(process)
         if reader is not None:
             if reader.last_entry == entry:
@@ -288,33 +288,33 @@ class Tracker:
     def widen_to(self, epochs: Mapping[int, EpochIndex]) -> None:
         """From now on opens may belong to these epochs, the ones so far among them."""
         self._epochs = epochs
-        self.nameless.widen_to(epochs)
+        self.by_sample.widen_to(epochs)
 
     # -- an open that is not simply the next one of its process
 
-    def _observe_nameless(self, entry: int) -> Observed:
+    def _observe_by_sample(self, entry: int) -> Observed:
         """An open of a reader that cannot be told from others."""
-        seen = self.nameless.observe(entry)
+        seen = self.by_sample.observe(entry)
         if seen is None:
             return None, []
         at, agrees = seen
         cell = self._nobodys_cell() if at is None else self._score.cell(at.epoch.epoch, at.rank_index)
         match = None if at is None else Match(at.rank_index, at.position)
-        self._score.count(Open(entry, NAMELESS, 0, cell, agrees, *(match or (-1, -1))))
-        lag = self.nameless.lag
+        self._score.count(Open(entry, NO_PID, 0, cell, agrees, *(match or (-1, -1))))
+        lag = self.by_sample.lag
         given = [] if match is None else self._take(*match, agrees, lag)
         begun: set[int] = set()
-        for lost, found in () if agrees else self.nameless.find_ranks():
+        for lost, found in () if agrees else self.by_sample.find_ranks():
             rank_index, position = found.rank_index, found.position
-            self._score.agrees_after_all(lost, NAMELESS, self._score.cell(found.epoch.epoch, rank_index))
+            self._score.agrees_after_all(lost, NO_PID, self._score.cell(found.epoch.epoch, rank_index))
             given.append((rank_index, (position, position + 1)))
             given += self._take(rank_index, position, lag=lag if rank_index in begun else 1)  # all before is given up
             begun.add(rank_index)
         return match, given
 
     def _observe_other(self, reader: _Process | None, entry: int, process: int, parent: int) -> Observed:
-        if process == NAMELESS:
-            return self._observe_nameless(entry)
+        if process == NO_PID:
+            return self._observe_by_sample(entry)
         found = occurrences(self._epochs, entry)
         if reader is None:
             reader = self._readers[process] = _Process()

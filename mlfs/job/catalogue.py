@@ -1,7 +1,7 @@
 """The built-in samplers: what is known of each before its module is imported.
 
 In: nothing. Out: the record `Sampler` of each, in a table for each family of frameworks, so that a new one is one line
-in one table. Used by `mlfs.job.samplers` (where is its order, may this field be given?).
+in one table. Used by `mlfs.job.names` (where is its order, may this field be given?).
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ _TORCH: Final = (
         defaults={"generator": "torch"},
         words={"generator": (*_OF_TORCH["generator"], *_LIBRARIES)},
     ),
-    Sampler("sequential", "mlfs.orders.script_shuffles:sequential_order", fields("drop_last contiguous")),
-    Sampler("explicit", "mlfs.orders.explicit:ExplicitOrder", fields("order_file"), fields("order_file")),
+    Sampler("sequential", "mlfs.orders.libraries:sequential_order", fields("drop_last contiguous")),
+    Sampler("explicit", "mlfs.orders.order_file:ExplicitOrder", fields("order_file"), fields("order_file")),
 )
 
 # -- samplers of what is built around torch, and of numpy: accelerate, HF Trainer, timm, HF datasets, Paddle
@@ -120,10 +120,10 @@ _WRAPPERS: Final[tuple[Sampler, ...]] = (
         "mlfs.orders.torch_samplers:timm_repeat_aug_order",
         fields("shuffle repeats selected_round selected_ratio set_epoch"),
     ),
-    Sampler("numpy", "mlfs.orders.script_shuffles:numpy_order", fields("seed drop_last legacy reseed in_place")),
-    Sampler("python-random", "mlfs.orders.script_shuffles:python_order", fields("seed drop_last reseed in_place")),
-    Sampler("hf-datasets", "mlfs.orders.script_shuffles:hf_datasets_order", fields("seed reseed in_place")),
-    Sampler("paddle", "mlfs.orders.readers:paddle_order", fields("shuffle drop_last")),
+    Sampler("numpy", "mlfs.orders.libraries:numpy_order", fields("seed drop_last legacy reseed in_place")),
+    Sampler("python-random", "mlfs.orders.libraries:python_order", fields("seed drop_last reseed in_place")),
+    Sampler("hf-datasets", "mlfs.orders.libraries:hf_datasets_order", fields("seed reseed in_place")),
+    Sampler("paddle", "mlfs.orders.libraries:paddle_order", fields("shuffle drop_last")),
 )
 
 # -- samplers of frameworks with readers of their own: DALI, Grain, tf.data, Keras
@@ -131,24 +131,24 @@ _WRAPPERS: Final[tuple[Sampler, ...]] = (
 _READERS: Final[tuple[Sampler, ...]] = (
     Sampler(
         "dali",
-        "mlfs.orders.readers:DaliOrder",
+        "mlfs.orders.libraries:DaliOrder",
         fields("shuffle shuffle_after_epoch stick_to_shard dali_version"),
         defaults={"shuffle": False},
     ),
-    Sampler("grain", "mlfs.orders.readers:GrainOrder", fields("seed shuffle drop_last")),
+    Sampler("grain", "mlfs.orders.libraries:GrainOrder", fields("seed shuffle drop_last")),
     Sampler(
         "tf-data",
-        "mlfs.orders.readers:tf_data_order",
+        "mlfs.orders.libraries:tf_data_order",
         fields("seed op_seed global_seed shuffle buffer_size reshuffle_each_iteration list_seed shard_first") | _PASSES,
     ),
     Sampler(
         "keras",
-        "mlfs.orders.readers:keras_order",
+        "mlfs.orders.libraries:keras_order",
         fields("seed global_seed shuffle validation_split subset shuffle_validation") | _PASSES,
     ),
     Sampler(
         "keras-pydataset",
-        "mlfs.orders.readers:py_dataset_order",
+        "mlfs.orders.libraries:py_dataset_order",
         fields("seed shuffle words_before passes_before"),
     ),
 )

@@ -15,10 +15,9 @@ from pydantic import ValidationError
 
 from mlfs.errors import JobError
 from mlfs.job.catalogue import BUILT_IN
-from mlfs.job.layouts import layout_names
+from mlfs.job.names import built_in, layout_names, readers_of
 from mlfs.job.presets import PRESETS
 from mlfs.job.refusals import nearest, show
-from mlfs.job.samplers import built_in, readers_of
 from mlfs.job.spec import COMMON, VERSION, JobSpec, describe
 
 # What MOUNT/.mlfs/jobs/NAME.json says besides the fields of the job: how far it is, how long its data set is, and for a
@@ -128,7 +127,8 @@ def _translate(error: ValidationError) -> JobError:
     field = str(first["loc"][0])
     allowed = describe(field)
     if first["type"] == "missing":
-        return JobError(f"job field {show(field)} is missing, must be {allowed}", f'add "{field}": ...', field)
+        hint = f'add "{field}": ..., as a flag --{field.replace("_", "-")}'
+        return JobError(f"job field {show(field)} is missing, must be {allowed}", hint, field)
     if first["type"] == "less_than_equal" and str(first["ctx"]["le"]) not in allowed:
         allowed = f"at most {first['ctx']['le']}, and {allowed}"
     value = first["input"]

@@ -19,12 +19,10 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from mlfs.errors import JobError
-from mlfs.job.layouts import layout_fields, layout_names
-from mlfs.job.nodes import Nodes
+from mlfs.job.names import built_in, layout_fields, layout_names, readers_of, sampler_names
 from mlfs.job.presets import PRESETS
-from mlfs.job.ranks import Ranks
+from mlfs.job.ranks import Nodes, Ranks
 from mlfs.job.refusals import is_path, nearest, one_of, refuse, show
-from mlfs.job.samplers import built_in, readers_of, sampler_names
 
 VERSION: Final = 1
 # Each rank takes an entry in a few lists, and a mistyped world size should not fill the memory.

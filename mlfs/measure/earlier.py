@@ -17,11 +17,10 @@ from typing import NamedTuple
 
 from mlfs.errors import ConfigError
 from mlfs.measure import calibration, refined
-from mlfs.measure.calibration import Calibration, SourceSpeeds
-from mlfs.measure.measured_place import MeasuredPlace
+from mlfs.measure.calibration import Calibration, Point, SourceSpeeds
 from mlfs.measure.refine import Points
 from mlfs.measure.refined import ReadSpeeds, Refined
-from mlfs.measure.saved import Point
+from mlfs.measure.speeds import MeasuredPlace
 from mlfs.places.place import PlaceKind
 
 log = logging.getLogger("mlfs.measure")

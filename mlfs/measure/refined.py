@@ -11,8 +11,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError, model_validator
 
-from mlfs.measure.calibration import SourceSpeeds
-from mlfs.measure.saved import FilePart, Point, check_ascending, toml_points, toml_text, write_whole
+from mlfs.measure.calibration import FilePart, Point, SourceSpeeds, check_ascending, toml_points, toml_text, write_whole
 from mlfs.ours import open_ours
 from mlfs.tree.index import default_index_path
 from mlfs.user_input import MOST_TOML_BYTES, InputError, parse_toml

@@ -10,14 +10,31 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from mlfs.measure.measured_place import MeasuredPlace
 from mlfs.measure.rates import Rates
 from mlfs.measure.refine import DISK_BYTES_PER_S, MEMORY_BYTES_PER_S, Measured, Points, best, refine
 from mlfs.places.place import PlaceKind
 from mlfs.plan.epochs import EpochCost, Workload, run_cost
 from mlfs.plan.model import Curve, PerformanceModel, StorageClass
+
+
+class MeasuredPlace(NamedTuple):
+    """A place as it has to be known to measure it, to find earlier measurements of it, and to plan with it.
+
+    Attributes:
+        name: as mlfs.places.place has it, unique in a mount.
+        capacity_bytes: its budget; 0 for the source.
+    """
+
+    kind: PlaceKind
+    name: str
+    capacity_bytes: int = 0
+
+    @property
+    def path(self) -> str:
+        """The directory of a place on disk, whose name is `KIND:DIRECTORY`; empty for any other place."""
+        return self.name.partition(":")[2]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,12 @@
 
 In: a job's draw, generator, seeding, seed_drawn_by, seed_below, grouping, dealing, worker_dealing, shard_first,
 endless, epoch_steps, num_samples, words_before, words_between, words_once, seed, drop_last, and the columns that it
-names. Out: each rank's dataset indices. Made by `mlfs.orders.registry`; compositions with other names by
-`mlfs.orders.script_shuffles` and `mlfs.orders.torch_samplers`.
+names. Out: each rank's dataset indices. Made by `mlfs.orders.order`; compositions with other names by
+`mlfs.orders.libraries` and `mlfs.orders.torch_samplers`.
 
 An order is a few choices: which generator draws (`mlfs.orders.generators`), how it is seeded in each epoch
-(`mlfs.orders.seeding`), what is drawn with it (`mlfs.orders.draws`) and put into groups (`mlfs.orders.grouping`),
-whether passes make epochs or a stream without an end (`mlfs.orders.endless`), and how that is dealt to the ranks and
+(`mlfs.orders.seeding`), what is drawn with it (`mlfs.orders.draws`) and put into groups (`mlfs.orders.draws`),
+whether passes make epochs or a stream without an end (`mlfs.orders.draws`), and how that is dealt to the ranks and
 their workers (`mlfs.orders.deal`). Every combination that makes sense is an order; one that makes none is refused, with
 what does.
 """
@@ -25,15 +25,13 @@ import numpy as np
 from mlfs.errors import JobError
 from mlfs.job.parse import COMPOSED
 from mlfs.job.refusals import show
-from mlfs.orders.columns import column_of, weights_for
 from mlfs.orders.deal import DEALINGS, in_turn
-from mlfs.orders.draws import Column, Draws, EpochDraw, Kind, Values, drawing_of
-from mlfs.orders.endless import Endless
+from mlfs.orders.draws import Column, Draws, Endless, EpochDraw, Kind, Values, by_length, drawing_of, of_one_group
 from mlfs.orders.generators import LIBRARIES, Generator, Keyed, Library, Seed
-from mlfs.orders.grouping import by_length, of_one_group
 from mlfs.orders.jax_keys import JaxGenerator
+from mlfs.orders.mt19937 import MOST_OF_TORCH, words_of_randperm
 from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
-from mlfs.orders.permutation import MOST_OF_TORCH, words_of_randperm
+from mlfs.orders.order_file import column_of, weights_for
 from mlfs.orders.seeding import OF_KEYS, RULES, Seeding, seeding_of
 from mlfs.orders.shuffle import MOST_ELEMENTS
 
@@ -118,6 +116,22 @@ class Parts(NamedTuple):
     names: Callable[[int, Values], Values] | None = None
 
 
+class WordsDrawn(NamedTuple):
+    """How a sampler draws an epoch's order from the generator of the job's seed.
+
+    Attributes:
+        seed: of that generator.
+        seeded: whether one of its words seeds a permutation; else its words make the permutation themselves.
+        ahead: words between those counted by `words_before` and that word, or the first of those.
+        an_epoch: words from one epoch to the next, `words_between` left out; 0 where no later epoch hangs on them.
+    """
+
+    seed: int
+    seeded: bool
+    ahead: int
+    an_epoch: int
+
+
 class Composition:
     """An order of these parts.
 
@@ -155,6 +169,18 @@ class Composition:
         words = self._words(self._n)
         base = 0 if self._spec.persistent_workers else self._library.base_words
         return None if words is None else words + self._words_after(self._n) + base
+
+    @property
+    def words_drawn(self) -> WordsDrawn | None:
+        """How a sampler of torch's draws an epoch; None where that does not begin at a place in its seed's words."""
+        parts, words, base = self._parts, self.words_an_epoch, self._library.base_words
+        drawn = parts.generator in _OF_TORCH and parts.draw in ("permutation", "sample", "weighted")
+        if not drawn or words is None or parts.seeding.rule != "goes-on" or self._spec.sampler == COMPOSED:
+            return None
+        if parts.seed_drawn_by is not None:  # one word seeds a generator for all epochs
+            return None if base else WordsDrawn(self._spec.seed, True, 1, 0)
+        seeded = parts.generator == "default"
+        return WordsDrawn(self._spec.seed, seeded, base + seeded, words - parts.words_between)
 
     def stream_length(self, epoch: int) -> int:
         """Samples of the rank that reads most, the same in every epoch."""
@@ -295,9 +321,9 @@ class Composition:
             return before
         if seeding.rule == "drawn":
             return self._made(before.number(None))
-        if isinstance(before, JaxGenerator) and seeding.rule == "split":
+        if seeding.rule == "split" and isinstance(before, JaxGenerator):
             return cast("Generator", before.split())
-        if isinstance(before, Keyed) and seeding.rule in OF_KEYS:
+        if seeding.rule in OF_KEYS and isinstance(before, Keyed):
             return before.fold_in(epoch) if seeding.rule == "fold-in" else before
         if seeding.rule == "same" or isinstance(seed, tuple):
             return self._made(seed)

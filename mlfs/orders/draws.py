@@ -3,25 +3,85 @@
 In: how the generator of an epoch is made, and what is drawn with it. Out: each epoch's indices. Called by
 `mlfs.orders.composed` and the samplers that are such compositions. An epoch's draws may depend on all epochs before:
 states of some of them are kept, which spares drawing from the first epoch on when a job goes back. Draws of
-which it is known how many words they take are passed over instead.
+which it is known how many words they take are passed over instead. Indices that were drawn may be put into groups of
+samples that are alike; passes may make a stream without an end, as samplers of iteration-based trainers give them.
 """
 
 from __future__ import annotations
 
 import copy
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.orders.checkpoints import Checkpoints
 from mlfs.orders.generators import Generator
 from mlfs.orders.order import EPOCHS_KEPT
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
+
+State = TypeVar("State")
+
+# One epoch in so many is kept besides the last ones, so that going back costs at most this many epochs. With a smaller
+# stride the same memory would reach less far.
+_STRIDE = 16
+
+
+class Checkpoints(Generic[State]):
+    """The states after each epoch. One that is asked for is computed from the nearest earlier one that is kept.
+
+    The last few that were asked for are kept, and every sixteenth one, up to `most` of these.
+
+    Args:
+        first: the state before epoch 0.
+        advance: gives the state after an epoch from the state before it and its number; does not change its argument.
+        most: how many old states to keep; they may be large.
+        leap: gives the state after the second epoch from that after the first one, however far; None: nothing can.
+    """
+
+    def __init__(
+        self,
+        first: State,
+        advance: Callable[[State, int], State],
+        most: int,
+        leap: Callable[[State, int, int], State] | None = None,
+    ) -> None:
+        self._first = first
+        self._advance = advance
+        self._leap = leap
+        self._most = most
+        self._old: dict[int, State] = {}
+        self._recent: OrderedDict[int, State] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def after(self, epoch: int) -> State:
+        """The state after an epoch; `first` after epoch -1."""
+        with self._lock:
+            known = max((e for e in (*self._recent, *self._old) if e <= epoch), default=-1)
+            state = self._first if known < 0 else self._recent.get(known, self._old.get(known, self._first))
+            if self._leap is not None and epoch > known + 1:
+                state, known = self._leap(state, known, epoch), epoch
+            for number in range(known + 1, epoch + 1):
+                state = self._advance(state, number)
+                if number % _STRIDE == 0 and len(self._old) < self._most:
+                    self._old[number] = state
+            if epoch >= 0:
+                self._recent[epoch] = state
+                self._recent.move_to_end(epoch)
+                while len(self._recent) > EPOCHS_KEPT + 1:
+                    self._recent.popitem(last=False)
+            return state
+
+
+# -- the state of something that each epoch changes, after any epoch
+
 
 # The memory for states of old epochs.
 _KEPT_BYTES: Final = 64 << 20
@@ -248,3 +308,89 @@ class Draws:
     def _begun(self, before: _State, epoch: int) -> tuple[Generator, Generator]:
         """The generator that an epoch draws with, and the one that is left behind it."""
         return self._generator(copy.deepcopy(before.generator) if self._depends else before.generator, epoch)
+
+
+# -- samples that are alike put together
+
+
+_BATCHES_SORTED_TOGETHER: Final = 50
+_FEWEST_PORTIONS: Final = 4
+
+
+def by_length(order: Values, lengths: Column, batch_size: int) -> Values:
+    """Portions of some batches each sorted from the longest sample to the shortest, the longest of all in front.
+
+    Source: transformers/trainer_pt_utils.py, get_length_grouped_indices (transformers 5.13).
+    """
+    portion = batch_size * max(1, min(len(order) // (batch_size * _FEWEST_PORTIONS), _BATCHES_SORTED_TOGETHER))
+    number = np.arange(len(order)) // portion
+    grouped = order[np.lexsort((-lengths[order], number))]
+    if len(grouped):
+        longest = int(np.argmax(lengths[grouped[::portion]])) * portion
+        grouped[[0, longest]] = grouped[[longest, 0]]
+    return grouped
+
+
+def of_one_group(order: Values, group_of: npt.NDArray[np.intp], batch_size: int) -> Values:
+    """Batches of one group each, in the order in which they become full; what is left is filled up, largest first.
+
+    Args: group_of: the number of each sample's group, in the order of what they are grouped by.
+
+    Source: torchvision references/detection/group_by_aspect_ratio.py, GroupedBatchSampler (commit 775e7604).
+    """
+    batches: list[tuple[int, Values]] = []
+    rests: list[tuple[int, int, Values]] = []
+    for places in places_of(group_of[order]):
+        full = len(places) // batch_size * batch_size
+        batches += [(int(batch[-1]), batch) for batch in places[:full].reshape(-1, batch_size)]
+        if full < len(places):
+            missing = batch_size - (len(places) - full)
+            rests.append((full - len(places), int(places[full]), np.append(places[full:], np.resize(places, missing))))
+    wanted = len(order) // batch_size
+    chosen = [batch for _, batch in sorted(batches, key=lambda one: one[0])]
+    chosen += [rest for *_, rest in sorted(rests, key=lambda one: one[:2])][: wanted - len(chosen)]
+    return order[np.concatenate(chosen)] if chosen else order[:0]
+
+
+# -- passes that follow one another without an end
+
+
+class Endless:
+    """One stream without an end, in which a batch may have the end of one pass and the beginning of the next.
+
+    It knows no epochs: an epoch of the job is so many steps of it, and begins with a whole batch.
+
+    Args:
+        a_pass: the dataset indices of a pass, by its number; passes may differ in length.
+        length: reads of an epoch.
+        pass_length: of every pass, where all are alike.
+    """
+
+    def __init__(
+        self, a_pass: Callable[[int], npt.NDArray[np.signedinteger]], length: int, pass_length: int | None
+    ) -> None:
+        self._pass, self._length, self._pass_length = a_pass, length, pass_length
+        self._begins = [0]
+        self._lock = Lock()
+        self.epoch = lru_cache(maxsize=EPOCHS_KEPT)(self._cut)
+
+    def _cut(self, epoch: int) -> npt.NDArray[np.signedinteger]:
+        """The reads of an epoch, shape (length,)."""
+        at, stop, parts = epoch * self._length, (epoch + 1) * self._length, []
+        while at < stop:
+            number, begin = self._pass_at(at)
+            part = self._pass(number)[at - begin : stop - begin]
+            parts.append(part)
+            at += len(part)
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+    def _pass_at(self, place: int) -> tuple[int, int]:
+        """The number of the pass that a place of the stream belongs to, and where that begins."""
+        if self._pass_length is not None:
+            number = place // self._pass_length
+            return number, number * self._pass_length
+        with self._lock:
+            while self._begins[-1] <= place:
+                self._begins.append(self._begins[-1] + len(self._pass(len(self._begins) - 1)))
+            number = bisect_right(self._begins, place) - 1
+            return number, self._begins[number]

@@ -35,9 +35,8 @@ import numpy.typing as npt
 from mlfs.orders.cpp_random import shuffle_mt19937, shuffle_mt19937_64
 from mlfs.orders.index_shuffle import index_shuffle
 from mlfs.orders.jax_keys import JaxGenerator
-from mlfs.orders.mt19937 import TorchWords
+from mlfs.orders.mt19937 import TorchWords, next_randperm, words_of_randperm
 from mlfs.orders.order import Indices
-from mlfs.orders.permutation import next_randperm, words_of_randperm
 from mlfs.orders.philox import op_seeds, pass_seeds, shuffle_pass
 from mlfs.orders.polars import PolarsGenerator
 from mlfs.orders.python_mt import PythonGenerator
@@ -133,22 +132,27 @@ class Torch:
     def __init__(self, seed: int) -> None:
         self._words = TorchWords(seed)
 
+    def _drawing(self) -> TorchWords:
+        """The words of which a permutation, or numbers below another, are made."""
+        return self._words
+
     def shuffle(self, x: Permutation, /) -> None:
         """x[:] = x[torch.randperm(len(x))]."""
-        x[:] = x[next_randperm(len(x), self._words)]
+        x[:] = x[self.permutation(len(x))]
 
     def permutation(self, n: int, /) -> Permutation:
         """torch.randperm(n)."""
-        return next_randperm(n, self._words)
+        return next_randperm(n, self._drawing())
 
     def sample(self, n: int, count: int, /) -> Indices | Permutation:
         """torch.randperm(n)[:count]; of more than there are, of one permutation after another."""
-        parts = [next_randperm(n, self._words)[: count - at] for at in range(0, max(count, 1), max(n, 1))]
+        words = self._drawing()
+        parts = [next_randperm(n, words)[: count - at] for at in range(0, max(count, 1), max(n, 1))]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def choices(self, n: int, count: int, /) -> Indices:
         """torch.randint(n, (count,))."""
-        return (self._words.take(count) % np.uint32(max(n, 1))).astype(np.int64)
+        return (self._drawing().take(count) % np.uint32(max(n, 1))).astype(np.int64)
 
     def weighted(self, weights: Weights, count: int, /) -> Indices:
         """torch.multinomial(weights, count, replacement=True). ATen/native/cpu/MultinomialKernel.cpp."""
@@ -190,21 +194,8 @@ class _Seeding(Torch):
     Weighted draws, which other samplers make, are its own.
     """
 
-    def shuffle(self, x: Permutation, /) -> None:
-        """x[:] = x[list(RandomSampler(x))]."""
-        Torch(self.number(None)).shuffle(x)
-
-    def permutation(self, n: int, /) -> Permutation:
-        """RandomSampler(range(n))."""
-        return Torch(self.number(None)).permutation(n)
-
-    def sample(self, n: int, count: int, /) -> Indices | Permutation:
-        """RandomSampler(range(n), num_samples=count)."""
-        return Torch(self.number(None)).sample(n, count)
-
-    def choices(self, n: int, count: int, /) -> Indices:
-        """RandomSampler(range(n), replacement=True, num_samples=count)."""
-        return Torch(self.number(None)).choices(n, count)
+    def _drawing(self) -> TorchWords:
+        return TorchWords(self.number(None))
 
 
 class _Numpy(Shuffles):

@@ -1,7 +1,8 @@
-"""The result of every sampler: the order in which each rank reads the data set, by dataset index.
+"""The order in which each rank reads the data set, by dataset index: the contract of all samplers, made by name.
 
 In: a job, the number of samples, and a way from a path to a dataset index. Out: an `Order`. Implemented by the modules
-of `mlfs.orders` and by other packages (entry point group `mlfs.orders`), used by `mlfs.orders.streams`.
+of `mlfs.orders` and by other packages (entry point group `mlfs.orders`). Which samplers there are, the built-in ones
+and those that other packages add, is `mlfs.job.names`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from mlfs.errors import JobError
+from mlfs.job.names import sampler_factories, sampler_names
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
@@ -41,3 +45,29 @@ class Order(Protocol):
 
 
 OrderFactory = Callable[["JobSpec", int, Resolve | None], Order]
+
+
+def build_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Order:
+    """Make the order of a job.
+
+    Args:
+        spec: the job; its `sampler` says which order.
+        n_samples: how long the data set is; dataset indices are 0 .. n_samples - 1.
+        resolve: from a path to a dataset index, for samplers that read paths.
+
+    Raises:
+        JobError: the sampler is unknown, cannot be loaded, or cannot serve this job.
+    """
+    point = sampler_factories().get(spec.sampler)
+    if point is None:
+        raise JobError(
+            f'job field "sampler" is "{spec.sampler}", must be one of {", ".join(sampler_names())}', "", "sampler"
+        )
+    try:
+        factory = point.load()
+    except Exception as error:  # whatever another package does when it is imported
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        hint = f"it comes from {point.value}; repair or remove that package"
+        raise JobError(f'the sampler "{spec.sampler}" cannot be loaded: {reason}', hint, "sampler") from error
+    order: Order = factory(spec, n_samples, resolve)
+    return order

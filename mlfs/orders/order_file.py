@@ -1,23 +1,34 @@
-"""Reads order, manifest and weights files; what they mean is not known here.
+"""Files that a job names: an order, numbers of samples, lines; and what orders take of them.
 
-In: a path. Out: its lines with their numbers, or its numbers. Called by the samplers and `mlfs.orders.layouts.manifest`
-in a worker thread: the file may lie on a slow file system. Beside the bytes of the file, which mlfs.orders.named_file
-bounds, nothing takes memory that grows with it.
+In: paths that a user wrote into a job. Out: lines with their numbers, or numbers; the order of the sampler "explicit";
+a number for each sample, by which orders weigh or group. Called by the samplers, `mlfs.orders.layouts` and
+`mlfs.explain.word_search`, in a worker thread: the file may lie on a slow file system, or be none that ends (a FIFO, a
+device). Beside the bytes of the file, which are bounded, nothing takes memory that grows with it.
 """
 
 from __future__ import annotations
 
+import errno
 import io
 import math
+import os
+import queue
+import stat
+import threading
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from mlfs.errors import JobError
-from mlfs.orders.named_file import read_named
+from mlfs.orders.draws import Column
+from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
 from mlfs.orders.stopping import stop_if_asked
+
+if TYPE_CHECKING:
+    from mlfs.job import JobSpec
 
 _LINES_AT_ONCE = 1 << 14
 
@@ -117,3 +128,210 @@ def _bytes(path: str, field: str) -> bytes:
         hint = "it must be readable for the user that runs mlfs, before the job starts, if need be for every epoch"
         what = field.replace("_", " ")
         raise JobError(f"the {what} {path!r} cannot be read: {error.strerror}", hint, field) from None
+
+
+# -- a file's bytes
+#
+# Each file is read in a thread of its own, which is left behind when nothing comes for a while: a read of a network
+# file system cannot be taken back. There are never more than a few of those.
+
+
+# The order of 100 million samples as indices, or of 20 million as paths. What is read takes that much memory.
+MOST_BYTES = 1 << 30
+# Longer than a server of a network file system takes to fail over to another one, mostly.
+PATIENCE_S = 20.0
+_MOST_LEFT_BEHIND = 16
+_PORTION_BYTES = 4 << 20
+_POLL_S = 0.1
+
+_Answer = bytes | OSError | None
+
+_left_behind: set[threading.Thread] = set()
+_lock = threading.Lock()
+
+
+def read_named(path: str) -> bytes:
+    """The whole file.
+
+    Raises: OSError, also for what is not a regular file, is larger than MOST_BYTES, or does not answer for PATIENCE_S;
+        StoppedError.
+    """
+    stop_if_asked()
+    with _lock:
+        _left_behind.difference_update([thread for thread in _left_behind if not thread.is_alive()])
+        if len(_left_behind) >= _MOST_LEFT_BEHIND:
+            raise OSError(errno.EBUSY, "too many files that do not answer are being read")
+    answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
+    given_up = threading.Event()
+    thread = threading.Thread(target=_read, args=(path, answers, given_up), name="mlfs-named-file", daemon=True)
+    thread.start()
+    parts: list[bytes] = []
+    waited_s = 0.0
+    try:
+        while True:
+            try:
+                answer = answers.get(timeout=_POLL_S)
+            except queue.Empty:
+                stop_if_asked()
+                waited_s += _POLL_S
+                if waited_s >= PATIENCE_S:
+                    raise OSError(errno.ETIMEDOUT, f"nothing was read for {PATIENCE_S:g} s") from None
+                continue
+            waited_s = 0.0
+            if answer is None:
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+            if isinstance(answer, OSError):
+                raise answer
+            parts.append(answer)
+            if sum(map(len, parts)) > MOST_BYTES:
+                raise _too_large()
+    finally:
+        given_up.set()
+        if thread.is_alive():
+            with _lock:
+                _left_behind.add(thread)
+
+
+def _read(path: str, answers: queue.SimpleQueue[_Answer], given_up: threading.Event) -> None:
+    try:
+        # O_NONBLOCK: opening a FIFO that nobody writes to would wait for ever.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise OSError(errno.EINVAL, "it is not a regular file")
+            if found.st_size > MOST_BYTES:
+                raise _too_large()
+            while not given_up.is_set() and (part := os.read(fd, _PORTION_BYTES)):
+                answers.put(part)
+        finally:
+            os.close(fd)
+        answers.put(None)
+    except OSError as error:
+        answers.put(error)
+
+
+def _too_large() -> OSError:
+    return OSError(errno.EFBIG, f"it is larger than {MOST_BYTES >> 20} MiB")
+
+
+# -- the sampler "explicit", for scripts whose order mlfs cannot compute but the user can write down
+
+
+_MAX_DIGITS = 18  # fits an int64
+
+
+class ExplicitOrder:
+    """The lines of the files, as dataset indices. A file is read when its epoch is first asked for.
+
+    "{epoch}" in the path is replaced by the epoch, "{rank}" by the rank. With "{rank}" a file is one rank's stream,
+    without it is the whole world's, and rank r takes lines r, r + world_size, ... with nothing padded or cut. The first
+    line decides whether a file holds indices (decimal digits) or paths; a path of digits alone can be written as
+    "./123".
+    """
+
+    def __init__(self, spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> None:
+        self._template = spec.order_file or ""
+        self._per_rank = "{rank}" in self._template
+        self._world_size = spec.world_size
+        self._n_samples = n_samples
+        self._resolve = resolve
+        files = spec.world_size if self._per_rank else 1
+        self._file = lru_cache(maxsize=EPOCHS_KEPT * files)(self._load)
+        # Whoever adds up the lengths of all epochs should not have every path of every epoch looked up.
+        self._count = lru_cache(maxsize=None)(count_lines)
+
+    def stream_length(self, epoch: int) -> int:
+        """Samples of the rank that reads most; counts the lines of the epoch's files."""
+        if self._per_rank:
+            return max(self._count(self._path(epoch, rank)) for rank in range(self._world_size))
+        return -(-self._count(self._path(epoch, 0)) // self._world_size)
+
+    def rank_stream(self, epoch: int, rank: int) -> Indices:
+        """The rank's dataset indices in read order; JobError names the file and the line that cannot be used."""
+        indices = self._file(self._path(epoch, rank))
+        return indices if self._per_rank else indices[rank :: self._world_size]
+
+    def _path(self, epoch: int, rank: int) -> str:
+        return self._template.replace("{epoch}", str(epoch)).replace("{rank}", str(rank))
+
+    def _load(self, path: str) -> Indices:
+        lines = read_lines(path)
+        read = self._read_index if lines.first.text.isdigit() else self._read_path
+        indices = np.fromiter((read(path, line) for line in lines), dtype=np.int64, count=len(lines))
+        indices.flags.writeable = False  # every caller gets a view of it
+        return indices
+
+    def _read_index(self, path: str, line: Line) -> int:
+        if line.text.isdigit() and len(line.text) <= _MAX_DIGITS and int(line.text) < self._n_samples:
+            return int(line.text)
+        allowed = f"must be an index from 0 to {self._n_samples - 1}, like the first line"
+        raise _bad_line(path, line, allowed, "")
+
+    def _read_path(self, path: str, line: Line) -> int:
+        index = -1 if self._resolve is None else self._resolve(line.text)
+        if index < 0:
+            hint = 'is the path relative to the job\'s root? "layout": "sorted" takes every file as a sample'
+            raise _bad_line(path, line, "is not the path of a sample", hint)
+        return index
+
+
+def _bad_line(path: str, line: Line, what: str, hint: str) -> JobError:
+    text = line.text[:80].decode("utf-8", "surrogateescape")
+    return JobError(f"order file {path!r}, line {line.number}: {text!r} {what}", hint, "order_file")
+
+
+# -- a number for each sample
+
+
+@runtime_checkable
+class KnowsTheTree(Protocol):
+    """A `Resolve` that can say something of each sample, as that of `mlfs.orders.streams` can."""
+
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Bytes by dataset index."""
+
+    def directories(self) -> npt.NDArray[np.int64]:
+        """A number for the directory of each sample, by dataset index."""
+
+
+def weights_of(path: str) -> Column:
+    """The weights that a file has.
+
+    Raises:
+        JobError: the file cannot be read, or these are no weights.
+    """
+    weights = read_weights(path)
+    bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if len(bad):
+        message = f"the weights file {path!r}: weight {bad[0]} (from 0) is {weights[bad[0]]}"
+        raise JobError(message, "weights are numbers, 0 or more", "weights_file")
+    total = weights.sum()
+    if not 0 < total < np.inf:
+        raise JobError(f"the weights file {path!r}: the weights add up to {total}", "", "weights_file")
+    return weights
+
+
+def weights_for(spec: JobSpec, n_samples: int) -> Column:
+    """The job's weights, one a sample. Raises: JobError."""
+    return _one_a_sample(weights_of(str(spec.weights_file)), n_samples, str(spec.weights_file), "weights_file")
+
+
+def column_of(spec: JobSpec, n_samples: int, resolve: Resolve | None) -> Column | None:
+    """The column by which the job groups; None where it names none. Raises: JobError."""
+    if spec.column_file is not None:
+        read = read_weights(spec.column_file, "column_file")
+        return _one_a_sample(read, n_samples, spec.column_file, "column_file")
+    if spec.column is None:
+        return None
+    if not isinstance(resolve, KnowsTheTree):
+        raise JobError(f'job field "column" is "{spec.column}", and no tree is known', "give column_file", "column")
+    return (resolve.sizes() if spec.column == "size" else resolve.directories()).astype(np.float64)
+
+
+def _one_a_sample(column: Column, n_samples: int, path: str, field: str) -> Column:
+    if len(column) == n_samples:
+        return column
+    what = "weights" if field == "weights_file" else "numbers"
+    message = f"the {field.replace('_', ' ')} {path!r} has {len(column)} {what} for {n_samples} samples"
+    raise JobError(message, f"write one {what[:-1]} for each sample, in the data set's order", field)

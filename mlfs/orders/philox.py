@@ -1,7 +1,7 @@
 """TensorFlow's random words, and the shuffle of tf.data that draws them, bit for bit, without TensorFlow.
 
 In: the two seeds of an operation. Out: words of 32 bits, permutations. Called by `mlfs.orders.generators` and
-`mlfs.orders.readers`. Sources: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011), Philox 4x32 with
+`mlfs.orders.libraries`. Sources: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011), Philox 4x32 with
 ten rounds; tensorflow/core/lib/random/philox_random.h, random_distributions.h (SingleSampleAdapter),
 kernels/data/shuffle_dataset_op.cc, python/framework/random_seed.py (TensorFlow 2.21).
 

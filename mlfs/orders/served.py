@@ -25,12 +25,11 @@ import numpy.typing as npt
 
 from mlfs.errors import JobError
 from mlfs.job.ranks import ranks_in
+from mlfs.orders.mt19937 import randperm
 from mlfs.orders.order import EPOCHS_KEPT, Indices, Order
-from mlfs.orders.permutation import randperm
-from mlfs.served.level import published_level
 from mlfs.served.locality import Ids, Nodes, deal_to_ranks
 from mlfs.served.partition import footprints, partition_by_hash
-from mlfs.served.rounds import Rounds, in_rounds, rounds_for
+from mlfs.served.rounds import Rounds, in_rounds, published_level, rounds_for
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec

@@ -1,8 +1,8 @@
 """Fisher-Yates shuffles without a loop over the elements: from the list of swaps to the permutation.
 
 In: the partner of every position, as the generators of the samplers drew them. Out: the permutation. Called by
-`mlfs.orders.permutation` (torch) and by the samplers of other frameworks; with numba installed the same loop is
-compiled (`mlfs.orders.compiled`). Source of the rule: Durstenfeld, Algorithm 235, CACM 7 (1964).
+`mlfs.orders.mt19937` (torch) and by the samplers of other frameworks; with numba installed the same loop is
+compiled. Source of the rule: Durstenfeld, Algorithm 235, CACM 7 (1964).
 
 Take a shuffle that goes forward: for i in 0 .. n-1, swap r[i] with r[j_i], where j_i >= i. Steps depend on each other,
 but hardly ever within a short block of them: a block's partners are spread over all that is left. So blocks are done
@@ -24,12 +24,14 @@ the inverse permutation.
 
 from __future__ import annotations
 
+import importlib.util
+import threading
+from collections.abc import Callable
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-
-from mlfs.orders.compiled import compiled_shuffle
 
 Direction = Literal["forward", "backward", "growing"]
 Permutation = npt.NDArray[np.int32]
@@ -139,3 +141,66 @@ class Shuffles:
         values = np.arange(n, dtype=np.int32)
         self.shuffle(values)
         return values
+
+
+# -- numba's help, if it is installed (`pip install mlfs[fast]`): the loop as machine code
+#
+# numba is imported and the loop compiled by a thread of its own when the first long shuffle is asked for, so that no
+# mount starts later for it; until then the same is computed without. The machine code is kept beside this file or in
+# the user's cache directory, as numba finds room.
+
+
+Compiled = Callable[[Any, Any], None]
+
+# Importing numba takes a second of CPU time and some ten megabytes: short shuffles don't pay for that.
+_FEWEST_ELEMENTS = 500_000
+
+
+_ready: list[Compiled] = []  # the compiled loop, once there is one
+
+
+@cache
+def _compiling() -> threading.Thread:
+    thread = threading.Thread(target=_compile, name="mlfs-compile", daemon=True)
+    thread.start()
+    return thread
+
+
+def compiled_shuffle(n: int) -> Compiled | None:
+    """The loop `swap(values[i], values[targets[i]])`, over (int32 array, uint32 array), if ready and worth it for n."""
+    if not _ready and n >= _FEWEST_ELEMENTS and importlib.util.find_spec("numba") is not None:
+        _compiling()
+    return _ready[0] if _ready else None
+
+
+def wait_for_compiled() -> bool:
+    """Compile now and wait for it; whether there is a compiled loop. For benchmarks and tests."""
+    if importlib.util.find_spec("numba") is None:
+        return False
+    _compiling().join()
+    return bool(_ready)
+
+
+def _swap_forward(values: Any, targets: Any) -> None:
+    for i in range(len(targets)):
+        j = targets[i]
+        kept = values[i]
+        values[i] = values[j]
+        values[j] = kept
+
+
+def _compile() -> None:
+    """Import numba, compile for the types in use, and try it."""
+    try:
+        import numba
+
+        try:
+            function: Compiled = numba.njit(nogil=True, cache=True)(_swap_forward)
+        except RuntimeError:  # nowhere to keep the machine code
+            function = numba.njit(nogil=True)(_swap_forward)
+        values = np.arange(3, dtype=np.int32)
+        function(values, np.array([1, 2, 2], dtype=np.uint32))
+    except Exception:  # a numba that is broken, or too old for this numpy, counts as none
+        return
+    if values.tolist() == [1, 2, 0]:
+        _ready.append(function)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,8 @@ import numpy.typing as npt
 from mlfs.errors import JobError
 from mlfs.orders.layouts import samples
 from mlfs.orders.layouts.layout import NOTHING, Outside, SampleIds, Tree
-from mlfs.orders.layouts.links import Links
-from mlfs.orders.layouts.paths import Paths
-from mlfs.orders.order import Order
-from mlfs.orders.registry import build_order
+from mlfs.orders.layouts.links import Links, Paths
+from mlfs.orders.order import Order, build_order
 from mlfs.orders.served import ServedOrder
 from mlfs.orders.split import part_indices
 from mlfs.orders.stopping import stoppable
@@ -100,8 +98,31 @@ class JobStreams:
         of_rank = self._of_epoch(epoch)
         ids = of_rank.get(rank)
         if ids is None:  # two threads may both make it; the first one's is kept
-            with stoppable(self._cancelled.is_set):
-                ids = of_rank.setdefault(rank, self._make(epoch, rank))
+            ids = of_rank.setdefault(rank, self.ids_of_ranks(epoch, (rank,))[0])
+        return ids
+
+    def ids_of_ranks(self, epoch: int, ranks: Sequence[int]) -> SampleIds:
+        """The same of several ranks, a row for each. It is made anew each time, in less time than rank by rank.
+
+        Raises:
+            JobError, ValueError: as `epoch_ids` does.
+        """
+        for rank in ranks:
+            self._check(epoch, rank)
+        with stoppable(self._cancelled.is_set):
+            length = self.order.stream_length(epoch)
+            read = length - (length % self.spec.batch_size if self.spec.loader_drop_last else 0)
+            ids = np.full((len(ranks), read, *self.sample_ids.shape[1:]), NOTHING, dtype=np.int64)
+            for row, rank in zip(ids, ranks, strict=True):
+                stream = self.order.rank_stream(epoch, rank)
+                if len(stream) > length:
+                    message = f"the order of epoch {epoch} has grown while the job runs"
+                    raise JobError(message, "register the job again")
+                if self.spec.loader_drop_last:
+                    stream = stream[: len(stream) - len(stream) % self.spec.batch_size]
+                row[: len(stream)] = self.sample_ids[stream]
+        ids = ids.reshape(len(ranks), read * self.files_per_sample)
+        ids.flags.writeable = False
         return ids
 
     def dataset_indices(self, epoch: int, rank: int) -> npt.NDArray[np.int64]:
@@ -155,20 +176,6 @@ class JobStreams:
             raise ValueError(
                 f"epoch {epoch}, rank {rank}: the job has {self.spec.epochs} epochs, {self.spec.world_size} ranks"
             )
-
-    def _make(self, epoch: int, rank: int) -> SampleIds:
-        stream = self.order.rank_stream(epoch, rank)
-        length = self.order.stream_length(epoch)
-        if len(stream) > length:
-            raise JobError(f"the order of epoch {epoch} has grown while the job runs", "register the job again")
-        if self.spec.loader_drop_last:
-            length -= length % self.spec.batch_size
-            stream = stream[: len(stream) - len(stream) % self.spec.batch_size]
-        ids = np.full((length, *self.sample_ids.shape[1:]), NOTHING, dtype=np.int64)
-        np.take(self.sample_ids, stream, axis=0, out=ids[: len(stream)])
-        ids = ids.reshape(-1)
-        ids.flags.writeable = False
-        return ids
 
 
 def _no_ranks_yet(epoch: int) -> dict[int, SampleIds]:
@@ -265,7 +272,7 @@ def build_streams(
         tree: the source tree (`mlfs.tree.manifest.Manifest`).
         source: the absolute path of the source, for absolute links and for absolute paths in order files.
         outside: what is behind links that leave the source, see `mlfs.orders.layouts.outside.files_behind`.
-        check: called with the streams before anything of them is computed, such as `mlfs.orders.reach.check_reach`.
+        check: called with the streams before anything of them is computed, such as `mlfs.orders.streams.check_reach`.
 
     Raises:
         JobError: one line about what cannot be used.
@@ -288,3 +295,31 @@ def build_streams(
         )
     streams.epoch_ids(spec.start_epoch, spec.ranks[0])
     return streams
+
+
+# -- how long an order may be: what a registration may ask a mount to compute and to keep in memory
+
+
+# A position takes 50 to 60 bytes while its epoch is prepared, and 80 to 120 in an opportunistic order: so the least
+# limit is half a GiB to one GiB. Beyond that a run may read each of its samples so many times an epoch: its order takes
+# no more, in proportion, than the tree itself.
+LEAST_POSITIONS: Final = 1 << 23
+MOST_READS: Final = 8
+
+
+def check_reach(streams: JobStreams) -> None:
+    """Refuse a job whose epochs are too long to be kept in memory. Raises: JobError."""
+    spec, samples = streams.spec, len(streams.sample_ids)
+    most = max(LEAST_POSITIONS, MOST_READS * samples * streams.files_per_sample)
+    a_rank = streams.length(spec.start_epoch)
+    positions = a_rank * (len(spec.ranks) if spec.serve is None else spec.world_size)  # a served order is all ranks'
+    if positions <= most:
+        return
+    if a_rank > most:
+        fields = ("num_samples", "order_file", "repeats")
+        field = next((field for field in fields if getattr(spec, field) is not None), "world_size")
+        field = "batch_size" if spec.batch_size > samples else field
+    else:
+        field = "ranks" if spec.serve is None else "serve"
+    message = f'job field "{field}" is out of reach: an epoch has {positions:,} reads of {samples:,} samples'
+    raise JobError(message, f"at most {most:,} reads an epoch can be followed on one node", field)

@@ -3,7 +3,7 @@
 In: a job's seed, generator, words_before, words_between, words_once, persistent_workers, trailing_permutation,
 replacement, num_samples, weights_file; for those that know ranks shuffle, drop_last, set_epoch, repeats,
 selected_round, selected_ratio and world_size. Out: the dataset indices of each rank; of a sampler that knows none the
-same for every rank (each has a generator of its own, seeded alike). Made by `mlfs.orders.registry`;
+same for every rank (each has a generator of its own, seeded alike). Made by `mlfs.orders.order`;
 `mlfs.orders.composed` does the work. Sources: torch/utils/data/sampler.py, dataloader.py and distributed.py (torch
 2.13); torchdata/stateful_dataloader (torchdata 0.11); accelerate/data_loader.py (1.15); RASampler in torchvision's
 references/classification/sampler.py; RepeatAugSampler in timm/data/distributed_sampler.py (timm 1.0.31).
@@ -28,17 +28,17 @@ stops early, so that an epoch is about n samples in all; timm's seed is the epoc
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.orders.columns import weights_for
 from mlfs.orders.composed import Composition, Parts, check
 from mlfs.orders.draws import Kind
 from mlfs.orders.generators import BASE_SEED_WORDS, Library, Torch
+from mlfs.orders.mt19937 import MOST_OF_TORCH, words_of_randperm
 from mlfs.orders.order import Indices, Resolve
-from mlfs.orders.permutation import MOST_OF_TORCH, words_of_randperm
+from mlfs.orders.order_file import weights_for
 from mlfs.orders.seeding import BY_EPOCH, GOES_ON, RESEEDED, SAME
 from mlfs.orders.shuffle import Permutation
 
@@ -113,29 +113,6 @@ def _one_stream(spec: JobSpec, n_samples: int, parts: Parts) -> Composition:
 # - "own": torchdata's RandomSampler(generator=g) given to a loader without: permutations only.
 
 
-class LoaderWords(NamedTuple):
-    """Words of the sampler's generator.
-
-    Attributes:
-        lead: from the first iterator of the first epoch to the one that is read.
-        an_epoch: from the iterator that an epoch reads to the one that the next epoch reads.
-    """
-
-    lead: int
-    an_epoch: int
-
-
-def words_of_loader(spec: JobSpec, n_samples: int) -> LoaderWords:
-    """The number of words that an epoch of the loader takes from its sampler's generator, `words_between` left out."""
-    workers, length = bool(spec.num_workers), spec.num_samples or n_samples
-    base_words = BASE_SEED_WORDS if spec.generator == "shared" else 0
-    chunk = _CHUNK if spec.replacement else words_of_randperm(n_samples)
-    chunks = -(-length // (_CHUNK if spec.replacement else max(1, n_samples)))
-    lead = chunk + base_words if workers else 0
-    rest = chunk * chunks + (0 if workers else base_words)
-    return LoaderWords(lead, rest if workers and spec.persistent_workers else lead + rest)
-
-
 class _InChunks(Torch):
     """A generator of which others take words after the first chunk of a draw."""
 
@@ -166,12 +143,16 @@ def stateful_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None
     if default and between:
         message = f'job field "words_between" is {between}, must be left out: it changes nothing for this job'
         raise JobError(message, "the default generator only seeds, when the loader is made", "words_between")
-    pause = BASE_SEED_WORDS if spec.generator == "shared" and not spec.num_workers else 0
+    workers, base_words = bool(spec.num_workers), BASE_SEED_WORDS if spec.generator == "shared" else 0
+    # Words from the first iterator of the first epoch to the one that is read, and in each epoch beside those.
+    lead = rest = 0
+    if n_samples <= MOST_OF_TORCH:
+        chunk = _CHUNK if spec.replacement else words_of_randperm(n_samples)
+        chunks = -(-(spec.num_samples or n_samples) // (_CHUNK if spec.replacement else max(1, n_samples)))
+        lead, rest = (chunk + base_words, chunk * chunks) if workers else (0, chunk * chunks + base_words)
+    pause = 0 if workers else base_words
+    library = Library(lambda seed: _InChunks(seed, pause), base_words=lead, words=lambda kind, n, count: rest)
     parts = Parts("own", GOES_ON, _drawn(spec), seed_drawn_by="torch" if default else None)
-    lead, an_epoch = words_of_loader(spec, n_samples) if n_samples <= MOST_OF_TORCH else (0, 0)
-    begun = bool(spec.num_workers) and not spec.persistent_workers
-    words = an_epoch - (lead if begun else 0)
-    library = Library(lambda seed: _InChunks(seed, pause), base_words=lead, words=lambda kind, n, count: words)
     return _one_stream(spec, n_samples, parts._replace(library=library))
 
 
@@ -247,8 +228,3 @@ def accelerate_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = No
     dealing = "first" if spec.dispatch_batches else "batches" if spec.even_batches is False else "even-batches"
     parts = parts._replace(dealing=dealing, drop_last=spec.drop_last or spec.loader_drop_last)
     return Composition(parts, spec, n_samples)
-
-
-def words_of_generator(spec: JobSpec, n_samples: int) -> int:
-    """Words that an epoch takes from the generator that all ranks of accelerate share."""
-    return (1 if spec.trailing_permutation is False else 2) * words_of_randperm(n_samples)

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from mlfs.peers import link
 from mlfs.peers.landing import Landing
 from mlfs.peers.link import Ended
-from mlfs.places.place import Want
+from mlfs.places.place import Content, Want
+from mlfs.plan.place_kind import PlaceKind
+from mlfs.tree.samples import Version
 
 # An agent whose peer does not answer says so after its own patience; one that says nothing is given this much longer.
 AGENT_PATIENCE_S = 1.0
@@ -195,3 +198,27 @@ class Desk:
     def under_way(self) -> int:
         """Requests that have not come to their end."""
         return len(self._requests)
+
+
+# -- another node as a place: what it owns is got from it over the network
+
+
+class NodePlace:
+    kind: Final = PlaceKind.PEER
+
+    def __init__(self, node: int, desk: Desk) -> None:
+        self.name: Final = f"node {node}"
+        self._node = node
+        self._desk = desk
+
+    def get(self, sample: int, version: Version) -> Content | None:
+        data = self._desk.get(Want(self._node, sample, version))
+        return None if data is None else Content(data, version)
+
+    def ahead(self, wanted: Sequence[tuple[int, Version]]) -> list[Want]:
+        """Samples that will be wanted soon. For those returned `no_longer` has to follow."""
+        return self._desk.ahead([Want(self._node, sample, version) for sample, version in wanted])
+
+    def no_longer(self, wants: Sequence[Want]) -> None:
+        """Samples that were said ahead are not wanted any more, or were got."""
+        self._desk.no_longer(wants)

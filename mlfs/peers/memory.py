@@ -74,7 +74,7 @@ class MemoryNetwork:
 
     @property
     def nodes(self) -> int:
-        """How many there are."""
+        """The number of nodes."""
         return len(self._ports)
 
     def port(self, node: int) -> MemoryTransport:

@@ -55,7 +55,7 @@ class Transport(Protocol):
 
     @property
     def nodes(self) -> int:
-        """How many there are."""
+        """The number of nodes, this one included."""
 
     @property
     def most_numbers(self) -> int:

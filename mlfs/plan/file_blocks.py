@@ -41,7 +41,7 @@ class FileBlocks:
     ) -> None:
         self.above_bytes, self.block_bytes, self.first = above_bytes, block_bytes, first
         self._sizes = sizes
-        self._files, self._counts = files, counts
+        self._files = files
         firsts = np.concatenate([[first], first + np.cumsum(counts)]).astype(np.int64)
         # Invariant: the blocks of the file `_file[n]` have the ids from `_first[n]` to `_first[n + 1] - 1`.
         self._file, self._first = files.data, firsts.data
@@ -84,7 +84,7 @@ class FileBlocks:
 
     def of_files(self, by_file: npt.NDArray[N]) -> npt.NDArray[N]:
         """The same column by block: each block has what its file has."""
-        said: npt.NDArray[Any] = np.repeat(by_file[self._files], self._counts)
+        said: npt.NDArray[Any] = np.repeat(by_file[self._files], np.diff(np.asarray(self._first)))
         return said
 
     def numbering(self) -> tuple[memoryview, memoryview]:

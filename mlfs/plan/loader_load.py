@@ -13,10 +13,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mlfs.plan.imbalance import Imbalance, imbalance
-from mlfs.plan.loader_limits import limits_of, surely_idles, told_apart
 from mlfs.plan.model import Floats
-from mlfs.plan.rank_load import FEWEST_BATCHES, BatchTimes, RankLoad
+from mlfs.plan.rank_load import (
+    FEWEST_BATCHES,
+    BatchTimes,
+    Imbalance,
+    RankLoad,
+    imbalance,
+    limits_of,
+    surely_idles,
+    told_apart,
+)
 from mlfs.plan.threads import TOLERANCE, PiecewiseLinear
 
 # Batches of a rank that figures are taken from, the last ones: enough for a mean that does not jump, few enough to

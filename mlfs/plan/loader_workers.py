@@ -2,7 +2,7 @@
 
 Pure. In: each rank's work for a batch, as a mount has measured it; processors; the time of a training step where it is
 known. Out: workers by rank, and how long a step then takes. Called by `mlfs.lab.commands.advise_workers` and, for the
-status, by `mountd.worker_advice`. Source: Lobster (Liu et al., ICPP'22), Sections 4.1 to 4.4: the functions are
+status, by `mountd.headline`. Source: Lobster (Liu et al., ICPP'22), Sections 4.1 to 4.4: the functions are
 those that the simulator runs (`mlfs.plan.threads`).
 
 A loader's worker does what the paper's two kinds of threads do: it reads and preprocesses. So the work of a batch

@@ -2,7 +2,7 @@
 
 Pure. In: what each GPU's next batch has to load by route, what a route gives to some number of threads, the batch's
 preprocessing and training time. Out: threads for each GPU, for any number of nodes and steps at once. Called by
-`mlfs.lab.sim.coordinated` and, for the workers of a loader that was seen at work, by `mlfs.plan.loader_workers`.
+`mlfs.lab.sim.gpu_queues` and, for the workers of a loader that was seen at work, by `mlfs.plan.loader_workers`.
 """
 
 from __future__ import annotations

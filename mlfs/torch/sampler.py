@@ -9,7 +9,7 @@ In: a path in a mount, the data set's length. Out: dataset indices for a DataLoa
 
 The order is that of torch's DistributedSampler, bit for bit, where there is no mount, or no job there whose order is
 served, and one warning says so: the script runs anywhere. All ranks must find the same, or some samples would be read
-twice and others not at all: in a process group that is checked in each epoch (`mlfs.torch.alike`).
+twice and others not at all: in a process group that is checked in each epoch (`mlfs.torch.sampler`).
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from __future__ import annotations
 import operator
 import os
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 from torch.utils.data import BatchSampler, Dataset, DistributedSampler, Sampler
 
 from mlfs.errors import JobError
 from mlfs.launchers import told_rank
-from mlfs.torch.alike import check_alike, named
 from mlfs.torch.served_job import ServedJob, find_served_job
 
 warned_of: set[str] = set()
@@ -262,3 +263,59 @@ def rank_and_world_size(environment: Mapping[str, str] = os.environ) -> tuple[in
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return told_rank(environment) or (0, 1)
+
+
+# -- whether all ranks of a run read one order: a rank with another one reads what others read, and leaves some out
+#
+# In: what a rank's order rests on, in words. Out: an error where another rank of the process group has said something
+# else of the same epoch. Ranks leave their words in the store by which torch.distributed has made the group, so nobody
+# waits for anybody.
+
+# How many samplers the script has made of which it says the same, such as two for sets of one length.
+_made: Counter[str] = Counter()
+
+
+def named(said: str) -> str:
+    """A name for a new sampler: the same on all ranks, as they run one script, and no other sampler's.
+
+    Args:
+        said: what all ranks say of it: not the path, which may differ from node to node.
+    """
+    _made[said] += 1
+    return f"{said}/{_made[said]}"
+
+
+def check_alike(sampler: str, epoch: int, order: str) -> None:
+    """Raises where ranks of the process group read different orders.
+
+    Without a process group nothing is known of other ranks.
+
+    Args:
+        sampler: its name, as of `named`. order: what the order rests on.
+
+    Raises:
+        JobError: another rank reads another order.
+    """
+    store = _store()
+    if store is None:
+        return
+    try:
+        said = store.compare_set(f"mlfs/{sampler}/{epoch}", "", order).decode()
+    except (RuntimeError, NotImplementedError):  # a kind of store that cannot do this, or that is closed
+        return
+    if said != order:
+        raise JobError(
+            f"the ranks do not read one order in epoch {epoch}: this rank reads {order}, and another one {said}",
+            "let all nodes join (mlfs peers), register the job once, and start the script again",
+            "serve",
+        )
+
+
+def _store() -> distributed_c10d.Store | None:
+    """The store of the default process group. torch has no public name for it: where it is not found, nothing is
+    checked."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
+    get = getattr(distributed_c10d, "_get_default_store", None)
+    store: distributed_c10d.Store | None = get() if get is not None else None
+    return store

@@ -34,7 +34,7 @@ class PastContents:
         self._past: dict[tuple[int, int], Past] = {}
 
     def __len__(self) -> int:
-        """How many are remembered."""
+        """The number of contents that are remembered."""
         return len(self._past)
 
     def keep(self, entry: int, generation: int, attributes: Past) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from benchmark.counters import must_be
-from mlfs.orders import compiled, shuffle
-from mlfs.orders.permutation import randperm
+from mlfs.orders import shuffle
+from mlfs.orders.mt19937 import randperm
 from mlfs.orders.python_mt import PythonGenerator
 
 IMAGENET, IMAGENET_22K = 1_281_167, 14_197_122
@@ -29,7 +29,8 @@ def permutations(work: Path, data: Path, rounds: int) -> None:
     import torch
 
     torch.set_num_threads(1)
-    numba = importlib.util.find_spec("numba") is not None and compiled.wait_for_compiled()
+    compiled_shuffle = shuffle.compiled_shuffle
+    numba = importlib.util.find_spec("numba") is not None and shuffle.wait_for_compiled()
     for n in (IMAGENET, IMAGENET_22K):
         theirs = _median(lambda n=n: torch.randperm(n, generator=torch.Generator().manual_seed(1)), rounds)
         print(f"  randperm({n:,}): torch {theirs:8.1f} ms", flush=True)
@@ -37,9 +38,9 @@ def permutations(work: Path, data: Path, rounds: int) -> None:
         shuffle.compiled_shuffle = lambda n: None  # type: ignore[assignment]
         must_be("torch's permutation, by numpy", np.array_equal(randperm(n, 1), wanted), randperm(n, 1))
         _tell("numpy", _median(lambda n=n: randperm(n, 1), rounds), theirs)
-        shuffle.compiled_shuffle = compiled.compiled_shuffle
+        shuffle.compiled_shuffle = compiled_shuffle
         if numba:
-            must_be("numba", compiled.compiled_shuffle(n) is not None, "its function is not there")
+            must_be("numba", compiled_shuffle(n) is not None, "its function is not there")
             must_be("torch's permutation, by numba", np.array_equal(randperm(n, 1), wanted), randperm(n, 1))
             _tell("numba", _median(lambda n=n: randperm(n, 1), rounds), theirs)
     values, numbers = np.arange(IMAGENET, dtype=np.int32), list(range(IMAGENET))

@@ -62,7 +62,7 @@ def _run(case: Case) -> None:
 
 def _measure(case: Case) -> None:
     from mlfs.job import parse_job
-    from mlfs.orders.registry import build_order
+    from mlfs.orders.order import build_order
     from mlfs.plan.epoch_readers import Readers
     from mlfs.plan.owners import place
 

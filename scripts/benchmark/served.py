@@ -33,8 +33,8 @@ from demo import BIN, Run, console, slow_source, source_counts
 from demo_cluster import PAYLOAD, Seen, busy_share, core_seconds, make_arrays, over_links
 
 from benchmark.counters import AT_EDGES, NEARLY_ALL, PFS, must_be, must_be_followed, settled
-from mlfs.lab.sizing.scale_out import ScaleOut
-from mlfs.served.balance import imbalance
+from mlfs.lab.sizing.scaling import ScaleOut
+from mlfs.served.locality import imbalance
 
 NODES, EPOCHS, BATCH_SIZE, SEED = 4, 4, 16, 0
 DIRECT_EPOCHS = 1  # without a mount one epoch is like the other

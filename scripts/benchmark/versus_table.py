@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 
-from mlfs.report.pictures import ROUTE_COLOURS
+from mlfs.report import ROUTE_COLOURS
 
 MLFS = "mlfs, registered"
 LOCAL = "a local disk"

@@ -10,7 +10,7 @@ import pytest
 
 from mlfs.config import CacheDir, MountConfig, differing, free_bytes, load_config, memory_warning
 from mlfs.errors import ConfigError, ExitCode
-from mlfs.memory import MemoryRoom, cgroup_limit_bytes, limit_files, memory_limit_bytes, memory_room, parse_meminfo
+from mlfs.limits import MemoryRoom, cgroup_limit_bytes, limit_files, memory_limit_bytes, memory_room, parse_meminfo
 from mlfs.plan.memory_budget import LEAST_ROOM_BYTES, OWN_BYTES, divide
 
 MIB, GIB = 2**20, 2**30

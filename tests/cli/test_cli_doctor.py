@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
+from mlfs import doctor
 from mlfs.cli import main as cli
-from mlfs.doctor import checks
-from mlfs.doctor.checks import CheckResult, Level, SourceMount
-from mlfs.doctor.machine import Machine
+from mlfs.doctor import CheckResult, Level, Machine, SourceMount
 from mlfs.errors import ExitCode
 
 GIB = 1 << 30
@@ -103,7 +102,7 @@ WRONG: list[tuple[dict[str, Any], str, Level, str]] = [
 
 
 def looked_at(machine: Machine) -> list[CheckResult]:
-    return list(checks.findings(machine, ["/scratch"]))
+    return list(doctor.findings(machine, ["/scratch"]))
 
 
 def test_a_machine_where_all_is_right() -> None:
@@ -149,7 +148,7 @@ def test_users_are_told_how_to_share_a_mount() -> None:
     ],
 )
 def test_the_file_system_of_a_source(mount: SourceMount, newest_s: float, levels: list[Level], word: str) -> None:
-    found = list(checks.source("/data", mount, newest_s, now_s=1e6))
+    found = list(doctor.source("/data", mount, newest_s, now_s=1e6))
     assert [finding.level for finding in found] == levels
     assert word in found[-1].said
 

@@ -14,7 +14,7 @@ import torch
 from mlfs.cli import main as cli
 from mlfs.errors import ExitCode
 from mlfs.job import parse_job
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 
 N = 120
 FILES = [f"c{index // 30}/{index % 30:02d}.jpg" for index in range(N)]

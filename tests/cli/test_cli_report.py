@@ -18,7 +18,7 @@ from test_cli_status import STATUS
 
 from mlfs.cli import main as cli
 from mlfs.errors import ExitCode
-from mlfs.report.page import page
+from mlfs.report import page
 
 NASTY = "<script>document.title='taken'</script> & \x1b[31m \udcff"
 

@@ -77,12 +77,14 @@ def test_files_are_read_once_from_the_source_whatever_their_size(backing: Path, 
             assert slow.counts()["bytes"] <= 33 * MIB
 
 
-def test_a_registered_jobs_files_are_brought_ahead_of_it_once(backing: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("staging", ["128MiB", "16MiB"])
+def test_a_registered_jobs_files_are_brought_ahead_of_it_once(backing: Path, tmp_path: Path, staging: str) -> None:
+    """What the window cannot hold is brought for the places alone."""
     total = sum(SIZES.values())
     (tmp_path / "mnt").mkdir()
     with (
         SlowSource(backing, bandwidth="400M") as slow,
-        MlfsMount(slow.path, "--ram", "150MiB", mountpoint=tmp_path / "mnt") as mount,
+        MlfsMount(slow.path, "--ram", "150MiB", "--staging", staging, mountpoint=tmp_path / "mnt") as mount,
     ):
         slow.control(reset_counts=True)
         mount.register(name="train", sampler="sequential", epochs=2, batch_size=1, layout="sorted")
@@ -304,6 +306,8 @@ def test_ranges_read_by_many_at_once_are_of_one_content_also_while_files_change(
     flags = ["--ram", draw.choice(["0", "3MiB", "100MiB"]), "--ssd", f"{tmp_path / 'ssd'}:{draw.choice([5, 80])}MiB"]
     with MlfsMount(source, *flags, mountpoint=tmp_path / "mnt") as mount:
         faults: list[str] = []
+        if draw.random() < 0.6:  # then lanes stage the files whole, also while they change
+            mount.register(name="train", seed=seed, epochs=50, batch_size=1, layout="sorted")
         readers = [threading.Thread(target=read, args=(seed * 100 + number, faults)) for number in range(4)]
         for reader in readers:
             reader.start()

@@ -20,7 +20,7 @@ from support.mounts import MlfsMount
 from support.trees import make_classes
 
 from mlfs.job import parse_job
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 
 FILES, CLASSES, EPOCHS, RANKS = 243, 3, 3, 2  # neither divides by the ranks' batches: each pads in its own way
 SCRIPTS = Path(__file__).parent / "frameworks"

@@ -17,7 +17,7 @@ from support.fuse import wait_until
 from support.mounts import MlfsMount
 from support.trees import make_classes, make_tree
 
-from mlfs.orders.permutation import randperm
+from mlfs.orders.mt19937 import randperm
 
 pytestmark = pytest.mark.page_counts
 

@@ -11,7 +11,7 @@ from support.fuse import wait_until
 from support.mounts import MlfsMount
 from support.slow import SlowSource
 
-from mlfs.report.page import MARK
+from mlfs.report import MARK
 
 
 def test_a_page_is_written_however_a_job_ends(tmp_path: Path) -> None:

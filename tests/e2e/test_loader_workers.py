@@ -11,7 +11,7 @@ import pytest
 from support import slow_preprocessing
 from support.mounts import MlfsMount
 
-from mlfs.processors import usable_processors
+from mlfs.limits import usable_processors
 
 FILES = 96
 

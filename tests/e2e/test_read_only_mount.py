@@ -22,7 +22,7 @@ from support.trees import make_tree
 
 from mlfs.errors import ExitCode
 from mountd import commands_mount
-from mountd.command_calls import tell_in_parts
+from mountd.wire import tell_in_parts
 
 FORBIDDING = Path(__file__).parent.parent / "support/forbidding.py"
 

@@ -25,7 +25,7 @@ from mlfs.engine.mount_jobs import Observers
 from mlfs.engine.opens import Opens, WaitingReader
 from mlfs.engine.shortages import Shortages
 from mlfs.explain.explainer import Explainer
-from mlfs.follow.job import nameless
+from mlfs.follow.job import no_name
 from mlfs.job import JobSpec, parse_job
 from mlfs.orders.streams import JobStreams
 from mlfs.places.place import PlaceKind, Places, SourcePlace, TierPlace
@@ -342,7 +342,7 @@ async def running(
         tiers = [TierPlace(PlaceKind.RAM, RamTier(ram), samples)]
         tiers += [TierPlace(kind, tier, samples, largest) for kind, tier, largest in disks or []]
         places = Places(SourcePlace(source, samples), tiers)
-        machine = MountMachine(runner, trio.current_time, Shortages(), cpu_clock, kin, nameless)
+        machine = MountMachine(runner, trio.current_time, Shortages(), cpu_clock, kin, no_name)
         data = MountedData(samples, source, places, pages)
         engine = Engine(
             data, machine, limits, Observers(explainer, listeners), Cluster(Showcase(), None, build_no_orders)

@@ -24,7 +24,7 @@ from mlfs.engine.shared_plan import SharedPlan
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
 from mlfs.measure.rates import Rates
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 from mlfs.orders.served import ServedOrder
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.members import members_of

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import trio
-from fakes import InlineRunner, Mount, running, simulate, tree
+from fakes import InlineRunner, Mount, given_job, running, shuffled, simulate, tree
 
 from mlfs.engine.block_reads import WaitingRead
 from mlfs.places.place import SourcePlace
 from mlfs.places.posix import PosixSource
 from mlfs.plan.scheduler.events import Waits
+from mlfs.plan.scheduler.states import State
 from mlfs.tree.attributes import attributes_of
 from mlfs.tree.manifest import Manifest
 from mlfs.tree.samples import Samples
@@ -178,5 +179,54 @@ def test_reads_of_one_block_wait_together_for_a_source_that_hangs(tmp_path: Path
             assert errors == [errno.ETIMEDOUT] * 8
             assert trio.current_time() - begun_s <= 45
             ranges.close_large(handle)
+
+    simulate(body)
+
+
+def test_a_jobs_files_are_staged_whole_and_their_blocks_kept(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 6, SIZE, ram=1 << 20, samples_of=in_blocks) as mount:
+            table, reads = mount.table, mount.engine.places.source.files
+            await mount.engine.shared.register(*given_job(shuffled(mount.files, 2, 1)))
+            await trio.sleep(1)
+            assert {table.state[entry] for entry in mount.files} == {State.STAGED}
+            assert all(table.holder(entry) for entry in mount.files)
+            assert not any(table.held_by[entry] for entry in mount.files)  # no place keeps them twice
+            fetched_bytes = mount.engine.statistics().counters.all.fetches["pfs"].bytes
+            assert fetched_bytes == len(mount.files) * SIZE
+            mount.pages.held.clear()  # the kernel takes them back
+            for entry in mount.files:
+                assert await mount.read(entry) == mount.content(entry)
+            await trio.sleep(1)
+            assert mount.engine.statistics().counters.all.fetches["pfs"].bytes == fetched_bytes
+            assert len(reads) == len(mount.files)
+
+    simulate(body)
+
+
+def test_a_block_that_the_source_does_not_give_costs_its_file_the_staging_and_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 4, SIZE, ram=1 << 20, samples_of=in_blocks) as mount:
+            broken = mount.engine.samples.blocks_of(mount.files[1])[1]
+            read = SourcePlace.read
+
+            def fail(place: SourcePlace, sample: int, close_later: bool = False) -> Any:
+                if sample == broken:
+                    raise OSError(errno.EIO, "broken")
+                return read(place, sample, close_later)
+
+            monkeypatch.setattr(SourcePlace, "read", fail)
+            await mount.engine.shared.register(*given_job(shuffled(mount.files, 1, 1)))
+            await trio.sleep(1)
+            staged = [entry for entry in mount.files if mount.table.state[entry] == State.STAGED]
+            assert staged == [entry for entry in mount.files if entry != mount.files[1]]
+            assert mount.engine.scheduler.keeping.statistics().promised_bytes == 0
+            monkeypatch.undo()
+            for entry in mount.files:
+                assert await mount.read(entry) == mount.content(entry)
+            await trio.sleep(1)
+            assert mount.table.holder(mount.files[1])
 
     simulate(body)

@@ -21,13 +21,13 @@ from mlfs.measure.rates import FEWEST_BATCHES, Rates
 from mlfs.measure.refine import Measured
 from mlfs.places.lmdb_store import LmdbTier
 from mlfs.places.ram import RamTier
-from mlfs.plan.lane_governor import LaneGovernor
 from mlfs.plan.owners import plan_alone
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.placement import DISK, MEMORY, NOWHERE, ClassRoom, keep_most_read, preferred, spare
 from mlfs.plan.scheduler.config import PlaceInfo
 from mlfs.plan.scheduler.events import JobBroken
 from mlfs.plan.scheduler.keeping import Keeping, Plan
+from mlfs.plan.scheduler.pool_queue import LaneGovernor
 from mlfs.plan.scheduler.states import SampleTable, footprint_bytes
 
 PAGE = 4096

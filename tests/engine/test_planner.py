@@ -17,7 +17,7 @@ from mlfs.engine.shared_plan import ReadCounts
 from mlfs.follow.job import JobRun
 from mlfs.job import parse_job
 from mlfs.job.ranks import ranks_in
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 from mlfs.orders.served import ServedOrder
 from mlfs.orders.streams import JobStreams
 from mlfs.plan import next_use

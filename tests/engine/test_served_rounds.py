@@ -13,7 +13,7 @@ import trio
 from fakes import InlineRunner, Mount, kin, running, simulate
 
 from mlfs.job import JobSpec, parse_job
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 from mlfs.orders.served import ServedOrder
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.scheduler.states import footprint_bytes

@@ -15,15 +15,14 @@ from fakes import InlineRunner, Mount, given_job, running, shuffled, simulate
 from mlfs.errors import ConfigError
 from mlfs.explain.statistics import ExplainerStatistics, InferenceState, InferenceStatistics
 from mlfs.job import parse_job
-from mlfs.lab.commands.simulate_like import beside
+from mlfs.lab.commands.simulate import compared
 from mlfs.lab.policies.clairvoyant import POLICY
 from mlfs.lab.sim.clock import Sharing
 from mlfs.lab.sim.like import like
 from mlfs.lab.sim.run import Simulation
 from mlfs.orders.streams import build_streams
 from mlfs.plan.rank_load import FEWEST_BATCHES, StepLimit
-from mountd.about import About
-from mountd.statistics import MountStatistics, ProcessStatistics
+from mountd.statistics import About, MountStatistics, ProcessStatistics
 from mountd.status import status
 
 BATCH, FILES, EPOCHS, AHEAD = 4, 96, 2, 2
@@ -114,7 +113,7 @@ def test_a_rank_that_is_slow_makes_steps_uneven_as_the_simulator_does_not_expect
             assert [(one.name, one.capacity) for one in scenario.cluster.classes] == [("ram", 1 << 21)]
             assert job.measured[0].pfs_bytes == pytest.approx(sizes.sum(), rel=0.05)
             simulation = Simulation(scenario)
-            found = beside(job, simulation, simulation.run(POLICY, Sharing.CONSERVING), 1)
+            found = compared(job, simulation, simulation.run(POLICY, Sharing.CONSERVING), 1)
             assert found["uneven"]["measured"]["imbalanced_steps"] > 0.8
             assert found["uneven"]["simulated"]["imbalanced_steps"] < 0.1, "files are alike, and lie in memory"
             assert "a worker of rank 1 works" in found["because"]

@@ -11,7 +11,7 @@ from mlfs.follow.evidence import UNFIT_READS
 from mlfs.follow.job import JobRun
 from mlfs.follow.score import REMEMBERED_OPENS
 from mlfs.job import parse_job
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 from mlfs.orders.streams import JobStreams
 
 WORKERS = 3

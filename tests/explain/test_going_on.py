@@ -19,7 +19,7 @@ from mlfs.explain.search_stages import SAMPLER_SEED_WORD
 from mlfs.explain.usual import FURTHEST_LOOKED_THROUGH, POPULAR_SEEDS
 from mlfs.job import parse_job
 from mlfs.orders.mt19937 import TorchWords
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 
 MAIN, VALIDATION_FILES = 7, 40
 # An inferred order is given up after twelve reads, and the place is known by ten of one process.

@@ -21,7 +21,7 @@ from mlfs.explain.question import MOST_HEADS, DataSet, likely, reads_needed, unl
 from mlfs.explain.search_stages import LATEST_WORD, Draw
 from mlfs.explain.usual import LOOKED_THROUGH, Seed, preset_of, usual_orders
 from mlfs.job import JobSpec, parse_job
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 
 N = 1600
 # The same fourth word, 1398446480: one epoch's order cannot tell them apart.

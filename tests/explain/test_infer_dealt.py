@@ -18,8 +18,7 @@ from mlfs.explain.explanations import dealt
 from mlfs.job import parse_job
 from mlfs.launchers import Whose, whose
 from mlfs.orders.mt19937 import TorchWords
-from mlfs.orders.order import Order
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import Order, build_order
 
 N = 3000
 

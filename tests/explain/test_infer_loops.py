@@ -19,7 +19,7 @@ from mlfs.explain.recipes import Recipe
 from mlfs.explain.search import find
 from mlfs.explain.search_stages import SearchExtent, SeedFound, StageProgress
 from mlfs.job import parse_job
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 from mlfs.orders.split import part_indices
 
 N, EPOCHS, BATCH = 1200, 3, 8

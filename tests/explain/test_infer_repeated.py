@@ -24,7 +24,7 @@ from mlfs.explain.search_stages import SearchExtent, SeedFound
 from mlfs.explain.statistics import InferenceState
 from mlfs.follow.score import Cell, Open
 from mlfs.job import parse_job
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 from mlfs.orders.streams import build_streams
 
 N = 3000

@@ -27,10 +27,8 @@ from mlfs.explain.search_stages import (
 from mlfs.explain.seed_search import SeedSearch
 from mlfs.explain.usual import FURTHEST_LOOKED_THROUGH, POPULAR_SEEDS
 from mlfs.job import JobSpec
-from mlfs.orders.mt19937 import TorchWords
-from mlfs.orders.order import Order
-from mlfs.orders.permutation import randperm
-from mlfs.orders.registry import build_order
+from mlfs.orders.mt19937 import TorchWords, randperm
+from mlfs.orders.order import Order, build_order
 
 SEEDS = st.integers(0, 2**32 - 1)
 NO_RANGE = ((0, 0),)

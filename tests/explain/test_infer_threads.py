@@ -17,7 +17,7 @@ from mlfs.explain.recipes import Recipe, keras_seeds
 from mlfs.explain.search import KERAS_STAGE, find
 from mlfs.explain.search_stages import SearchExtent, StageProgress
 from mlfs.job import parse_job
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 
 N = 1500
 

@@ -8,7 +8,7 @@ from mlfs.explain.inferred_job import InferredJob
 from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.follow.job import JobRun
 from mlfs.job import parse_job
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 from mlfs.orders.streams import JobStreams
 
 N = 400

@@ -14,7 +14,7 @@ import pytest
 from support.drawn import cases
 from support.explaining import BATCH, FILES, FakeJobs, SearchInline, explaining, order_of, simulate
 
-from mlfs.follow.nameless import NAMELESS
+from mlfs.follow.by_sample import NO_PID
 from mlfs.follow.strangers_seen import in_words, strangers_to_all
 
 SHELL, OTHER_SHELL, MAIN, SECOND, STRANGER = 50, 60, 1000, 5000, 9000
@@ -144,7 +144,7 @@ def test_nothing_is_corrected_or_inferred_from_readers_without_names(
                 orders = [list(order_of(jobs.manifest, epoch, rank, **true)) for rank in range(world)]
                 for opens in zip(*(training(order, MAIN, SHELL, workers, epoch) for order in orders), strict=True):
                     for entry, _, _ in opens:
-                        predicted.append(await read(jobs, (entry, NAMELESS, 0)))
+                        predicted.append(await read(jobs, (entry, NO_PID, 0)))
                 judge(jobs)
             (job,) = jobs.running.values()
             assert job is registered

@@ -19,7 +19,8 @@ from mlfs.errors import JobError
 from mlfs.explain.explainer import Explainer
 from mlfs.explain.variants import LARGEST_PRODUCT, pairs, variants
 from mlfs.job import parse_job
-from mlfs.orders.registry import build_order, built_in
+from mlfs.job.names import built_in
+from mlfs.orders.order import build_order
 from mlfs.orders.streams import build_streams
 
 FILES, EPOCHS, SHELL = 300, 3, 50
@@ -147,7 +148,7 @@ async def read_all(jobs: FakeJobs, drawn: Drawn) -> list[int]:
 def says_right(flags: str, drawn: Drawn, jobs: FakeJobs) -> bool:
     """Whether `mlfs register` with these flags registers the order that was read."""
     parser = argparse.ArgumentParser()
-    register.add_parser(parser.add_subparsers())
+    register.add_flags(parser.add_subparsers().add_parser("register"))
     fields = register.job_fields(parser.parse_args(["register", "MOUNT", *shlex.split(flags)]), {})
     said, true = (build_streams(parse_job(of), jobs.manifest) for of in (fields, drawn.true))
     later = said.spec.start_epoch - true.spec.start_epoch if "--start-epoch" in flags else 0

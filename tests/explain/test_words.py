@@ -16,8 +16,7 @@ from mlfs.explain.question import DataSet
 from mlfs.explain.search import find
 from mlfs.explain.search_stages import PlaceFound, SearchExtent, StageProgress, WordsAsked
 from mlfs.explain.seed_search import SeedSearch
-from mlfs.orders.mt19937 import TorchWords
-from mlfs.orders.permutation import words_of_randperm
+from mlfs.orders.mt19937 import TorchWords, words_of_randperm
 
 
 def read_by(order: list[int], workers: int, batch: int, first_process: int) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ from mlfs.follow.evaluation import MOST_PASSES, STEPS_TOLD
 from mlfs.follow.job import JobRun, Seen
 from mlfs.follow.plain_order import WALKED_AHEAD
 from mlfs.job import parse_job
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 from mlfs.orders.streams import JobStreams
 
 EPOCHS = 3

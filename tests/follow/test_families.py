@@ -11,7 +11,7 @@ import pytest
 from mlfs.follow.families import TRANSITIONS, Cause, Family, State
 from mlfs.follow.job import JobRun
 from mlfs.job import parse_job
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 from mlfs.orders.streams import JobStreams
 
 N, RANKS = 2000, 2

@@ -15,7 +15,7 @@ from mlfs.follow.evidence import Read
 from mlfs.follow.job import JobRun
 from mlfs.follow.loader_watch import UNTIMED
 from mlfs.job import parse_job
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 from mlfs.orders.streams import JobStreams
 
 EPOCHS = 4

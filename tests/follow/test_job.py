@@ -13,7 +13,7 @@ from mlfs.follow.epochs_at_hand import MOST_EPOCHS_AHEAD
 from mlfs.follow.job import JobRun
 from mlfs.follow.job_statistics import JobState
 from mlfs.job import parse_job
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 from mlfs.orders.streams import JobStreams
 from mlfs.tree.growing import FEWEST_ROOM
 
@@ -139,7 +139,7 @@ def test_a_script_that_is_started_again_is_followed_from_its_first_epoch(parent:
     restarted = [job.observe(entry, 300, parent).another_leads for entry in again[:64]]
     assert restarted.index(True) >= 31  # several batches: it is no chance
     assert job.from_start is not None
-    assert not job.from_start.by_known_reader  # a worker begins where an epoch has ended
+    assert not job.from_start.by_run_under_way  # a worker begins where an epoch has ended
     before = job.ranks
     assert job.follow_leading() is job
     assert job.ranks is not before

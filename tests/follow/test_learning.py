@@ -15,7 +15,7 @@ from mlfs.follow.learning import Seen, learn, seen_by_count, seen_where_matched
 from mlfs.follow.score import Cell, Open
 from mlfs.follow.shape import Shape
 from mlfs.job import parse_job
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 
 
 def seen_of(loader: Loader, length: int, seed: int, begin: int = 0) -> list[Seen]:

@@ -10,7 +10,7 @@ from mlfs.follow.evidence import Read
 from mlfs.follow.job import JobRun
 from mlfs.job import parse_job
 from mlfs.lab.sim.detailed.run import NothingMeasured
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.commands import Command, Drop, Fetch, LoadEpoch

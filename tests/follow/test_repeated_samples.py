@@ -15,7 +15,7 @@ from loaders import Loader
 from mlfs.follow.evidence import FEWEST_READ_BEFORE
 from mlfs.follow.job import JobRun
 from mlfs.job import parse_job
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 from mlfs.orders.streams import JobStreams
 
 EPOCHS = 2

@@ -13,7 +13,7 @@ from loaders import Loader
 from mlfs.follow.families import State
 from mlfs.follow.job import JobRun
 from mlfs.job import parse_job
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 from mlfs.orders.streams import JobStreams
 
 SHELL, OTHER_SHELL = 50, 60

@@ -13,14 +13,14 @@ from loaders import Loader, in_turns
 from support.drawn import cases
 
 from mlfs.follow.evidence import ONLY_READER_READS, Read
-from mlfs.follow.families import Families, nameless
+from mlfs.follow.families import Families, no_name
 from mlfs.follow.hypothesis import Hypothesis, Origin, Rival
 from mlfs.follow.job import JobRun, matcher_at_start
 from mlfs.follow.matching import Open, StreamMatcher
 from mlfs.follow.plain_order import PlainOrder
 from mlfs.follow.strangers_seen import in_words, strangers_to_all
 from mlfs.job import parse_job
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 from mlfs.orders.streams import JobStreams
 
 SHELL = 50
@@ -160,7 +160,7 @@ def test_who_walks_the_directories_is_told_of_by_name_and_pid() -> None:
 
 def test_a_family_that_is_seen_anew_is_seen_from_that_read_on() -> None:
     """It may be the first of the job's order."""
-    job, readers, rivals = job_of(2000, {}), Families(nameless), list[Rival]()
+    job, readers, rivals = job_of(2000, {}), Families(no_name), list[Rival]()
     load(job)
 
     def propose() -> Rival:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mlfs.measure.measured_place import MeasuredPlace
 from mlfs.measure.rates import FEWEST_BATCHES, Rates
-from mlfs.measure.speeds import Speeds
+from mlfs.measure.speeds import MeasuredPlace, Speeds
 from mlfs.places.place import PlaceKind
 
 SOURCE, RAM, OTHERS = 0, 1, 2

@@ -18,10 +18,9 @@ from mlfs.follow.loader import LEARNED, REGISTERED, UNKNOWN, Known, LoaderStatis
 from mlfs.measure.refine import Measured
 from mlfs.measure.speeds import PlaceSpeeds, SpeedsStatistics
 from mlfs.places.place import PlaceStatistics
-from mlfs.plan.imbalance import Imbalance
 from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.place_kind import PlaceKind
-from mlfs.plan.rank_load import RankLoad, StepLimit
+from mlfs.plan.rank_load import Imbalance, RankLoad, StepLimit
 from mlfs.plan.scheduler.fetching import PoolStatistics
 from mlfs.plan.scheduler.keeping import KeepingStatistics
 from mlfs.plan.scheduler.look_ahead import Ahead
@@ -30,8 +29,7 @@ from mlfs.plan.scheduler.reading_times import ReadingTime
 from mlfs.plan.scheduler.routing import RoutingStatistics
 from mlfs.plan.scheduler.statistics import Statistics as SchedulerStatistics
 from mlfs.stats import ROUTES, CounterStatistics, SpanStatistics, StallStatistics, Tally
-from mountd.about import About
-from mountd.statistics import MountStatistics, ProcessStatistics
+from mountd.statistics import About, MountStatistics, ProcessStatistics
 
 GB = 10**9
 

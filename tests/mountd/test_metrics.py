@@ -11,9 +11,8 @@ from made_up import engine, job, load, mount
 from prometheus_client.parser import text_string_to_metric_families
 
 from mlfs.plan.scheduler.reading_times import ReadingTime
-from mountd.about import About
 from mountd.metrics import metrics, metrics_of
-from mountd.statistics import MountStatistics
+from mountd.statistics import About, MountStatistics
 
 DOCS = Path(__file__).parents[2] / "docs"
 ROW = re.compile(r"^\| `(mlfs_\w+)` \| (\w+) \| ([\w1]+) \|((?: `\w+`)*) \| (.+) \|$", re.MULTILINE)

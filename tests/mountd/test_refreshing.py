@@ -16,7 +16,6 @@ from mlfs.places.posix import PosixSource
 from mlfs.tree.growing import GrowingManifest
 from mlfs.tree.samples import Samples
 from mlfs.tree.scan import scan
-from mountd.about import About
 from mountd.refreshing import Refreshing
 
 
@@ -37,9 +36,8 @@ def refreshing(source: Path, room: int, peers: PeeringStatistics) -> tuple[Refre
         peering=SimpleNamespace(statistics=lambda: peers), gone=lambda samples: lambda: None,
     )  # fmt: skip
     kernel = SimpleNamespace(forget_name=lambda *_: None, forget_attributes=lambda _: None)
-    about = About(str(source), "/mnt", "scanned", 0.0)
     index = source.parent / "index"
-    return Refreshing(cast(Any, engine), manifest, posix, about, index, kernel, cast(Any, None)), manifest
+    return Refreshing(cast(Any, engine), manifest, posix, str(source), "/mnt", index, kernel, cast(Any, None)), manifest
 
 
 async def refreshed(part: Refreshing, path: bytes = b"") -> None:

@@ -1,10 +1,17 @@
-"""What is said when a job was registered, of nodes that do not follow it."""
+"""What is said when a job was registered: of nodes that do not follow it, of directories that it takes together."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
+import pytest
+from support.trees import make_tree
+
 from mlfs.engine.peering import PeeringStatistics
 from mlfs.job import JobSpec, parse_job
-from mountd.control import registered_words
+from mlfs.tree.scan import scan
+from mountd.control import registered_words, words_of_parts
 
 NODES = [{"node": node, "ranks": str(node), "keeps_bytes": [1]} for node in (0, 1)]
 
@@ -41,3 +48,24 @@ def test_a_node_alone_says_that_it_serves_all_ranks() -> None:
     assert registered_words(job(), alone) == []
     assert registered_words(job(serve="locality", nodes=NODES), alone) == []
     assert registered_words(job(serve="locality", nodes=None), alone) == []
+
+
+@pytest.mark.parametrize(
+    ("files", "fields", "said"),
+    [
+        ({"train/a/1.jpg": 9, "val/a/1.jpg": 9, "labels.txt": 3}, {}, "train and val together"),
+        ({"test/1.jpg": 9, "train/1.jpg": 9, "val/1.jpg": 9}, {}, "train, test and val together"),
+        ({"train/a/1.jpg": 9, "val/a/1.jpg": 9}, {"root": "train"}, None),
+        ({"train/a/1.jpg": 9}, {}, None),
+        ({"cats/1.jpg": 9, "val/1.jpg": 9}, {}, None),
+    ],
+)
+def test_an_order_over_train_and_val_together_says_how_to_take_one(
+    files: dict[str, int], fields: dict[str, object], said: str | None, tmp_path: Path
+) -> None:
+    root_fd = os.open(make_tree(tmp_path / "data", files), os.O_RDONLY)
+    try:
+        words = words_of_parts(job(**fields), scan(root_fd))
+    finally:
+        os.close(root_fd)
+    assert [said in word and word.endswith("--root train") for word in words] == ([] if said is None else [True])

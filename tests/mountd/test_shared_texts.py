@@ -10,8 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from mountd.shared_texts import LONGEST_PAUSE_S, PAUSE, SharedTexts
-from mountd.statistics import MountStatistics
+from mountd.statistics import LONGEST_PAUSE_S, PAUSE, MountStatistics, SharedTexts
 
 
 class Mount:

@@ -12,6 +12,7 @@ import pytest
 from made_up import engine, job, mount
 from rich.console import Console
 
+from mlfs import report
 from mlfs.cli import refresh, status, top, warmup
 from mlfs.engine.peering import PeeringStatistics
 from mlfs.engine.roll_call import MemberStatistics
@@ -20,7 +21,6 @@ from mlfs.follow.job_statistics import FindingsStatistics, ReadersStatistics, St
 from mlfs.plan.epochs import EpochCost
 from mlfs.plan.scheduler.keeping import KeepingStatistics
 from mlfs.plan.scheduler.reading_times import EpochTime, ReadingTime
-from mlfs.report import page, pictures
 from mlfs.shown import StatusPart
 from mountd.refreshing import OutdatedJob, RefreshStatistics
 from mountd.status import status as status_of
@@ -62,7 +62,7 @@ def show(said: dict[str, Any]) -> None:
     """Everything that shows a status."""
     status.render(said)
     top.render(top.Moment(2.0, said), top.Moment(1.0, said))
-    page.page(said, "today")
+    report.page(said, "today")
     refresh.summary("/mnt", StatusPart(said).refresh)
     warmup.summary("/mnt", StatusPart(said).warming)
     warmup.so_far(StatusPart(said).warming, [(0.0, 0), (1.0, 1)])
@@ -72,7 +72,7 @@ def show(said: dict[str, Any]) -> None:
 def _without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither drawn nor laid out: that has tests of its own."""
     for drawn in ("times", "reads", "source_bytes", "agreement", "bandwidths"):
-        monkeypatch.setattr(pictures, drawn, lambda *_: "")
+        monkeypatch.setattr(report, f"{drawn}_svg", lambda *_: "")
     monkeypatch.setattr(Console, "render_lines", lambda *_, **__: [])
 
 

@@ -6,11 +6,10 @@ import pytest
 from made_up import engine, mount
 
 from mlfs.places.source_statistics import RootState, RootStatistics, SourceStatistics
-from mountd.about import About
+from mountd.handlers import ReadFailureStatistics
 from mountd.messages import source_messages
 from mountd.metrics import metrics
-from mountd.read_failures import ReadFailureStatistics
-from mountd.statistics import MountStatistics
+from mountd.statistics import About, MountStatistics
 from mountd.status import status
 
 

@@ -9,8 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from mountd.asked_again import AskedAgain
-from mountd.handlers import Handlers, WaitingOpen
+from mountd.handlers import AskedAgain, Handlers, WaitingOpen
 from mountd.inodes import handle_of, inode_of
 
 ENTRY, PID, UNIQUE, LARGE = 7, 100, 12, 1 << 60

@@ -9,7 +9,7 @@ from made_up import engine, mount
 
 from mlfs.cli.register import understood
 from mlfs.cli.status import render
-from mlfs.doctor.checks import SourceMount, source
+from mlfs.doctor import SourceMount, source
 from mlfs.explain.statistics import ExplainerStatistics, InferenceState, InferenceStatistics
 from mountd.messages import ahead_without_prediction, engine_messages
 

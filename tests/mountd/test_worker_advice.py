@@ -10,11 +10,10 @@ from made_up import job
 
 from mlfs.follow.job_statistics import JobState
 from mlfs.follow.loader import REGISTERED, UNKNOWN, Known, LoaderStatistics
-from mlfs.plan.imbalance import Imbalance
 from mlfs.plan.loader_load import JobLoad
-from mlfs.plan.rank_load import RankLoad, StepLimit
+from mlfs.plan.rank_load import Imbalance, RankLoad, StepLimit
+from mountd.headline import preprocessing_words
 from mountd.status import load_status
-from mountd.worker_advice import preprocessing_words
 
 USUAL = RankLoad(0, 2, 16, 1e6, 0.02, 0.1, 0.0, 0.3, 0.2, 0.06)
 

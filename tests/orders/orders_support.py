@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from mlfs.job import JobSpec, parse_job
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 from mlfs.tree.manifest import Manifest
 from mlfs.tree.scan import scan
 

@@ -16,8 +16,8 @@ from orders_support import assert_same_order, job
 from torch.utils.data import DataLoader, RandomSampler
 
 from mlfs.errors import JobError
-from mlfs.orders.permutation import TORCH_32BIT_LIMIT
-from mlfs.orders.registry import build_order
+from mlfs.orders.mt19937 import TORCH_32BIT_LIMIT
+from mlfs.orders.order import build_order
 
 PartialState(cpu=True)
 SEEDS = st.integers(0, 2**32 - 1)

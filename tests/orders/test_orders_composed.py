@@ -16,7 +16,7 @@ from orders_support import assert_same_order, job
 
 from mlfs.errors import JobError
 from mlfs.job import parse_job
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 from mlfs.orders.seeding import Seeding, seeding_of
 
 EPOCHS = 4

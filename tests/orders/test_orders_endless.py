@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from orders_support import assert_same_order, job
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 
 
 class TrainingSampler:

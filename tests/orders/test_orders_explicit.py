@@ -9,7 +9,7 @@ import pytest
 from orders_support import job, make_file, manifest_of
 
 from mlfs.errors import JobError
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 from mlfs.orders.streams import JobStreams, build_streams
 from mlfs.tree.manifest import Manifest
 

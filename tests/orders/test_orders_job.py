@@ -157,7 +157,7 @@ def test_an_unknown_field_like_no_other_lists_the_known_ones() -> None:
 
 def test_missing_fields() -> None:
     error = refusal({})
-    assert (error.field, error.hint) == ("epochs", 'add "epochs": ...')
+    assert (error.field, error.hint) == ("epochs", 'add "epochs": ..., as a flag --epochs')
     assert "is missing" in error.message
     for sampler, field in (("explicit", "order_file"), ("torch-stateful", "num_workers")):
         error = refusal({"epochs": 1, "sampler": sampler})

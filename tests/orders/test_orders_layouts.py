@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from orders_support import IMG_EXTENSIONS, entries_of, job, make_file, manifest_of, torchvision_samples
 
 from mlfs.errors import JobError
-from mlfs.job.layouts import layout_names
+from mlfs.job.names import layout_names
 from mlfs.orders.layouts import LISTED, samples
 from mlfs.orders.layouts.outside import files_behind
 

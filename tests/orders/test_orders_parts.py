@@ -17,7 +17,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from mlfs.errors import JobError
 from mlfs.orders.deal import DEALINGS
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 
 EPOCHS = 3
 

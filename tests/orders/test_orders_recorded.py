@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from orders_support import job
 
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 from mlfs.orders.split import part_indices
 
 RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.json"))

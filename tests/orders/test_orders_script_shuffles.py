@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from orders_support import assert_same_order, job
 
 from mlfs.errors import JobError
-from mlfs.orders.checkpoints import Checkpoints
+from mlfs.orders.draws import Checkpoints
+from mlfs.orders.order import build_order
 from mlfs.orders.python_mt import PythonGenerator
-from mlfs.orders.registry import build_order
 
 SIZES = st.integers(0, 200)
 WORLDS = st.integers(1, 6)

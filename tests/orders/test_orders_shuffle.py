@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlfs.orders import compiled, shuffle
-from mlfs.orders.permutation import randperm
+from mlfs.orders import shuffle
+from mlfs.orders.mt19937 import randperm
 from mlfs.orders.shuffle import Direction, shuffle_from_targets
 
 
@@ -52,7 +52,7 @@ def test_blocks_of_any_size_do_what_the_loop_does(drawn: tuple[list[int], Direct
 
 @pytest.mark.parametrize("direction", ["forward", "backward", "growing"])
 def test_the_compiled_loop_gives_the_same(monkeypatch: pytest.MonkeyPatch, direction: Direction) -> None:
-    assert compiled.wait_for_compiled(), "numba is among the tests' needs: scripts/setup installs it"
+    assert shuffle.wait_for_compiled(), "numba is among the tests' needs: scripts/setup installs it"
     draws = np.random.default_rng(4)
     up = np.arange(30_000)
     targets = draws.integers(up, 30_000) if direction == "forward" else draws.integers(0, up + 1)
@@ -64,17 +64,17 @@ def test_the_compiled_loop_gives_the_same(monkeypatch: pytest.MonkeyPatch, direc
 def test_a_short_shuffle_and_a_shuffle_without_numba_go_on_without_it() -> None:
     code = """if True:
         import sys, threading
-        from mlfs.orders import compiled
-        from mlfs.orders.permutation import randperm
+        from mlfs.orders import shuffle
+        from mlfs.orders.mt19937 import randperm
         randperm(400_000, 1)
         assert threading.active_count() == 1 and "numba" not in sys.modules
         sys.modules["numba"] = None  # importing it fails from here on
-        compiled.importlib.util.find_spec = lambda name: None
-        assert not compiled.wait_for_compiled()
+        shuffle.importlib.util.find_spec = lambda name: None
+        assert not shuffle.wait_for_compiled()
         randperm(600_000, 1)
         assert threading.active_count() == 1
-        compiled.importlib.util.find_spec = lambda name: object()
-        assert not compiled.wait_for_compiled(), "a numba that cannot be imported is none"
+        shuffle.importlib.util.find_spec = lambda name: object()
+        assert not shuffle.wait_for_compiled(), "a numba that cannot be imported is none"
         print(randperm(600_000, 1)[:3].tolist())
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

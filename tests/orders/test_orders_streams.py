@@ -131,11 +131,11 @@ def test_no_framework_is_imported() -> None:
         import sys
         from mlfs.job import parse_job
         from mlfs.job.catalogue import BUILT_IN
-        from mlfs.orders.registry import build_order
+        from mlfs.orders.order import build_order
         for sampler in BUILT_IN:
             if not sampler.required:
                 build_order(parse_job({"epochs": 1, "sampler": sampler.name}), 9).rank_stream(0, 0)
-        import mlfs.orders.streams, mlfs.orders.explicit, mlfs.orders.layouts.outside
+        import mlfs.orders.streams, mlfs.orders.order_file, mlfs.orders.layouts.outside
         frameworks = {"accelerate", "datasets", "lightning", "paddle", "tensorflow", "timm", "transformers"}
         print(sorted((frameworks | {"torch", "torchvision", "pyfuse3", "trio", "numba"}) & set(sys.modules)))
     """
@@ -173,7 +173,8 @@ def plugin(tmp_path: Path) -> Path:
 def test_another_package_can_add_a_sampler_but_not_replace_one(plugin: Path) -> None:
     code = """if True:
         from mlfs.job import parse_job
-        from mlfs.orders.registry import build_order, sampler_names
+        from mlfs.job.names import sampler_names
+        from mlfs.orders.order import build_order
         print(sampler_names())
         for sampler in ("reversed", "sequential"):
             print(build_order(parse_job({"epochs": 1, "sampler": sampler}), 3).rank_stream(0, 0).tolist())
@@ -191,7 +192,7 @@ def test_a_sampler_that_cannot_be_loaded_names_its_package(plugin: Path) -> None
     code = """if True:
         from mlfs.errors import JobError
         from mlfs.job import parse_job
-        from mlfs.orders.registry import build_order
+        from mlfs.orders.order import build_order
         try:
             build_order(parse_job({"epochs": 1, "sampler": "broken"}), 3)
         except JobError as error:

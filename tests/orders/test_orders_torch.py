@@ -11,8 +11,8 @@ from orders_support import assert_same_order, job
 from torch.utils.data import DataLoader, DistributedSampler
 
 from mlfs.errors import JobError
-from mlfs.orders.permutation import TORCH_32BIT_LIMIT, randperm
-from mlfs.orders.registry import build_order
+from mlfs.orders.mt19937 import TORCH_32BIT_LIMIT, randperm
+from mlfs.orders.order import build_order
 
 # What manual_seed takes.
 SEEDS = st.one_of(

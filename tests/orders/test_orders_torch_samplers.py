@@ -20,7 +20,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from mlfs.errors import JobError
 from mlfs.orders import mt19937
 from mlfs.orders.mt19937 import Tape, TorchWords
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 
 Library = Callable[[int, int], list[int]]
 

@@ -19,10 +19,10 @@ from support.fuse import wait_until
 from support.trees import make_tree
 
 from mlfs.job import only_fields, parse_job
-from mlfs.orders.permutation import randperm
+from mlfs.orders.mt19937 import randperm
 from mlfs.orders.served import ServedOrder
 from mlfs.orders.streams import build_streams
-from mlfs.served.balance import imbalance
+from mlfs.served.locality import imbalance
 from mlfs.torch import ServedSampler
 from mlfs.tree.scan import scan
 

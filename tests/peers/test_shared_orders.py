@@ -11,7 +11,7 @@ from support.cluster import MountedCluster
 from support.fuse import wait_until
 from support.trees import make_tree
 
-from mlfs.orders.permutation import randperm
+from mlfs.orders.mt19937 import randperm
 
 FILES = 400
 SEED = 3

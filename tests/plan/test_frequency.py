@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mlfs.plan.frequency import chances_above, hit_share
+from mlfs.plan.epochs import chances_above, hit_share
 
 NODES, EPOCHS, SAMPLES = 16, 90, 1_281_167
 

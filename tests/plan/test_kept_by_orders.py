@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlfs.plan.kept_by_orders import kept_by_all, warning, without_room
-from mlfs.plan.members import Members
+from mlfs.plan.members import Members, kept_by_all, warning, without_room
 from mlfs.served.partition import partition_by_hash
 
 PAGE, N = 4096, 90

@@ -13,11 +13,11 @@ from mlfs.follow.evidence import Read
 from mlfs.measure.rates import Rates
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.placement import DISK, NOWHERE
-from mlfs.plan.routes import FARTHER_FACTOR, Option, cheapest
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
 from mlfs.plan.scheduler.keeping import Plan
+from mlfs.plan.scheduler.routing import FARTHER_FACTOR, Option, cheapest
 from mlfs.plan.scheduler.scheduler import Scheduler
 
 RATES = st.sampled_from([0.0, 1e6, 1.4e6, 1.6e6, 1e7, 1e8, 1e9])

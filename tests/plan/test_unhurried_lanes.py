@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlfs.plan.lane_governor import LaneGovernor
-from mlfs.plan.scheduler.pool_queue import UNHURRIED_LANES, PoolQueue
+from mlfs.plan.scheduler.pool_queue import UNHURRIED_LANES, LaneGovernor, PoolQueue
 
 
 def at_work(queue: PoolQueue, urgent: bool) -> int:

@@ -8,8 +8,7 @@ import numpy as np
 
 from mlfs.job import JobSpec, parse_job
 from mlfs.job.ranks import ranks_text
-from mlfs.orders.order import Order
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import Order, build_order
 from mlfs.orders.served import ServedOrder
 
 

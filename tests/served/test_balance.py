@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlfs.served.balance import balance_steps, imbalance
+from mlfs.served.locality import balance_steps, imbalance
 
 
 def as_published(have: npt.NDArray[np.int64], want: npt.NDArray[np.int64]) -> list[tuple[int, int, int]]:

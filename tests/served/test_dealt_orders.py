@@ -16,9 +16,8 @@ from served_support import nodes_of, served, steps
 from mlfs.errors import JobError
 from mlfs.job import parse_job
 from mlfs.job.ranks import ranks_in
-from mlfs.orders.reach import check_reach
 from mlfs.orders.served import ServedOrder
-from mlfs.orders.streams import JobStreams
+from mlfs.orders.streams import JobStreams, check_reach
 from mlfs.plan.members import Members
 from mlfs.served.locality import Ids, Nodes, deal_to_ranks
 

@@ -7,8 +7,7 @@ from math import comb, factorial, log
 import numpy as np
 import pytest
 
-from mlfs.served.level import entropy_share, published_level
-from mlfs.served.rounds import Rounds, in_rounds, rounds_for
+from mlfs.served.rounds import Rounds, entropy_share, in_rounds, published_level, rounds_for
 
 
 @pytest.mark.parametrize(("memory", "published"), [(0.5, 98.54), (0.25, 96.96)])
@@ -19,7 +18,7 @@ def test_the_published_levels(memory: float, published: float) -> None:
 
 def test_the_published_level_of_a_huge_data_set_is_summed_up_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = published_level(7600, 7)
-    monkeypatch.setattr("mlfs.served.level.CHUNK", 1000)
+    monkeypatch.setattr("mlfs.served.rounds.CHUNK", 1000)
     assert published_level(7600, 7) == pytest.approx(whole, rel=1e-12)
 
 

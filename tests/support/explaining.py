@@ -19,7 +19,7 @@ from mlfs.explain.question import DataSet
 from mlfs.explain.search import find
 from mlfs.explain.search_stages import Event, SearchExtent, WordsAsked
 from mlfs.follow.evidence import Read
-from mlfs.follow.job import JobRun, nameless
+from mlfs.follow.job import JobRun, no_name
 from mlfs.follow.matching import Open
 from mlfs.job import JobSpec, parse_job
 from mlfs.orders.streams import build_streams, samples_of
@@ -134,7 +134,7 @@ async def explaining(
     infer: bool,
     images: Path | None = None,
     validation: int = 0,
-    name_of: Callable[[int], str] = nameless,
+    name_of: Callable[[int], str] = no_name,
     infer_s: float = 0.0,
 ) -> Any:
     """An explainer that runs, and the jobs it sees.

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mlfs.cli.parser import whole
-from mlfs.errors import ConfigError, ExitCode
-from mlfs.extras import require
+from mlfs.errors import ConfigError, ExitCode, require
 from mlfs.lab.sizing import scaling
 from mlfs.shown import StatusPart, number
 from mlfs.units import format_duration, format_size, parse_duration, parse_size
@@ -42,14 +41,10 @@ Source: Zou et al., Distributed Training Large-Scale Deep Architectures (2017); 
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `advise` and its four questions."""
-    parser = subparsers.add_parser(
-        "advise",
-        help="size a system: GPUs, parameter servers, mini-batch, workers",
-        description="Say how many GPUs, parameter servers and loader workers to take, and which mini-batch size.",
-        epilog=_EPILOG,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `advise`."""
+    parser.description = "Say how many GPUs, parameter servers and loader workers to take, and which mini-batch size."
+    parser.epilog = _EPILOG
     questions = parser.add_subparsers(dest="question", metavar="gpus|servers|batch|workers", required=True)
     gpus = questions.add_parser(
         "gpus",
@@ -226,7 +221,7 @@ def _batch(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
 def _workers(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     from mlfs.cli import client
     from mlfs.lab.commands.advise_workers import answer
-    from mlfs.processors import usable_processors
+    from mlfs.limits import usable_processors
 
     processors = usable_processors() if args.processors is None else args.processors
     step_s = None if args.step is None else parse_duration(args.step, what="--step")

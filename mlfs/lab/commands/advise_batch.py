@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlfs.lab.sizing.batch import Choice, best, choose
+from mlfs.lab.sizing.batch import Choice, best, bound_bits, choose, classifier_bits, feature_map_bits, parameter_bits
 from mlfs.lab.sizing.model_file import ModelFile
-from mlfs.lab.sizing.network import bound_bits, classifier_bits, feature_map_bits, parameter_bits
 from mlfs.units import format_size
 
 

@@ -16,19 +16,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlfs.cli import client
 from mlfs.cli.parser import whole
-from mlfs.errors import ConfigError, ExitCode
-from mlfs.extras import require
-from mlfs.lab.commands import simulate_like
+from mlfs.errors import ConfigError, ExitCode, require
 from mlfs.lab.policies.policy import Policy, Unfit
 from mlfs.lab.policies.registry import POLICIES, named
 from mlfs.lab.sim.clock import Sharing
-from mlfs.lab.sim.like import Like
-from mlfs.lab.sim.result import PolicyResult
-from mlfs.lab.sim.run import Progress, Simulation
-from mlfs.lab.sim.scenario import Scenario, load, nearest, shipped_names
+from mlfs.lab.sim.expected import expected_of_run, uneven_words
+from mlfs.lab.sim.like import Like, like
+from mlfs.lab.sim.run import PolicyResult, Progress, Simulation
+from mlfs.lab.sim.scenario import Scenario, load, nearest_of, shipped_names
 from mlfs.orders.stopping import stoppable
+from mlfs.shown import count_of, duration, percent, size
 from mlfs.units import format_size
+from mlfs.user_input import InputError, read_json
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -57,14 +58,10 @@ holds.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `simulate`."""
-    parser = subparsers.add_parser(
-        "simulate",
-        help="compare policies on a simulated cluster",
-        description="Simulate a training job on a cluster under one or several policies.",
-        epilog=_EPILOG,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `simulate`."""
+    parser.description = "Simulate a training job on a cluster under one or several policies."
+    parser.epilog = _EPILOG
     parser.add_argument(
         "scenario", metavar="SCENARIO", nargs="?", help="a TOML file, or the name of a shipped scenario"
     )
@@ -108,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
         _check_plot(Path(args.plot))
     policies = _policies(args.policy or ([DETAILED_POLICY] if args.like is not None else None))
     sharing = _sharing(args.sharing)
-    job = None if args.like is None else simulate_like.read(args.like, args.job)
+    job = None if args.like is None else _like(args.like, args.job)
     scenario = load(args.scenario) if job is None else job.scenario
     if args.seed is not None:
         scenario = scenario.model_copy(update={"seed": args.seed})
@@ -119,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
     simulation, results, unfit = _simulate(scenario.shrunk(args.shrink), policies, sharing)
     beside = _beside(job, simulation, results, args.shrink)
     if args.plot:
-        from mlfs.lab.sim.plot import bars
+        from mlfs.lab.plots import bars
 
         bars(results, f"{scenario.title or args.scenario} ({sharing.value})", Path(args.plot))
     if args.json:
@@ -127,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(_plain(name, sharing, results, unfit) | ({"like": beside} if beside is not None else {})))
     else:
         _table(scenario, sharing, results, unfit)
-        for line in simulate_like.lines(beside) if beside is not None else []:
+        for line in compared_lines(beside) if beside is not None else []:
             _console().print(line, highlight=False, markup=False)
     return ExitCode.OK
 
@@ -137,7 +134,7 @@ def _beside(
 ) -> dict[str, Any] | None:
     """Figures of a job that runs, beside what is expected; None where there is none, or its policy is not."""
     found = next((result for result in results if result.policy == DETAILED_POLICY), None)
-    return None if job is None or found is None else simulate_like.beside(job, simulation, found, shrink)
+    return None if job is None or found is None else compared(job, simulation, found, shrink)
 
 
 def _check_plot(path: Path) -> None:
@@ -158,7 +155,7 @@ def _policies(names: Sequence[str] | None) -> list[Policy]:
     for name in (part for text in names for part in text.split(",")):
         policy = named(name)
         if policy is None:
-            raise ConfigError(f"no policy {name!r}", nearest(name, list(POLICIES)))
+            raise ConfigError(f"no policy {name!r}", nearest_of(name, list(POLICIES)))
         chosen.append(policy)
     return list(dict.fromkeys(chosen))
 
@@ -166,7 +163,7 @@ def _policies(names: Sequence[str] | None) -> list[Policy]:
 def _sharing(name: str) -> Sharing:
     rules = [rule.value for rule in Sharing]
     if name not in rules:
-        raise ConfigError(f"--sharing: no rule {name!r}", nearest(name, rules))
+        raise ConfigError(f"--sharing: no rule {name!r}", nearest_of(name, rules))
     return Sharing(name)
 
 
@@ -289,7 +286,7 @@ def _map(args: argparse.Namespace, scenario: Scenario, policies: Sequence[Policy
                 raise ConfigError(f"{policies[0].name} cannot run with RAM {ram[column]}: {error}") from None
             step(f"RAM {ram[column]}, SSD {ssd[row]}")
     if args.plot:
-        from mlfs.lab.sim.plot import heat_map
+        from mlfs.lab.plots import heat_map
 
         heat_map(seconds, ram, ssd, f"{scenario.title}: {policies[0].name} ({sharing.value})", Path(args.plot))
     if args.json:
@@ -372,3 +369,72 @@ def _table(scenario: Scenario, sharing: Sharing, results: Sequence[PolicyResult]
         "steps in which some GPUs wait for data and others do not.",
         style="dim",
     )
+
+
+# -- a job that really runs, measured, beside what the simulator expects of it
+#
+# In: a mount or a saved status; the scenario simulated. Out: numbers and lines.
+
+
+def _like(given: str, name: str | None) -> Like:
+    """The job of a mount, or of a status in a file (`-`: on standard input). Raises MlfsError."""
+    if given != "-" and not given.endswith(".json"):
+        return like(client.read_status(client.require_mount(given)), name)
+    try:
+        status = read_json(given)
+    except OSError as error:
+        raise ConfigError(f"--like {given}: {error.strerror}", "mlfs status MOUNT --json prints a status") from None
+    except InputError as error:
+        raise ConfigError(f"--like {given}: {error}", "mlfs status MOUNT --json prints a status") from None
+    return like(status, name)
+
+
+def compared(job: Like, simulation: Simulation, found: PolicyResult, shrink: int) -> dict[str, Any]:
+    """Both figures of each thing that can be compared.
+
+    Args:
+        found: of the policy that mounts have. shrink: by which the scenario was shrunk, and with it times and bytes.
+    """
+    nodes = simulation.model.nodes
+    epochs = {}
+    for epoch, measured in job.measured.items():
+        simulated = found.epochs[min(epoch, len(found.epochs) - 1)]
+        epochs[str(epoch)] = {
+            "measured": measured._asdict(),
+            "simulated": {
+                "seconds": simulated.seconds * shrink,
+                "pfs_bytes": round(simulated.pfs_bytes * shrink / nodes),
+            },
+        }
+    both: dict[str, Any] = {"job": job.job, "epochs": epochs, "uneven": None, "because": ""}
+    loaders = job.loaders
+    if job.uneven is not None and loaders is not None:
+        expected = expected_of_run(simulation, loaders, job.peers_bytes_per_s)
+        both["uneven"] = {
+            "steps": job.steps,
+            "measured": {"imbalance": job.uneven.apart, "imbalanced_steps": job.uneven.steps},
+            "simulated": {"imbalance": expected.apart, "imbalanced_steps": expected.steps},
+        }
+        both["because"] = uneven_words(job.ranks, job.uneven, expected)
+    return both
+
+
+def compared_lines(both: dict[str, Any]) -> list[str]:
+    """The same for people."""
+    said = []
+    for epoch, of in both["epochs"].items():
+        was, would = of["measured"], of["simulated"]
+        said.append(
+            f"epoch {epoch}: measured {duration(was['seconds'])} and {size(was['pfs_bytes'])} from the source;"
+            f" simulated {duration(would['seconds'])} and {size(would['pfs_bytes'])}"
+        )
+    if uneven := both["uneven"]:
+        was, would = uneven["measured"], uneven["simulated"]
+        said.append(
+            f"{percent(was['imbalanced_steps'])} of the last {count_of(uneven['steps'], 'step is', 'steps are')} uneven"
+            f" (imbalance {percent(was['imbalance'])}); simulated {percent(would['imbalanced_steps'])}"
+            f" ({percent(would['imbalance'])})"
+        )
+    if both["because"]:
+        said.append(both["because"])
+    return said

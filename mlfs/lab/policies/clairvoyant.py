@@ -19,8 +19,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlfs.lab.policies.holdings import Finder, first_of_each
-from mlfs.lab.policies.policy import EpochReads, Overlap, Policy, Queues, SingleCopies, Traits, View
+from mlfs.lab.policies.policy import (
+    EpochReads,
+    Finder,
+    Overlap,
+    Policy,
+    Queues,
+    SingleCopies,
+    Traits,
+    View,
+    first_of_each,
+)
 from mlfs.plan.node_reads import PFS, Ids
 from mlfs.plan.owners import Copies, Placement, place
 from mlfs.served.partition import NOBODY, Partition

@@ -1,7 +1,7 @@
 """Lobster: nodes keep what they read, and evict by reuse count and reuse distance, but never a last copy for them.
 
 Pure. In: a view. Out: reads from the own copies, a peer's, or the PFS. Source: Liu et al. (2022), Sections 4.2 and 4.4.
-`mlfs.lab.sim.coordinated` says how many threads serve each GPU's queue, by the trait `Queues.ASSIGNED`.
+`mlfs.lab.sim.gpu_queues` says how many threads serve each GPU's queue, by the trait `Queues.ASSIGNED`.
 
 Evictions are decided once an epoch. A node's candidates are its copies and what it read. The reuse count policy drops
 what the node will not read again, the reuse distance policy what it does not read in the next epoch, unless no other
@@ -14,8 +14,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.lab.policies.holdings import Finder, first_of_each
-from mlfs.lab.policies.policy import EpochReads, Overlap, Policy, Queues, Traits, View
+from mlfs.lab.policies.policy import EpochReads, Finder, Overlap, Policy, Queues, Traits, View, first_of_each
 from mlfs.plan.node_reads import PFS, Ids, Storages, by_node
 from mlfs.plan.placement import in_classes
 

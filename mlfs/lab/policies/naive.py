@@ -3,7 +3,7 @@
 Pure. In: a view. Out: every read from the PFS. The naive one reads a batch, computes it, and reads the next. One thread
 reads; preprocessing is spread over the staging threads, which puts it between the two write models (read = fetch, and
 read = fetch + write). The staging pool loads the next batch while this one is computed, as the loaders of PyTorch and
-TensorFlow do.
+TensorFlow do. For the lower bound ("Perfect") no read costs anything: the simulator counts its compute time only.
 """
 
 from __future__ import annotations
@@ -29,3 +29,5 @@ TRAITS = Traits(Overlap.NONE, Writing.POOL, one_thread=True)
 POLICY = Policy("naive", "reads from the PFS, no prefetching, no cache (NoPFS, Sec. 6)", TRAITS, Naive)
 ABOUT_POOL = "double buffering from the PFS, no cache (NoPFS, Sec. 6)"
 STAGING_POOL = Policy("staging_pool", ABOUT_POOL, Traits(Overlap.BATCH), Naive)
+ABOUT_PERFECT = "lower bound: no stalls, compute only (NoPFS, Sec. 6)"
+PERFECT = Policy("perfect", ABOUT_PERFECT, Traits(Overlap.WINDOW, free=True), Naive)

@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.lab.policies.holdings import Finder, first_of_each
-from mlfs.lab.policies.policy import EpochReads, Overlap, Policy, Traits, View
+from mlfs.lab.policies.policy import EpochReads, Finder, Overlap, Policy, Traits, View, first_of_each
 from mlfs.plan.model import Floats
 from mlfs.plan.node_reads import PFS, Ids, Storages, counts_by_node
 from mlfs.plan.placement import keep_most_read

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from mlfs.plan.model import Floats, PerformanceModel
 from mlfs.plan.node_reads import PFS, Ids, Nodes, Readers, Storages
@@ -200,3 +201,31 @@ def preload_of(view: View, kept: SingleCopies) -> Preload:
     slot = kept.node[:-1][here].astype(np.int64) * n_classes + kept.storage[:-1][here]
     total = np.bincount(slot, view.sizes_bytes[here], minlength=view.model.nodes * n_classes)
     return Preload(total.reshape(view.model.nodes, n_classes).max(axis=0), view.model.nodes)
+
+
+# -- for policies of which several nodes may keep a copy of one sample
+
+
+class Finder:
+    """Finds a node's own copies among many samples: a scratch array by sample, cleaned after each use."""
+
+    def __init__(self, n_samples: int) -> None:
+        self._slot = np.full(n_samples + 1, -1, dtype=np.int32)
+
+    def slots(self, held: Ids, wanted: Ids) -> npt.NDArray[np.int32]:
+        """Index into `held` of each wanted sample, -1 where it is not held; any shape. Id -1 is never held."""
+        self._slot[held] = np.arange(len(held), dtype=np.int32)
+        found: npt.NDArray[np.int32] = self._slot[wanted]
+        self._slot[held] = -1
+        return found
+
+
+def first_of_each(values: Ids) -> npt.NDArray[np.bool_]:
+    """Which of the values (any shape) stand where their value comes first: all of them in a permutation."""
+    flat = values.ravel()
+    ordered = np.sort(flat)
+    if (ordered[1:] != ordered[:-1]).all():
+        return np.ones(values.shape, dtype=bool)
+    mask = np.zeros(len(flat), dtype=bool)
+    mask[np.unique(flat, return_index=True)[1]] = True
+    return mask.reshape(values.shape)

@@ -16,14 +16,13 @@ from mlfs.lab.policies import (
     naive,
     nopfs,
     parallel_staging,
-    perfect,
 )
 from mlfs.lab.policies.policy import Policy
 
 POLICIES: dict[str, Policy] = {
     policy.name: policy
     for policy in (
-        perfect.POLICY,
+        naive.PERFECT,
         clairvoyant.POLICY,
         nopfs.POLICY,
         lobster.POLICY,

@@ -15,8 +15,7 @@ from enum import Enum
 import numpy as np
 
 from mlfs.lab.policies.policy import Overlap, Traits, Writing
-from mlfs.lab.sim.coordinated import GpuNode
-from mlfs.lab.sim.gpu_queues import GpuQueues, Stage, ThreadCost
+from mlfs.lab.sim.gpu_queues import GpuNode, GpuQueues, Stage, ThreadCost
 from mlfs.lab.sim.tally import EpochBytes
 from mlfs.plan.model import Floats, PerformanceModel
 

@@ -1,8 +1,8 @@
 """The simulator's expectation of a job that really runs: how unevenly its ranks on one node load.
 
 Pure. In: the node as it was measured, the sizes of what its ranks read and where it lies, how long their loaders work.
-Out: the imbalance, to be held beside the measured one. Called by `mlfs.lab.commands.simulate_like`. The arithmetic is
-that of the simulated run (mlfs.lab.sim.step_loads) for the policy that mounts have.
+Out: the imbalance, to be held beside the measured one. Called by `mlfs.lab.commands.simulate`. The arithmetic is
+that of the simulated run (mlfs.lab.sim.run) for the policy that mounts have.
 
 The simulator takes all ranks of a node to be alike: each has workers of its own, which preprocess a byte as fast as all
 do on average. So it expects what follows from files' sizes, from where they lie and from how fast places are, which
@@ -20,15 +20,14 @@ import numpy.typing as npt
 from mlfs.lab.policies.clairvoyant import POLICY
 from mlfs.lab.policies.policy import EpochReads
 from mlfs.lab.sim.clock import Loading, Sharing
-from mlfs.lab.sim.coordinated import GpuNode
+from mlfs.lab.sim.gpu_queues import GpuNode
 from mlfs.lab.sim.run import Simulation
-from mlfs.lab.sim.step_loads import step_loads
 from mlfs.lab.sim.tally import tally
-from mlfs.plan.imbalance import Imbalance
 from mlfs.plan.loader_load import step_compute_s
 from mlfs.plan.model import Curve, Floats, PerformanceModel, StorageClass
 from mlfs.plan.node_reads import PFS
-from mlfs.plan.rank_load import RankLoad
+from mlfs.plan.rank_load import NOTABLE_WORK_S, Imbalance, RankLoad, imbalance
+from mlfs.units import format_duration
 
 # What a loader takes for a batch at least: the time of one that only reads may be measured as nothing.
 LEAST_WORK_S = 1e-9
@@ -81,7 +80,7 @@ def expected_imbalance(
     reads = EpochReads(ids, np.where(kept_in == PFS, PFS, 0).astype(np.int16), kept_in, np.zeros(1))
     counted = tally(reads, np.append(sizes_bytes.ravel(), 0.0), model, ranks)
     loading = Loading(model, POLICY.traits, Sharing.CONSERVING, GpuNode(ranks))
-    return step_loads(loading, counted, loaders.compute_s).imbalance
+    return imbalance(loading.lanes(counted).max(axis=1), loaders.compute_s)
 
 
 def expected_of_run(simulation: Simulation, loaders: Loaders, peers_bytes_per_s: float) -> Imbalance:
@@ -108,3 +107,58 @@ def expected_of_run(simulation: Simulation, loaders: Loaders, peers_bytes_per_s:
     places = np.where((node != 0) & (storage != PFS), np.int8(len(model.classes)), storage)
     sizes = np.append(simulation.sizes, 0.0)[ids]
     return expected_imbalance(with_peers, sizes, places, loaders)
+
+
+# -- why many more steps are uneven than that: what the simulator does not know of, in words
+#
+# In: what each rank's loader was seen to do, how unevenly they load, and what is expected of that. Out: a sentence.
+
+# So much larger a share of uneven steps than is expected is worth a sentence: over some tens of steps chance makes a
+# difference of a tenth.
+FAR_SHARE = 0.2
+# Ranks whose loading times differ less are alike: what is late then is another one from step to step.
+SLOWER = 1.25
+
+UNEVEN = "more steps are uneven than the sizes of files and the places where they lie explain: {why}"
+ALL_WAIT = "the workers of all ranks wait for reads longer than they work, and longer in some steps than in others"
+WAITS = "reads of {slow} wait {long} for a batch, those of {fast} {short}"
+SLOW_WORKERS = (
+    "{who} of {slow} works {long} for a batch, that of {fast} {short}; its preprocessing may have more to do, or"
+    " something else takes its cores"
+)
+FEWER_WORKERS = "{slow} has fewer workers than {fast}: {few} and {more}"
+SCATTER = (
+    "no rank is slower than others for long; the time of a batch changes with something else, such as what augmentation"
+    " does to it, or other processes on the cores"
+)
+
+
+def uneven_words(ranks: Sequence[RankLoad], measured: Imbalance, expected: Imbalance) -> str:
+    """The reason why more steps are uneven than simulated; empty where they agree, or where nothing is preprocessed.
+
+    Args:
+        ranks: `rank` being the rank's number.
+    """
+    if measured.steps - expected.steps < FAR_SHARE:
+        return ""
+    slow, fast = max(ranks, key=lambda rank: rank.load_s), min(ranks, key=lambda rank: rank.load_s)
+    if slow.load_s < NOTABLE_WORK_S:
+        return ""
+    return UNEVEN.format(why=_why_slower(slow, fast, all(of.waiting_s > of.work_s for of in ranks)))
+
+
+def _why_slower(slow: RankLoad, fast: RankLoad, all_wait: bool) -> str:
+    """Why one rank loads for longer than another, in words: what makes most of the difference."""
+    names = {"slow": f"rank {slow.rank}", "fast": f"rank {fast.rank}"}
+    slower, works_longer_s = slow.load_s >= SLOWER * fast.load_s, slow.own_s - fast.own_s
+    if slower and slow.load_s - fast.load_s > 2 * works_longer_s:
+        return WAITS.format(**names, long=format_duration(slow.waiting_s), short=format_duration(fast.waiting_s))
+    if all_wait:
+        return ALL_WAIT
+    if not slower:
+        return SCATTER
+    long_s, short_s = slow.work_s, fast.work_s
+    if slow.workers < fast.workers and long_s < SLOWER * short_s:
+        return FEWER_WORKERS.format(**names, few=slow.workers, more=fast.workers)
+    who = "the training process" if slow.reader_trains else "a worker"
+    return SLOW_WORKERS.format(**names, who=who, long=format_duration(long_s), short=format_duration(short_s))

@@ -21,10 +21,9 @@ from mlfs.errors import ConfigError
 from mlfs.lab.sim.expected import LEAST_WORK_S, Loaders
 from mlfs.lab.sim.scenario import MOST_SAMPLES, Scenario
 from mlfs.measure.refine import DISK_BYTES_PER_S, MEMORY_BYTES_PER_S
-from mlfs.plan.imbalance import Imbalance
 from mlfs.plan.loader_load import step_compute_s
 from mlfs.plan.model import MB
-from mlfs.plan.rank_load import RankLoad, StepLimit
+from mlfs.plan.rank_load import Imbalance, RankLoad, StepLimit
 
 # Epochs after the second are alike for the policy that mounts have.
 MOST_EPOCHS = 5

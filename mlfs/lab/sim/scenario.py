@@ -6,7 +6,6 @@ error is one line with the nearest right name.
 
 from __future__ import annotations
 
-import difflib
 import os
 from importlib import resources
 from typing import Annotated, Any
@@ -15,10 +14,10 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from mlfs.errors import ConfigError, SourceError
-from mlfs.lab.sim.coordinated import GpuNode
+from mlfs.lab.sim.gpu_queues import GpuNode
 from mlfs.plan.model import MB, Curve, Floats, PerformanceModel, StorageClass
 from mlfs.units import parse_size
-from mlfs.user_input import MOST_TOML_BYTES, InputError, parse_toml, read_bytes
+from mlfs.user_input import MOST_TOML_BYTES, InputError, nearest, parse_toml, read_bytes
 
 SHIPPED = "scenarios"
 # Fields of a registered job that a scenario must not give, as they follow from its cluster and its job.
@@ -328,7 +327,7 @@ def load(name: str) -> Scenario:
     """The scenario of that file or shipped name. Raises ConfigError: one line with the nearest right name."""
     if "/" not in name and not name.endswith(".toml"):
         if name not in shipped_names():
-            raise ConfigError(f"no scenario {name!r}", nearest(name, shipped_names()))
+            raise ConfigError(f"no scenario {name!r}", nearest_of(name, shipped_names()))
         text = (resources.files("mlfs.lab.sim") / SHIPPED / f"{name}.toml").read_bytes()
     else:
         try:
@@ -359,7 +358,9 @@ def _refusal(problem: Any, name: str) -> ConfigError:
         for part in problem["loc"][:-1]:
             if not isinstance(part, int):
                 table = _TABLES.get(part, table)
-        return ConfigError(f"{name}: unknown key {where}", nearest(str(problem["loc"][-1]), list(table.model_fields)))
+        return ConfigError(
+            f"{name}: unknown key {where}", nearest_of(str(problem["loc"][-1]), list(table.model_fields))
+        )
     said = "is missing" if problem["type"] == "missing" else problem["msg"].removeprefix("Value error, ")
     return ConfigError(f"{name}: {where}: {said}" if where else f"{name}: {said}", "see docs/simulator.md")
 
@@ -373,7 +374,6 @@ _TABLES: dict[str, Any] = {
 }
 
 
-def nearest(name: str, names: list[str]) -> str:
+def nearest_of(name: str, names: list[str]) -> str:
     """A hint: the nearest right name, or all of them."""
-    close = difflib.get_close_matches(name, names, 1)
-    return f"did you mean {close[0]}?" if close else f"one of {', '.join(names)}"
+    return nearest(name, names) or f"one of {', '.join(names)}"

@@ -13,8 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from mlfs.errors import ConfigError
-from mlfs.lab.sizing.batch import MODELS, Algorithm, modelled
-from mlfs.lab.sizing.network import Layer, LayerShape, Network
+from mlfs.lab.sizing.batch import MODELS, Algorithm, Layer, LayerShape, Network, modelled
 from mlfs.units import parse_size
 from mlfs.user_input import InputError, parse_toml, read_toml
 

@@ -1,6 +1,7 @@
 """The layouts: each says which entry of the tree a framework's data set has at each index.
 
-In: a job's root, layout and extensions; the tree. Out: sample ids. Called by `mlfs.orders.streams`.
+In: a job's root, layout and extensions; the tree. Out: sample ids. Called by `mlfs.orders.streams`. Directories that
+frameworks list are `mlfs.orders.layouts.listers`; the layout "manifest" is here.
 """
 
 from __future__ import annotations
@@ -12,20 +13,18 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.job.layouts import layout_names
-from mlfs.orders.layouts import manifest
-from mlfs.orders.layouts.class_directories import DALI, IMAGEFOLDER, KERAS
-from mlfs.orders.layouts.layout import Outside, SampleIds, Tree
-from mlfs.orders.layouts.links import Links, Lister
-from mlfs.orders.layouts.names import encode
-from mlfs.orders.layouts.whole_paths import HF_IMAGEFOLDER, SORTED, TF_LIST_FILES, TIMM
+from mlfs.job.names import layout_names
+from mlfs.orders.layouts.layout import NOTHING, Outside, SampleIds, Tree, encode
+from mlfs.orders.layouts.links import Links, Lister, Paths
+from mlfs.orders.layouts.listers import DALI, HF_IMAGEFOLDER, IMAGEFOLDER, KERAS, SORTED, TF_LIST_FILES, TIMM
+from mlfs.orders.order_file import read_lines
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
 
 __all__ = ["LISTED", "layout_names", "samples"]
 
-# Directories as a framework lists them, by the names of `mlfs.job.layouts` but "manifest", which a file of the user's
+# Directories as a framework lists them, by the names of `mlfs.job.names` but "manifest", which a file of the user's
 # lists.
 LISTED: Final[Mapping[str, Lister]] = {
     "imagefolder": IMAGEFOLDER,
@@ -61,7 +60,7 @@ def samples(spec: JobSpec, tree: Tree, source: bytes | None = None, outside: Out
     if root < 0 or not stat.S_ISDIR(int(tree.mode[root])):
         hint = "give a directory of the source, relative to where mlfs is mounted"
         raise JobError(f"there is no directory {spec.root!r} in the source", hint, "root")
-    found = manifest.find_listed(spec, tree, links) if spec.layout == "manifest" else _listed(spec, tree, root, links)
+    found = find_listed(spec, tree, links) if spec.layout == "manifest" else _listed(spec, tree, root, links)
     found.flags.writeable = False
     return found
 
@@ -78,3 +77,47 @@ def _listed(spec: JobSpec, tree: Tree, root: int, links: Links) -> SampleIds:
         message = f'no samples: layout "{spec.layout}" looked in {where} for {looked_for}'
         raise JobError(message, f'check "root" and "extensions"{other}', "layout")
     return found
+
+
+# -- the layout "manifest"
+#
+# It is for data sets that are listed in a file of their own (CSV, JSON, a database), which the user writes down as one
+# sample a line. A sample of several files (an image and its mask) names them in the order in which they are read, with
+# tabs between; so a name with a tab in it cannot be written. Paths are relative to the job's root, or absolute below
+# the source. A line that names no file of the tree is an error: a wrong data set would shift every sample after it.
+
+
+# Each sample takes a row as wide as the sample with the most files, so one line with many would widen all of them.
+MOST_FILES_PER_SAMPLE = 64
+
+
+def find_listed(spec: JobSpec, tree: Tree, links: Links) -> SampleIds:
+    """Return the files of each sample, shape (n_samples,), or (n_samples, most files of a sample) with several.
+
+    Samples of fewer files than others are filled up with `NOTHING`.
+
+    Raises:
+        JobError: there is no manifest file, it cannot be read, or a line of it names no file of the tree.
+    """
+    path = spec.manifest_file
+    if not path:
+        message = 'job field "manifest_file" is missing: the layout "manifest" reads the samples from it'
+        raise JobError(message, "give the absolute path of a file with one sample a line", "manifest_file")
+    lines = read_lines(path, "manifest_file")
+    paths = Paths(tree, links, spec.root)
+    width = max(line.text.count(b"\t") + 1 for line in lines)
+    if width > MOST_FILES_PER_SAMPLE:
+        message = f"a sample in {path!r} has {width} files, {MOST_FILES_PER_SAMPLE} are the most"
+        raise JobError(message, "write one sample a line", "manifest_file")
+    ids = np.full((len(lines), width), NOTHING, dtype=np.int64)
+    for at, line in enumerate(lines):
+        for column, name in enumerate(line.text.split(b"\t")):
+            entry = paths.file(name)
+            if entry < 0:
+                shown = name[:80].decode("utf-8", "surrogateescape")
+                hint = "paths are relative to the job's root, several files of a sample have tabs between"
+                raise JobError(
+                    f"manifest file {path!r}, line {line.number}: {shown!r} is not a file", hint, "manifest_file"
+                )
+            ids[at, column] = entry
+    return ids[:, 0] if width == 1 else ids

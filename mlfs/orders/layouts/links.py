@@ -1,4 +1,4 @@
-"""Follows symbolic links within the tree, as the kernel would follow them in the source.
+"""Follows paths and symbolic links within the tree, as the kernel would follow them in the source.
 
 In: a tree, the source's own path, a hook for what lies outside. Out: where a path leads. Called by the layouts and by
 `mlfs.orders.streams`. No I/O: all that is known is the manifest's, and the hook's.
@@ -7,16 +7,16 @@ In: a tree, the source's own path, a hook for what lies outside. Out: where a pa
 from __future__ import annotations
 
 import stat
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mlfs.errors import JobError
-from mlfs.orders.layouts.layout import NOT_HERE, ROOT, Outside, SampleIds, Tree
-from mlfs.orders.layouts.names import decode, entry_types, ids_of
+from mlfs.orders.layouts.layout import NOT_HERE, Outside, SampleIds, Tree, decode, encode, entry_types, ids_of
 
 MISSING: Final = -1
 LEAVES: Final = -2
@@ -57,24 +57,6 @@ class Listed(NamedTuple):
     linked: frozenset[int]
 
 
-@dataclass
-class _Walk:
-    """A path half followed: what is still to do (last part first), and where it has come to."""
-
-    todo: list[bytes]
-    names: list[bytes] = field(default_factory=list)
-    entry: int = ROOT
-    links: int = 0
-
-
-class _NoEntryError(Exception):
-    """A path turned out to lead to no entry: `MISSING` or `LEAVES`."""
-
-    def __init__(self, result: int) -> None:
-        super().__init__(result)
-        self.result = result
-
-
 class Links:
     """Resolves paths and links of one tree.
 
@@ -86,7 +68,8 @@ class Links:
 
     def __init__(self, tree: Tree, source: bytes | None = None, outside: Outside | None = None) -> None:
         self._tree = tree
-        self._source = None if source is None else [part for part in source.split(b"/") if part not in (b"", b".")]
+        # Where the root of the tree is, name by name: of a source that nobody knows there is one that no path has.
+        self._source = [b"/"] if source is None else [part for part in source.split(b"/") if part not in (b"", b".")]
         self._outside = outside
 
     def follow(self, path: bytes) -> int:
@@ -95,21 +78,33 @@ class Links:
         Args:
             path: relative to the tree's root, or absolute.
         """
-        walk = _Walk(path.split(b"/")[::-1])
-        try:
-            if path.startswith(b"/"):
-                self._enter([], walk)
-            while walk.todo:
-                part = walk.todo.pop()
-                if not self._is(walk.entry, stat.S_IFDIR):
+        at = [] if path.startswith(b"/") else self._source  # the names that lead to where the path has come to
+        todo, links, entry = path.split(b"/")[::-1], 0, self._entry(at)
+        while todo:
+            part = todo.pop()
+            if entry >= 0 and not self._is(entry, stat.S_IFDIR):
+                return MISSING
+            if part in (b"", b"."):
+                continue
+            to = at[:-1] if part == b".." else [*at, part]
+            entry = self._entry(to)
+            if entry == MISSING:
+                return MISSING
+            if entry >= 0 and self._is(entry, stat.S_IFLNK):
+                links += 1
+                target = self._tree.target(entry)
+                if links > _MAX_LINKS or not target:
                     return MISSING
-                if part == b"..":
-                    self._up(walk)
-                elif part not in (b"", b"."):
-                    self._down(walk, part)
-        except _NoEntryError as end:
-            return end.result
-        return walk.entry
+                todo += target.split(b"/")[::-1]
+                to = [] if target.startswith(b"/") else at
+                entry = self._entry(to)
+            at = to
+        return entry
+
+    def _entry(self, at: list[bytes]) -> int:
+        """The entry at a place, `MISSING`, or `LEAVES` outside of the tree: links out there are not known."""
+        above = len(self._source)
+        return self._tree.find(b"/".join(at[above:])) if at[:above] == self._source else LEAVES
 
     def look(self, entry: int) -> LinkTarget:
         """An entry of the tree with links followed."""
@@ -149,44 +144,6 @@ class Links:
     def _is(self, entry: int, file_type: int) -> bool:
         return stat.S_IFMT(int(self._tree.mode[entry])) == file_type
 
-    def _up(self, walk: _Walk) -> None:
-        if walk.names:
-            walk.names.pop()
-            walk.entry = self._tree.find(b"/".join(walk.names))
-        elif self._source != []:  # the parent of "/" is "/"
-            self._enter((self._source or [])[:-1], walk)
-
-    def _down(self, walk: _Walk, part: bytes) -> None:
-        child = self._tree.find(b"/".join([*walk.names, part]))
-        if child < 0:
-            raise _NoEntryError(MISSING)
-        if not self._is(child, stat.S_IFLNK):
-            walk.names.append(part)
-            walk.entry = child
-            return
-        walk.links += 1
-        target = self._tree.target(child)
-        if walk.links > _MAX_LINKS or not target:
-            raise _NoEntryError(MISSING)
-        walk.todo += target.split(b"/")[::-1]
-        if target.startswith(b"/"):
-            self._enter([], walk)
-
-    def _enter(self, above: list[bytes], walk: _Walk) -> None:
-        """Walk on from the directory `above`, outside of the tree, until the path reaches the source.
-
-        Links out there are not known, so ".." takes back a name.
-        """
-        while above != self._source:
-            if not walk.todo or self._source is None:
-                raise _NoEntryError(LEAVES)
-            part = walk.todo.pop()
-            if part == b"..":
-                above = above[:-1]
-            elif part not in (b"", b"."):
-                above = [*above, part]
-        walk.entry, walk.names = ROOT, []
-
     def _look_outside(self, path: bytes) -> LinkTarget:
         if self._outside is None:
             shown = path.decode("utf-8", "surrogateescape")
@@ -209,3 +166,51 @@ class Lister(NamedTuple):
     find: Callable[[Tree, int, Links, tuple[str, ...] | None, str], list[SampleIds]]
     looked_for: str
     endings: tuple[str, ...] | None
+
+
+# -- paths as users write them, many of which share their directories
+
+
+# Directories whose children are kept in a dict; lists of paths stay in a directory for a while, or come back to few.
+_DIRECTORIES_KEPT = 1 << 16
+
+
+class Paths:
+    """Finds what paths lead to.
+
+    Args:
+        root: the job's root, which relative paths start from.
+    """
+
+    def __init__(self, tree: Tree, links: Links, root: str) -> None:
+        self._tree = tree
+        self._links = links
+        self._prefix = encode(root) + b"/" if root else b""
+        self._children = lru_cache(maxsize=_DIRECTORIES_KEPT)(self._children_at)
+
+    def plain(self, path: bytes) -> int:
+        """The entry at a relative path without links and ".." in it, else -1. The quick way, right for most paths."""
+        if path.startswith(b"/"):
+            return -1
+        directory, _, name = (self._prefix + path).rpartition(b"/")
+        entries = self._children(directory)
+        at = bisect_left(entries, name, key=self._tree.name)
+        return entries[at] if at < len(entries) and self._tree.name(entries[at]) == name else -1
+
+    def followed(self, path: bytes) -> int:
+        """The entry that the kernel would come to, negative when there is none in the tree."""
+        return self._links.follow(path if path.startswith(b"/") else self._prefix + path)
+
+    def file(self, path: bytes) -> int:
+        """The regular file at a path, with links followed; -1 when it leads to something else or nowhere."""
+        entry = self.plain(path)
+        if not self._is_file(entry):
+            entry = self.followed(path)
+        return entry if self._is_file(entry) else -1
+
+    def _is_file(self, entry: int) -> bool:
+        return entry >= 0 and stat.S_ISREG(int(self._tree.mode[entry]))
+
+    def _children_at(self, directory: bytes) -> Sequence[int]:
+        entry = self._tree.find(directory)
+        return self._tree.children(entry) if entry >= 0 else range(0)

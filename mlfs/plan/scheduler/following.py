@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
+from mlfs.follow.by_sample import NO_PID
 from mlfs.follow.evidence import Read
 from mlfs.follow.job import NOTHING_YET, JobRun, Seen
-from mlfs.follow.nameless import NAMELESS
 from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.scheduler.commands import (
     AnotherLeads,
@@ -257,7 +257,7 @@ class Following:
         """A reader has the sample open."""
         reader = matched.reader
         waits_s = self.rank_waits.read((sample,), reader)
-        if reader is None or reader.process == NAMELESS or matched.base < 0:
+        if reader is None or reader.process == NO_PID or matched.base < 0:
             return
         job = self._records.get(reader.job)
         if job is not None:

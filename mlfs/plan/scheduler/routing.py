@@ -1,7 +1,7 @@
 """Decides whence a sample is fetched: from this node's copy, its owner or the source. Passes slow tiers over.
 
 Pure. In: who holds and who owns a sample, paces measured by the lanes, how long readers waited. Out: place numbers.
-`mlfs.plan.routes` says which of the places that have a sample is the cheapest, by what was measured up to a second ago.
+The last section says which of the places that have a sample is the cheapest, by what was measured up to a second ago.
 `mlfs.plan.circuit_breaker` decides when a tier is passed over and when it is probed. The RAM class never is. A tier
 that is passed over keeps what it holds and gets nothing new; when the source fails, it is used again at once.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mlfs.plan.circuit_breaker import (
     FEWEST_BATCHES,
@@ -23,7 +23,6 @@ from mlfs.plan.circuit_breaker import (
     size_class,
 )
 from mlfs.plan.place_kind import PlaceKind
-from mlfs.plan.routes import Option, cheapest
 from mlfs.plan.scheduler.commands import Command, Warn
 from mlfs.plan.scheduler.config import SOURCE, PlaceInfo
 
@@ -244,3 +243,47 @@ def known_source(bytes_per_s: float, mean_sample_bytes: float) -> dict[int, floa
     if not (bytes_per_s > 0 and mean_sample_bytes >= 1):
         return {}
     return {size_class(mean_sample_bytes): bytes_per_s}
+
+
+# -- the place that gives a sample soonest, as far as that is known
+#
+# In: the places that have the sample, nearest first, with what each was measured to give. Out: one of them. A sample
+# costs its bytes over what all lanes of a place give together (NoPFS, Section 4: fetch_{i,j}; docs/model.md): the lanes
+# of a place work on one queue.
+
+FARTHER_FACTOR = 1.5
+"""A place farther off must be so many times as fast as a nearer one. Measured rates differ by less from one second to
+the next, and what is got over the network takes room on links that others use as well."""
+
+
+class Option(NamedTuple):
+    """A place that has the sample.
+
+    Attributes:
+        bytes_per_s: what all its lanes together gave lately for samples of about this size; 0 where that is not known.
+    """
+
+    place: int
+    kind: PlaceKind
+    bytes_per_s: float = 0.0
+
+
+def cheapest(options: Sequence[Option]) -> int:
+    """The place to get a sample from.
+
+    A place farther off is taken only where both were measured. Two kinds of places are exempt from the comparison.
+    Memory of this node is not left for anything. The source is taken only where nothing else has the sample, however
+    fast it is: all nodes share it, each read of it comes on top of the least that a cluster can do with, and an owner
+    that is slow mostly waits for the source itself. Whether the source is so much faster than a disk that this is worth
+    it is judged apart, with more care (`mlfs.plan.circuit_breaker`).
+
+    Args:
+        options: nearest first, at least one.
+    """
+    best = options[0]
+    for option in options[1:]:
+        if best.kind is PlaceKind.RAM or option.kind is PlaceKind.SOURCE:
+            break
+        if 0 < FARTHER_FACTOR * best.bytes_per_s < option.bytes_per_s:
+            best = option
+    return best.place

@@ -9,8 +9,7 @@ import pytest
 from mlfs.lab.policies.policy import Unfit
 from mlfs.lab.policies.registry import POLICIES
 from mlfs.lab.sim.clock import Sharing
-from mlfs.lab.sim.result import PolicyResult
-from mlfs.lab.sim.run import Simulation
+from mlfs.lab.sim.run import PolicyResult, Simulation
 from mlfs.lab.sim.scenario import load, shipped_names
 
 # Fewer samples, the proportions kept; what is not here runs in full.

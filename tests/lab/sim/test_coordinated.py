@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlfs.lab.sim.coordinated import Batch, GpuNode, coordinated, divided
+from mlfs.lab.sim.gpu_queues import Batch, GpuNode, coordinated, divided
 from mlfs.plan.model import Curve
 from mlfs.plan.threads import TOLERANCE, in_proportion
 

@@ -11,8 +11,7 @@ from mlfs.cli.main import main
 from mlfs.lab.policies.registry import POLICIES
 from mlfs.lab.sim.clock import Sharing
 from mlfs.lab.sim.detailed.run import Detailed, DetailedResult
-from mlfs.lab.sim.result import PolicyResult
-from mlfs.lab.sim.run import Simulation
+from mlfs.lab.sim.run import PolicyResult, Simulation
 from mlfs.lab.sim.scenario import Scenario, load, parse, shipped_names
 
 # The shipped scenarios at small scale: times fewer samples, epochs. Where the staging window would hold a whole epoch

@@ -11,10 +11,9 @@ from mlfs.lab.sim.clock import Sharing
 from mlfs.lab.sim.expected import Loaders, expected_imbalance
 from mlfs.lab.sim.run import Simulation
 from mlfs.lab.sim.scenario import parse
-from mlfs.plan.imbalance import Imbalance
 from mlfs.plan.model import Curve, PerformanceModel, StorageClass
 from mlfs.plan.node_reads import PFS
-from mlfs.plan.rank_load import RankLoad
+from mlfs.plan.rank_load import Imbalance, RankLoad
 
 
 def node(source: float, disk: float) -> PerformanceModel:

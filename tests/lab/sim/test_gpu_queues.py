@@ -15,10 +15,9 @@ from mlfs.errors import ConfigError
 from mlfs.lab.policies.policy import EpochReads, Overlap, Policy, Queues, Traits, Unfit
 from mlfs.lab.policies.registry import POLICIES
 from mlfs.lab.sim.clock import Loading, Sharing
-from mlfs.lab.sim.coordinated import GpuNode
+from mlfs.lab.sim.gpu_queues import GpuNode
 from mlfs.lab.sim.order import SimulatedOrder
-from mlfs.lab.sim.result import PolicyResult
-from mlfs.lab.sim.run import Simulation
+from mlfs.lab.sim.run import PolicyResult, Simulation
 from mlfs.lab.sim.scenario import Scenario, load, parse
 from mlfs.lab.sim.tally import EpochBytes, tally
 from mlfs.plan.model import Floats

@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from mlfs.errors import ConfigError, JobError
 from mlfs.job import parse_job
-from mlfs.lab.policies.holdings import first_of_each
-from mlfs.lab.policies.policy import Unfit
+from mlfs.lab.policies.policy import Unfit, first_of_each
 from mlfs.lab.policies.registry import POLICIES
 from mlfs.lab.sim.clock import Sharing
 from mlfs.lab.sim.run import Simulation
 from mlfs.lab.sim.scenario import Scenario, parse
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 
 
 def scenario(order: str, *changes: tuple[str, str]) -> Scenario:

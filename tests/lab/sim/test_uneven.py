@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from mlfs.lab.sim.uneven import uneven_words
-from mlfs.plan.imbalance import Imbalance
-from mlfs.plan.rank_load import RankLoad
+from mlfs.lab.sim.expected import uneven_words
+from mlfs.plan.rank_load import Imbalance, RankLoad
 
 USUAL = RankLoad(0, 2, 16, 1e6, 0.02, 0.1, 0.0, 0.3, 0.2, 0.06)
 EVEN, HALF = Imbalance(0.05, 0.0), Imbalance(0.6, 0.5)

@@ -12,16 +12,22 @@ from hypothesis import strategies as st
 
 from mlfs.errors import ConfigError
 from mlfs.lab.sizing import model_file
-from mlfs.lab.sizing.batch import Algorithm, Choice, best, choose, fft, gemm, solve
-from mlfs.lab.sizing.network import (
+from mlfs.lab.sizing.batch import (
+    Algorithm,
+    Choice,
     Layer,
     LayerShape,
     Network,
+    best,
     bound_bits,
+    choose,
     classifier_bits,
     feature_map_bits,
+    fft,
+    gemm,
     parameter_bits,
     shapes,
+    solve,
 )
 
 ALEXNET = model_file.load("alexnet")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlfs.lab.sim.coordinated import gap_s, loading_s
-from mlfs.lab.sizing.scale_out import ScaleOut
+from mlfs.lab.sim.gpu_queues import gap_s, loading_s
+from mlfs.lab.sizing.scaling import ScaleOut
 from mlfs.plan.model import Curve
 
 RATE = st.floats(0.1, 1e9)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tier_contract import MIB, put
 
-from mlfs.cli import cache
+from mlfs.cli import cache, progress
 from mlfs.errors import CacheError, ConfigError
 from mlfs.places import cache_admin
 from mlfs.places.lmdb_store import LmdbTier
@@ -25,7 +25,7 @@ V = Version(5_000, 1)
 
 def run(*words: str | Path) -> int:
     parser = argparse.ArgumentParser()
-    cache.add_parser(parser.add_subparsers())
+    cache.add_flags(parser.add_subparsers().add_parser("cache"))
     args = parser.parse_args(["cache", *map(str, words)])
     return int(args.run(args))
 
@@ -209,15 +209,16 @@ def test_clear_asks(
 def test_progress_passes_all_verdicts_on(
     directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a terminal, after two seconds, the same is said as without: some copies are right, others are not."""
+    """On a terminal, after two seconds, the same is said as without, and how far it is: some copies are damaged."""
     for path in sorted(directory.rglob("*.s"))[::2]:
         path.write_bytes(path.read_bytes()[:-1])
     code, said = run("verify", directory, "--keep"), capsys.readouterr().out
     assert "damaged, left in place" in said
-    monkeypatch.setattr(cache, "PROGRESS_AFTER_S", -1.0)
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setattr(progress, "PROGRESS_AFTER_S", -1.0)
     assert run("verify", directory, "--keep") == code
-    assert capsys.readouterr().out == said
+    out, shown = capsys.readouterr()
+    assert out == said
+    assert "mlfs: verifying " in shown
 
 
 def test_a_cache_of_another_user_is_refused_in_one_line(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

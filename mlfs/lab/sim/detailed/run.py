@@ -18,19 +18,17 @@ import numpy as np
 from mlfs.errors import ConfigError
 from mlfs.lab.policies.clairvoyant import placement
 from mlfs.lab.sim.clock import Sharing
-from mlfs.lab.sim.detailed.cluster import Pipe, SimulatedCluster
+from mlfs.lab.sim.detailed.cluster import Pipe, SimulatedCluster, SimulatedLedger
 from mlfs.lab.sim.detailed.heap import Heap, seldom_collecting
-from mlfs.lab.sim.detailed.ledger import SimulatedLedger
 from mlfs.lab.sim.detailed.node import Node
-from mlfs.lab.sim.detailed.streams import OrderStreams, job_of
-from mlfs.lab.sim.detailed.training import LOADER_STEPS, Rank, Steps
+from mlfs.lab.sim.detailed.training import LOADER_STEPS, OrderStreams, Rank, Steps, job_of
 from mlfs.lab.sim.run import Simulation
 from mlfs.plan.circuit_breaker import Pace
-from mlfs.plan.imbalance import imbalance
 from mlfs.plan.model import PerformanceModel
 from mlfs.plan.owners import Placement, node_plan
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.placement import DISK, MEMORY, slower_groups
+from mlfs.plan.rank_load import imbalance
 from mlfs.plan.scheduler.config import Limits, PlaceInfo
 from mlfs.plan.scheduler.events import JobInstalled, PlacesMeasured, Planned
 from mlfs.plan.scheduler.scheduler import Scheduler
@@ -74,7 +72,7 @@ class DetailedResult:
             of an earlier read still in the window.
         pfs_epochs_bytes: the same by the epoch that the bytes were fetched for, which may be one that the run did not
             come to any more. load: by epoch, what the busiest node gave to others over the mean (`SimulatedLedger`).
-        imbalance, imbalanced_steps: over all GPUs, as of `mlfs.lab.sim.result.PolicyResult`.
+        imbalance, imbalanced_steps: over all GPUs, as of `mlfs.lab.sim.run.PolicyResult`.
         local, peer: shares of reads that were fetched from the node's own classes, or from other nodes.
         reads, wall_s: reads of samples, and the real seconds that they took.
     """

@@ -10,9 +10,9 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from mlfs.follow.by_sample import NO_PID
 from mlfs.follow.families import Families
 from mlfs.follow.matching import StreamMatcher
-from mlfs.follow.nameless import NAMELESS
 
 BESIDE_OPENS, BESIDE_SHARE = 64, 0.5
 """The last opens of a job, and the share of them that must be predicted, for who walks the directories to be a stranger
@@ -46,7 +46,7 @@ class _Walks:
         return steps >= self._needed
 
 
-class NamelessReads:
+class ReadersWithoutPid:
     """Decides whether a read by an unknown process is a job's.
 
     Args:
@@ -67,4 +67,4 @@ class NamelessReads:
         walks = self._walks is not None and self._walks.read(sample)
         if walks and own.score.agreement_of_last(BESIDE_OPENS) >= BESIDE_SHARE:
             return False
-        return own.fits(sample, NAMELESS) or not any(other.fits(sample, NAMELESS) for other in others)
+        return own.fits(sample, NO_PID) or not any(other.fits(sample, NO_PID) for other in others)

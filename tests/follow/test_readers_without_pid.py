@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loaders import Loader, in_turns, matcher_for, streams_of
 
+from mlfs.follow.by_sample import NO_PID
 from mlfs.follow.job import JobRun
 from mlfs.follow.job_statistics import JobState
-from mlfs.follow.nameless import NAMELESS
 from mlfs.follow.score import RECENT_OPENS
 from mlfs.job import parse_job
-from mlfs.orders.registry import build_order
+from mlfs.orders.order import build_order
 from mlfs.orders.streams import JobStreams
 
 EPOCHS = 3
@@ -96,7 +96,7 @@ def agreement(case: Case, seed: int, start: int = 0) -> tuple[float, float, list
     paces = [case.pace, *[1] * (case.ranks - 1)]
     ranks = [several(case.opens(rank, seed, rng, start), pace) for rank, pace in enumerate(paces)]
     for number, entry in enumerate(chain.from_iterable(in_turns(ranks, rng)), 1):
-        matcher.observe(entry, NAMELESS)
+        matcher.observe(entry, NO_PID)
         if number % 64 == 0 and matcher.score.recent_opens == RECENT_OPENS:
             least = min(least, matcher.score.agreement or 0.0)
     return matcher.score.agreed / matcher.score.observed, least, [rank.frontier for rank in matcher.ranks]
@@ -156,9 +156,9 @@ def test_who_walks_beside_a_job_costs_it_little(seed: int) -> None:
     job = loaded(job_of(600, world_size=2))
     walk = iter(range(600))
     for number, entry in enumerate(reads_of(job, seed)):
-        job.observe(entry, NAMELESS, 0)
+        job.observe(entry, NO_PID, 0)
         if number > 200 and number % 3 == 0 and (walked := next(walk, None)) is not None:
-            job.observe(walked, NAMELESS, 0)
+            job.observe(walked, NO_PID, 0)
         job.judge(float(number))
         loaded(job)
     now = job.statistics()
@@ -173,11 +173,11 @@ def test_a_script_that_is_started_again_is_followed_from_its_start() -> None:
     for number, entry in enumerate(reads_of(job, 1)):
         if number == 1000:
             break
-        job.observe(entry, NAMELESS, 0)
+        job.observe(entry, NO_PID, 0)
         loaded(job)
     restarted = 0
     for entry in reads_of(job, 2):
-        if job.observe(entry, NAMELESS, 0).another_leads:
+        if job.observe(entry, NO_PID, 0).another_leads:
             restarted += 1
             job.follow_leading()
         loaded(job)
@@ -192,6 +192,6 @@ def test_a_job_whose_ranks_all_have_readers_with_names_has_no_others() -> None:
     for entry in order[:20]:
         job.observe(entry, 100, 7)
     assert job.readers.own
-    assert all(job.observe(entry, NAMELESS, 0).apart for entry in order[20:60])
+    assert all(job.observe(entry, NO_PID, 0).apart for entry in order[20:60])
     assert all(job.observe(entry, 100, 7).match for entry in order[20:60])
     assert job.statistics().share.share == 1.0

@@ -1,8 +1,17 @@
-"""The layouts that sort whole paths: "sorted", "tf-list-files", "hf-imagefolder" and "timm".
+"""Directories as frameworks list them: the layouts but "manifest".
 
 In: a tree, a directory in it, file name endings, a pattern. Out: the entry of each dataset index. Called by
 `mlfs.orders.layouts`.
 
+- imagefolder: sorted class directories, in each sorted(os.walk(followlinks=True)), in each directory sorted names.
+  "Sorted" compares str, and for os.walk whole paths. Hidden and linked directories count; files beside the class
+  directories do not. Source: torchvision/datasets/folder.py (find_classes, make_dataset).
+- keras: the same without hidden classes; linked ones are taken, and below them links to directories are not followed.
+  Source: keras/src/utils/dataset_utils.py (index_directory, iter_valid_files; Keras 3.15, with labels="inferred" and
+  follow_links=False).
+- dali: classes, hidden and linked ones too, and the files right in them, by the bytes of their names. Files deeper down
+  do not count. A link counts whatever is behind it: DALI would fail when it reads it. Source:
+  dali/operators/reader/loader/discover_files.cc (DALI 2.4).
 - sorted: every file at any depth by the bytes of its path, as `find | LC_ALL=C sort` gives. Regular files and links to
   files count; links to directories are not followed, so nothing can loop.
 - tf-list-files: tf.data.Dataset.list_files(pattern, shuffle=False), all paths that match, by their bytes; "*" and "?"
@@ -25,15 +34,126 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import translate
-from typing import Any, Final
+from itertools import groupby
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from mlfs.orders.layouts.layout import NOT_HERE, SampleIds, Tree
+from mlfs.orders.layouts.layout import (
+    NOT_HERE,
+    Endings,
+    SampleIds,
+    Tree,
+    code_point_order,
+    decode,
+    entry_types,
+    ids_of,
+)
 from mlfs.orders.layouts.links import Links, LinkTarget, Lister
-from mlfs.orders.layouts.names import Endings, decode, encode, entry_types, ids_of
+
+Match = Callable[[Sequence[bytes]], npt.NDArray[np.bool_]]
+_OF_DALI: Final = "jpg jpeg png bmp tif tiff pnm ppm pgm pbm jp2 webp flac ogg wav"
+
+
+def _imagefolder(tree: Tree, root: int, links: Links, endings: tuple[str, ...] | None, pattern: str) -> list[SampleIds]:
+    classes, match = _classes(tree, root, links), Endings(endings or ()).match
+    return [piece for _, seen in classes for piece in _by_path(_walk(tree, links, seen, match))]
+
+
+def _keras(tree: Tree, root: int, links: Links, endings: tuple[str, ...] | None, pattern: str) -> list[SampleIds]:
+    classes, match = _classes(tree, root, links), Endings(endings or ()).match
+    shown = [seen for name, seen in classes if not name.startswith(".")]
+    return [piece for seen in shown for piece in _by_path(_walk(tree, links, seen, match, follow_links=False))]
+
+
+def _classes(tree: Tree, root: int, links: Links) -> list[tuple[str, LinkTarget]]:
+    """The class directories by code point: their names, and what is there."""
+    looked = sorted((decode(tree.name(entry)), entry) for entry in tree.children(root))
+    return [(name, seen) for name, entry in looked if (seen := links.look(entry)).is_directory]
+
+
+def _dali(tree: Tree, root: int, links: Links, endings: tuple[str, ...] | None, pattern: str) -> list[SampleIds]:
+    matching, pieces = Endings(endings or ()), []
+    for seen in map(links.look, tree.children(root)):
+        if seen.is_directory and seen.entry == NOT_HERE:
+            names = [path for path in seen.files if b"/" not in path]
+            pieces.append(np.full(int(matching.match(names).sum()), NOT_HERE, dtype=np.int64))
+        elif seen.is_directory:
+            entries = tree.children(seen.entry)
+            types, samples = entry_types(tree, entries), ids_of(entries)
+            for at in np.flatnonzero(types == stat.S_IFLNK).tolist():
+                behind = links.look(entries[at])
+                samples[at] = NOT_HERE if behind.is_directory else behind.entry
+            wanted = (types == stat.S_IFREG) | (types == stat.S_IFLNK)
+            pieces.append(samples[wanted & matching.match([tree.name(entry) for entry in entries])])
+    return pieces
+
+
+_IN_CLASSES: Final = "files with the endings {endings} in class directories"
+IMAGEFOLDER: Final = Lister(
+    _imagefolder, _IN_CLASSES, ("jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp")
+)
+# Its endings: ALLOWLIST_FORMATS in keras/src/utils/image_dataset_utils.py.
+KERAS: Final = Lister(_keras, f"{_IN_CLASSES} that are not hidden", ("bmp", "gif", "jpeg", "jpg", "png"))
+DALI: Final = Lister(_dali, "files with the endings {endings} right in the directories below", tuple(_OF_DALI.split()))
+
+
+class _Walked(NamedTuple):
+    """One directory that os.walk would yield.
+
+    Attributes:
+        path: from the top, "" for that, else with a slash before each name.
+        names: in the order of their bytes. samples: behind each. wanted: which are samples.
+    """
+
+    path: str
+    names: list[bytes]
+    samples: SampleIds
+    wanted: npt.NDArray[np.bool_]
+
+
+def _walk(tree: Tree, links: Links, top: LinkTarget, match: Match, follow_links: bool = True) -> Iterator[_Walked]:
+    """Directories, each before those in it, and of those the last first. Trees may be deeper than Python's stack.
+
+    Args:
+        match: says which names are samples'. follow_links: os.walk's followlinks: whether linked directories below the
+            top are gone into.
+
+    Raises:
+        JobError: links to directories form a loop, or one leaves the tree and there is no hook.
+    """
+    # Path, directory, and the directories that lead to it: one that comes up again below itself is a loop.
+    todo: list[tuple[str, LinkTarget, tuple[int, ...]]] = [("", top, ())]
+    while todo:
+        path, seen, above = todo.pop()
+        if seen.entry == NOT_HERE:  # behind a link that leaves the tree: they take up indices, and no more is known
+            for where, files in groupby(sorted(file.rpartition(b"/") for file in seen.files), key=lambda file: file[0]):
+                outside = [name for _, _, name in files]
+                place = f"{path}/{decode(where)}" if where else path
+                yield _Walked(place, outside, np.full(len(outside), NOT_HERE, dtype=np.int64), match(outside))
+            continue
+        links.check_no_loop(seen.entry, above)
+        entries = tree.children(seen.entry)
+        names = [tree.name(entry) for entry in entries]
+        samples, is_file, below, linked = links.listed(entries)
+        yield _Walked(path, names, samples, match(names) & is_file)
+        above = (*above, seen.entry)
+        followed = [(at, directory) for at, directory in below if follow_links or at not in linked]
+        todo += [(f"{path}/{decode(names[at])}", directory, above) for at, directory in followed]
+
+
+def _by_path(walked: Iterable[_Walked]) -> Iterator[SampleIds]:
+    """The samples of each directory by code point, in the order of sorted(os.walk())."""
+    for _, names, samples, wanted in sorted(walked, key=lambda each: each.path):
+        order = code_point_order(names)
+        yield samples[wanted] if order is None else samples[order][wanted[order]]
+
+
+# -- whole paths sorted
+
 
 _Keyed = list[tuple[Any, int]]
 
@@ -134,37 +254,17 @@ def _hf(tree: Tree, root: int, links: Links, endings: tuple[str, ...] | None, pa
 
 
 def _timm(tree: Tree, root: int, links: Links, endings: tuple[str, ...] | None, pattern: str) -> list[SampleIds]:
-    """Bottom up, as os.walk goes. Not recursive: trees may be deeper than Python's stack."""
+    """Bottom up, as os.walk goes."""
     matching = Endings(endings or ())
 
-    def match(names: Sequence[str]) -> np.ndarray:
+    def match(names: Sequence[bytes]) -> npt.NDArray[np.bool_]:
         """os.path.splitext takes no ending from a name that begins with its only dot."""
-        return matching.match([encode(name.lstrip(".")) for name in names])
+        return matching.match([name.lstrip(b".") for name in names])
 
     found: _Keyed = []
-    # A directory to go into, with those above it, or, once its sub-directories are done, its files.
-    todo: list[tuple[str, LinkTarget, tuple[int, ...]] | _Keyed] = [("", LinkTarget(True, True, root), ())]
-    while todo:
-        item = todo.pop()
-        if isinstance(item, list):
-            found += item
-            continue
-        prefix, seen, above = item
-        if seen.entry == NOT_HERE:  # behind a link that leaves the tree: they take up indices, and no more is known
-            paths = [decode(file) for file in sorted(seen.files)]
-            wanted = match([path.rpartition("/")[2] for path in paths]).tolist()
-            found += [
-                (prefix + natural_key(path), NOT_HERE) for path, is_one in zip(paths, wanted, strict=True) if is_one
-            ]
-            continue
-        links.check_no_loop(seen.entry, above)
-        entries = tree.children(seen.entry)
-        names = [decode(tree.name(entry)) for entry in entries]
-        samples, is_file, below, _ = links.listed(entries)
-        chosen, ids = np.flatnonzero(match(names) & is_file).tolist(), samples.tolist()
-        todo.append([(prefix + natural_key(names[at]), ids[at]) for at in chosen])
-        above = (*above, seen.entry)
-        todo += [(f"{prefix}{natural_key(names[at])}/", directory, above) for at, directory in reversed(below)]
+    for path, names, samples, wanted in reversed(list(_walk(tree, links, LinkTarget(True, True, root), match))):
+        prefix, ids = natural_key(f"{path}/"), samples.tolist()
+        found += [(prefix + natural_key(decode(names[at])), ids[at]) for at in np.flatnonzero(wanted).tolist()]
     return _in_order(found)
 
 

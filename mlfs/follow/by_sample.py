@@ -20,7 +20,7 @@ from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.occurrence import Occurrence, occurrences
 from mlfs.follow.progress import RankProgress
 
-NAMELESS = -1
+NO_PID = -1
 """Stands for the process of readers whom the kernel does not name, as they are in another pid namespace. No process has
 that number, and 0 is one in simulated nodes."""
 NEAR = 64
@@ -54,7 +54,7 @@ class _Fit(IntEnum):
     NONE = 3
 
 
-class Nameless:
+class SampleMatcher:
     """Matches reads whose process is not known, by their samples alone.
 
     Args:

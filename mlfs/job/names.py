@@ -1,7 +1,7 @@
-"""The samplers that a job may name, and the fields that each of them reads.
+"""The samplers and layouts that a job may name, and the fields that each of them reads.
 
 In: `mlfs.job.catalogue`, the entry points of group `mlfs.orders` (name: the sampler; object: an `OrderFactory`). Out:
-names, fields, and where a sampler's order is to be found. `mlfs.orders.registry` loads it, nothing is loaded here.
+names, fields, and where a sampler's order is to be found. `mlfs.orders.order` loads it, nothing is loaded here.
 
 The built-in ones are listed in the package and not in its metadata, so that a source checkout works, and so that no
 other package can change what a known name means.
@@ -10,7 +10,7 @@ other package can change what a known name means.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mlfs.job.catalogue import BUILT_IN, Sampler
 
@@ -45,3 +45,31 @@ def built_in(name: str) -> Sampler | None:
 def readers_of(field: str) -> list[str]:
     """The built-in samplers that read a field."""
     return [sampler.name for sampler in BUILT_IN if field in sampler.fields]
+
+
+# -- layouts
+#
+# How a layout finds its samples is `mlfs.orders.layouts`, which has a module for each of these names
+# (tests/orders/test_orders_layouts.py compares them).
+
+_EXTENSIONS: Final = frozenset({"extensions"})
+_FIELDS: Final = {
+    "imagefolder": _EXTENSIONS,
+    "timm": _EXTENSIONS,
+    "keras": _EXTENSIONS,
+    "hf-imagefolder": _EXTENSIONS,
+    "dali": _EXTENSIONS,
+    "tf-list-files": _EXTENSIONS | {"pattern"},
+    "sorted": _EXTENSIONS,
+    "manifest": frozenset({"manifest_file"}),
+}
+
+
+def layout_names() -> list[str]:
+    """The names that a job's `layout` may have."""
+    return list(_FIELDS)
+
+
+def layout_fields(name: str) -> frozenset[str]:
+    """The fields of a job that a layout reads, besides `root` and `layout`."""
+    return _FIELDS.get(name, _EXTENSIONS)

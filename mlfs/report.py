@@ -7,12 +7,16 @@ the status does not have (`mlfs.shown.StatusPart`) is left out.
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Sequence
-from typing import Any
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from mlfs.report import pictures
 from mlfs.shown import ROUTE_NAMES, StatusPart, count_of, is_number, number, of_which_ranks
 from mlfs.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 MARK = "<!DOCTYPE html>\n<!-- a report of mlfs -->\n"
 """How each page begins; a file that begins otherwise is none of ours, and is not written over."""
@@ -82,7 +86,7 @@ def _job(job: StatusPart, bound_bytes: float) -> Iterator[str]:
         waited = [number(of.waited_share) for of in time.values()]
         waiting_s = [seconds * share for seconds, share in zip(read_s, waited, strict=True)]
         computing_s = [seconds - wait_s for seconds, wait_s in zip(read_s, waiting_s, strict=True)]
-        yield _picture("How long each epoch took", pictures.times([*time], computing_s, waiting_s))
+        yield _picture("How long each epoch took", times_svg([*time], computing_s, waiting_s))
         rows = [
             (str(epoch), format_duration(seconds), f"{100 * share:.1f} %", f"{number(of.samples):,}")
             for (epoch, of), seconds, share in zip(time.items(), read_s, waited, strict=True)
@@ -91,10 +95,10 @@ def _job(job: StatusPart, bound_bytes: float) -> Iterator[str]:
     yield from _load(job)
     if agreed := _by_epoch(job.agreement_by_epoch):
         shares = [100 * number(of.agreement) for of in agreed.values()]
-        yield _picture("How many opens came as predicted", pictures.agreement([*agreed], shares))
+        yield _picture("How many opens came as predicted", agreement_svg([*agreed], shares))
     if brought := _by_epoch(job.pfs_bytes_by_epoch):
         gib = [number(size) / _GIB for size in brought.values()]
-        yield _picture("What the source gave", pictures.source_bytes([*brought], gib, bound_bytes / _GIB))
+        yield _picture("What the source gave", source_bytes_svg([*brought], gib, bound_bytes / _GIB))
 
 
 def _by_epoch(of: StatusPart) -> dict[int, Any]:
@@ -151,7 +155,7 @@ def _epochs(status: StatusPart) -> Iterator[str]:
     routes = [route for route in ROUTE_NAMES if any(route in reads for reads in epochs)]
     by_route = {route: [number(reads[route].reads) for reads in epochs] for route in routes}
     yield "<h2>Where reads were answered</h2>"
-    yield _picture("Of each epoch, the latest last", pictures.reads(range(len(epochs)), by_route))
+    yield _picture("Of each epoch, the latest last", reads_svg(range(len(epochs)), by_route))
 
 
 def _bandwidths(status: StatusPart) -> Iterator[str]:
@@ -161,7 +165,7 @@ def _bandwidths(status: StatusPart) -> Iterator[str]:
             points[place] = [(float(lanes), rate / 1e6) for lanes, rate in known]
     if points:
         yield "<h2>Bandwidths</h2>"
-        yield _picture("What each place gives", pictures.bandwidths(points))
+        yield _picture("What each place gives", bandwidths_svg(points))
 
 
 def _places(status: StatusPart) -> Iterator[str]:
@@ -204,3 +208,99 @@ def _cells(row: Sequence[str]) -> str:
 def _text(value: object) -> str:
     """The value as text of a page: names may hold anything, also bytes that are no text."""
     return html.escape(str(value).encode("utf-8", "backslashreplace").decode())
+
+
+# -- pictures: bars and lines by epoch, as SVG that stands in the page
+#
+# In: numbers by epoch. Out: SVG text.
+
+# From the page cache to the source: the warmer the colour, the slower the place.
+ROUTE_COLOURS = {
+    "page_cache": "#4c72b0",
+    "ram": "#64b5cd",
+    "ssd": "#55a868",
+    "lmdb": "#8172b3",
+    "peer": "#ccb974",
+    "pfs": "#c44e52",
+}
+_WIDTH_IN, _HEIGHT_IN = 7.2, 2.6
+_MOST_TICKS = 20
+
+
+def times_svg(epochs: Sequence[int], computing_s: Sequence[float], waiting_s: Sequence[float]) -> str:
+    """How long each epoch took: without waiting, and the waiting above it."""
+    figure, axes = _figure("seconds", epochs)
+    axes.bar(epochs, computing_s, color="#4c72b0", label="without waiting")
+    axes.bar(epochs, waiting_s, bottom=computing_s, color="#c44e52", label="waiting for data")
+    return _svg(figure, axes)
+
+
+def reads_svg(epochs: Sequence[int], by_route: Mapping[str, Sequence[float]]) -> str:
+    """The share of each epoch's reads that each route answered, in per cent."""
+    figure, axes = _figure("% of reads", epochs)
+    sums = [max(1.0, sum(counts)) for counts in zip(*by_route.values(), strict=True)]
+    below = [0.0] * len(epochs)
+    for route, counts in by_route.items():
+        shares = [100 * count / whole for count, whole in zip(counts, sums, strict=True)]
+        axes.bar(
+            epochs,
+            shares,
+            bottom=below,
+            color=ROUTE_COLOURS.get(route, "#8c8c8c"),
+            label=ROUTE_NAMES.get(route, route),
+        )
+        below = [a + b for a, b in zip(below, shares, strict=True)]
+    axes.set_ylim(0, 100)
+    return _svg(figure, axes)
+
+
+def source_bytes_svg(epochs: Sequence[int], gib: Sequence[float], bound_gib: float) -> str:
+    """The source's bytes in each epoch, beside the least that caches of this size leave to it after the first."""
+    figure, axes = _figure("GiB from the source", epochs)
+    axes.bar(epochs, gib, color="#c44e52", label="read from the source")
+    axes.axhline(bound_gib, color="black", linewidth=0.8, linestyle=":", label="the least after the first epoch")
+    return _svg(figure, axes)
+
+
+def agreement_svg(epochs: Sequence[int], percent: Sequence[float]) -> str:
+    """The share of each epoch's opens that came as predicted, in per cent."""
+    figure, axes = _figure("% as predicted", epochs)
+    axes.plot(epochs, percent, color="#55a868", marker="o", markersize=4, label="opens that came as predicted")
+    axes.set_ylim(0, 103)
+    return _svg(figure, axes)
+
+
+def bandwidths_svg(points: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """Megabytes a second that each place gave, by how many lanes read it at once."""
+    figure, axes = _figure("MB/s")
+    for place, measured in points.items():
+        lanes, rates = zip(*sorted(measured), strict=True)
+        axes.plot(lanes, rates, marker="o", markersize=4, label=place)
+    axes.set_xlabel("lanes that read at once")
+    axes.set_ylim(bottom=0)
+    return _svg(figure, axes)
+
+
+def _figure(unit: str, epochs: Sequence[int] = ()) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(_WIDTH_IN, _HEIGHT_IN), layout="constrained")
+    axes = figure.subplots()
+    axes.set_ylabel(unit)
+    axes.spines[["top", "right"]].set_visible(False)
+    if epochs:
+        axes.set_xlabel("epoch")
+        axes.set_xticks(list(epochs)[:: max(1, -(-len(epochs) // _MOST_TICKS))])
+    return figure, axes
+
+
+def _svg(figure: Figure, axes: Axes) -> str:
+    import matplotlib
+
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=6, fontsize=8, frameon=False)
+    out = io.StringIO()
+    # Text stays text, so the page is small and can be searched; without a date the same numbers give the same page.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "mlfs"}):
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    text = out.getvalue()
+    return text[text.index("<svg") :]
