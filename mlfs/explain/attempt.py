@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import trio
 
-from mlfs.explain.inferred_job import InferredJob
+from mlfs.explain.inferred_jobs import InferredJob
 from mlfs.explain.port import Workers
 from mlfs.explain.question import MOST_HEADS, DataSet
 from mlfs.explain.search_stages import Event, StageProgress, WordsAsked, has_numba

@@ -8,16 +8,20 @@ it was not searched with. Part of `mlfs.explain.explainer`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
+from enum import Enum, auto
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import trio
 
 from mlfs.explain.attempt import Attempt
-from mlfs.explain.beginning import Beginning, Beginnings, enough, processes_ready
-from mlfs.explain.causes import LookedAt, likely_causes, registered_and_true
+from mlfs.explain.data_sets import as_indices
+from mlfs.explain.evidence import FEWEST_FITTING
+from mlfs.explain.fields import in_words
+from mlfs.explain.first_reads import MOST_FIRST_READS
 from mlfs.explain.misfit import (
     disagreeing,
     disagrees,
@@ -26,6 +30,7 @@ from mlfs.explain.misfit import (
     unexplained,
 )
 from mlfs.explain.port import Jobs, load_epochs
+from mlfs.explain.question import DataSet, reads_needed
 from mlfs.explain.screen import EpochBefore, find_correction, find_ranks
 from mlfs.explain.search_stages import PlaceFound, WordsAsked
 from mlfs.explain.statistics import CaseStatistics, Instead
@@ -39,7 +44,135 @@ from mlfs.follow.matching import Open
 from mlfs.follow.score import Cell, Score
 from mlfs.follow.sentences import flags_of, register_flags
 from mlfs.follow.shape import LearnedLoader
+from mlfs.job import JobSpec
+from mlfs.job.names import built_in
 from mlfs.orders.composed import WordsDrawn
+from mlfs.orders.layouts.layout import SampleIds
+
+# -- the epoch that begins with the reads that disagree, and what each process read first in it
+
+# A process that idles, and many processes with few reads each, are waited for this many times as many reads.
+_PATIENCE = 8
+
+
+class Beginning(NamedTuple):
+    """The epoch that begins with the reads that disagree, and what each process read first in it.
+
+    Attributes:
+        opens: none where the epoch began before all that is remembered.
+        heads: the first reads of each process, as entries, in the order in which the processes began.
+        passes: how many epochs went by since the last one that came as predicted.
+    """
+
+    epoch: int
+    opens: list[Open]
+    heads: list[list[int]]
+    passes: int = 0
+
+    def data_set(self, ids: SampleIds) -> DataSet:
+        """The first reads as indices of the job's data set. A worker thread's work."""
+        return as_indices(self.heads, ids.astype(np.int32))
+
+
+class Beginnings:
+    """The beginnings of epochs whose order is not known: each as many opens after the other as an epoch has.
+
+    Attributes:
+        passes: of the last one that was asked for (`latest`).
+    """
+
+    def __init__(self) -> None:
+        self.passes = 0
+        self._lost = (-1, 0)  # the first epoch that did not come as predicted, and how many opens were before it
+
+    def latest(self, job: JobRun) -> Beginning:
+        """The epoch that is being read, if the last one that came as predicted does not go on."""
+        begun = self.peek(job)
+        self.passes = begun.passes
+        return begun
+
+    def peek(self, job: JobRun) -> Beginning:
+        """The same, which `another_began` does not take for asked."""
+        begun, observed = beginning_of(job), job.score.observed
+        if begun.epoch != self._lost[0]:
+            self._lost = begun.epoch, observed - len(begun.opens)
+        passes, count = self._passed(job)
+        if not passes and count <= len(job.score.history):
+            return begun
+        opens = begun.opens[-count:] if 0 < count <= len(begun.opens) else []
+        return Beginning(min(begun.epoch + passes, job.spec.epochs - 1), opens, _heads(opens), passes)
+
+    def another_began(self, job: JobRun, opens: int) -> bool:
+        """Whether a later epoch than at the last time has so many opens by now. Asked for each few reads: cheap."""
+        if self._lost[0] < 0:
+            return False
+        passes, count = self._passed(job)
+        return passes > self.passes and count >= opens
+
+    def _passed(self, job: JobRun) -> tuple[int, int]:
+        """Epochs that went by since the last one that came as predicted, and the opens of the one under way."""
+        return divmod(job.score.observed - self._lost[1], job.ranks.epoch_reads)
+
+
+def beginning_of(job: JobRun) -> Beginning:
+    """The epoch after the last one that came as predicted, and what was read since that one's last open."""
+    score = job.score
+    fitting = [
+        epoch
+        for (epoch, rank), cell in score.cells.items()
+        if rank >= 0 and cell.agreed >= FEWEST_FITTING and fits(cell.observed, cell.agreed)
+    ]
+    history = list(score.history)
+    last = max(fitting, default=None)
+    epoch, begun = job.spec.start_epoch, 0
+    if last is not None:
+        epoch = last + 1
+        begun = _end_of(last, history)
+    opens = history[begun:]
+    return Beginning(min(epoch, job.spec.epochs - 1), opens, _heads(opens))
+
+
+def _heads(opens: list[Open]) -> list[list[int]]:
+    heads: dict[int, list[int]] = {}
+    for opened in opens:
+        head = heads.setdefault(opened.process, [])
+        if len(head) < MOST_FIRST_READS:
+            head.append(opened.entry)
+    return list(heads.values())
+
+
+def _end_of(epoch: int, history: list[Open]) -> int:
+    """The number of opens up to the last one of an epoch that came as predicted.
+
+    One open of the next epoch may lie by chance where this one begins: so an open counts whose process had come as
+    predicted just before, at an earlier position.
+    """
+    end = 0
+    before: dict[int, Open] = {}
+    for number, opened in enumerate(history, 1):
+        last = before.get(opened.process)
+        before[opened.process] = opened
+        if last is None or not (opened.agrees and last.agrees and opened.cell.epoch == last.cell.epoch == epoch):
+            continue
+        if opened.position > last.position:
+            end = number
+    return end
+
+
+def processes_ready(beginning: Beginning, n_samples: int) -> int:
+    """How many processes have read enough to tell where the epoch begins, if they read from its beginning."""
+    needed = reads_needed(n_samples)
+    return sum(len(head) >= needed for head in beginning.heads)
+
+
+def enough(beginning: Beginning, n_samples: int) -> bool:
+    """Whether a process has read enough to tell where its epoch begins, or so many have read that waiting is no use."""
+    many = len(beginning.opens) >= _PATIENCE * reads_needed(n_samples)
+    return many or processes_ready(beginning, n_samples) > 0
+
+
+# -- one registered job
+
 
 log = logging.getLogger("mlfs.explain")
 
@@ -570,3 +703,41 @@ class NumberedFamilies:
         )
         found = frozenset(fit)
         return None if len(found) == len(opens) else found
+
+
+# -- why a registered job's reads do not come as it says, in words
+
+
+class LookedAt(Enum):
+    """Something that a search may have looked at."""
+
+    WORDS = auto()
+    VARIANTS = auto()
+
+
+def likely_causes(job: JobRun, looked_at: Set[LookedAt]) -> str:
+    """The likeliest causes that were not looked at, the likeliest first."""
+    causes = []
+    if LookedAt.WORDS not in looked_at and drawing_of(job.streams.order) is not None:
+        causes.append(
+            "random numbers drawn before the first epoch, by a model that was made for one, or between two epochs"
+            " (--words-before, --words-between)"
+        )
+    own = built_in(job.spec.sampler)
+    fields = own.fields if own is not None else frozenset()
+    if LookedAt.VARIANTS not in looked_at:
+        if "seed" in fields:
+            causes.append("another seed")
+        if "set_epoch" in fields:
+            causes.append("set_epoch not called")
+        causes.append("another world size")
+        causes.append("shuffle off")
+    causes.append("another sampler, data set or layout than registered")
+    causes.append("an order that no seed gives")
+    return ", ".join(causes)
+
+
+def registered_and_true(registered: JobSpec, true: JobSpec) -> tuple[str, str, str]:
+    """The registration in words, what the reads say instead, and the flags of `mlfs register` that say that."""
+    named = true.model_copy(update={"name": registered.name, "epochs": registered.epochs})
+    return in_words(registered), in_words(true), register_flags(named, "")

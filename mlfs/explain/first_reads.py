@@ -1,7 +1,7 @@
 """The first reads of each process that no job explains, and the last reads of all: bounded, whatever comes.
 
 In: opens (entry, process, its parent). Out: what inferring needs of them. Called by `mlfs.explain.inference` and
-`mlfs.explain.inferred_job` for each open: cheap.
+`mlfs.explain.inferred_jobs` for each open: cheap.
 """
 
 from __future__ import annotations

@@ -12,8 +12,10 @@ The hypothesis that it finds is in force at once. When its reads refute it, the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -21,15 +23,21 @@ import trio
 
 from mlfs.errors import JobError
 from mlfs.explain.attempt import POOL, Attempt, Woken
-from mlfs.explain.command_lines import seeds_on_command_lines
 from mlfs.explain.confirm import Finding, confirm_sequential
 from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates_apart, part_of
-from mlfs.explain.explanations import Before, FirstOpens, of_draws, of_finding, of_other_part, of_recipe, of_walk
+from mlfs.explain.explanations import (
+    Before,
+    FirstOpens,
+    next_epoch,
+    of_draws,
+    of_finding,
+    of_other_part,
+    of_recipe,
+    of_walk,
+)
 from mlfs.explain.fields import Fields, in_words, order_of
 from mlfs.explain.first_reads import FirstReads
-from mlfs.explain.inferred_job import InferredJob
-from mlfs.explain.inferred_jobs import InferredJobs, MakeStreams, Reads
-from mlfs.explain.next_epoch import next_epoch
+from mlfs.explain.inferred_jobs import InferredJob, InferredJobs, MakeStreams, Reads
 from mlfs.explain.port import Jobs
 from mlfs.explain.question import FEWEST_SAMPLES, reads_needed
 from mlfs.explain.recipes import Recipe
@@ -486,3 +494,41 @@ class Inference:
         return InferenceStatistics(
             self.state, self._searches, attempt, self._inferred.explanation, self._inferred.other_explanations
         )
+
+
+# -- seeds on the command lines of the processes that read, as in `train.py --seed 3141592653`
+#
+# They are tried before others; the reads have to confirm them like any other. A worker thread reads /proc for them.
+
+
+# A seed from a command line is looked at further than popular ones: a second or two for each.
+MOST_SEEDS = 4
+# A rank's workers have the command line of their parent, so these are more than enough.
+_MOST_PROCESSES = 16
+_MOST_BYTES = 1 << 16
+_LOW_WORD = 0xFFFFFFFF  # all that torch takes of a seed
+_NUMBER = re.compile(r"(?<![\w.])-?\d{1,20}(?![\w.])")
+
+
+def seeds_on_command_lines(pids: Iterable[int]) -> tuple[int, ...]:
+    """At most four: those that are called a seed, then other numbers too large for a batch size or number of epochs."""
+    named: list[int] = []
+    large: list[int] = []
+    for pid in list(dict.fromkeys(pids))[:_MOST_PROCESSES]:
+        for word, before in _words(pid):
+            found = [int(number) & _LOW_WORD for number in _NUMBER.findall(word)]
+            if "seed" in f"{before} {word}".lower():
+                named += found
+            else:
+                large += [number for number in found if number >= 1 << 16]
+    return tuple(dict.fromkeys((*named, *large)))[:MOST_SEEDS]
+
+
+def _words(pid: int) -> Iterable[tuple[str, str]]:
+    """The words of a process' command line, each with the one before it."""
+    try:
+        with Path(f"/proc/{pid}/cmdline").open("rb") as file:
+            words = file.read(_MOST_BYTES).decode("utf-8", "replace").split("\0")
+    except OSError:
+        return []  # the process has ended, or belongs to another container
+    return zip(words, ["", *words], strict=False)

@@ -47,7 +47,7 @@ def disagreeing(opens: Iterable[Open]) -> list[Open]:
 def disagrees(job: JobRun) -> bool:
     """Whether so many of the last opens were not predicted that it is worth finding out why."""
     score = job.score
-    if started_again(job) or len(score.history) < UNFIT_READS or job.matcher.stream_length < JUDGED_SAMPLES:
+    if started_again(job) or len(score.history) < UNFIT_READS or job.matcher.stream.length < JUDGED_SAMPLES:
         return False
     if score.agreement_of_last(SEARCHED_READS) >= SEARCHED_SHARE:
         return False

@@ -22,7 +22,7 @@ from mlfs.errors import MlfsError
 from mlfs.explain.evidence import LEAST_BITS, beyond_chance, bits_of_hits
 from mlfs.explain.variants import OTHER_RANKS, Variant, pairs, variants
 from mlfs.follow.epoch_index import first_codes
-from mlfs.follow.evidence import SURE_SHARE, Read
+from mlfs.follow.evidence import JUDGED_SAMPLES, SURE_SHARE, Read
 from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.follow.matching import Open
 from mlfs.follow.sentences import COUNTS_FROM_ONE, RESUMED, UNDER_WAY
@@ -190,7 +190,8 @@ def find_correction(
     in_force = {epoch: streams.ids_of_ranks(epoch, spec.ranks) for epoch in epochs}
     as_registered = [ids for epoch, ids in in_force.items() if epoch >= epochs[0]]
     unchanged = changed_job(spec, streams, {}) if spec.serve is None else None
-    as_it_is = None if unchanged is None else unchanged[1].order  # one that goes on from epoch to epoch is drawn once
+    # By changed fields, but for those of a place: an order that goes on from epoch to epoch is drawn once.
+    orders = {} if unchanged is None else {frozenset[tuple[str, str]](): unchanged[1].order}
     best: Screened | None = None
     half: Screened | None = None  # the best of the single ones
     computed, begun_s = 0, thread_time()
@@ -206,11 +207,14 @@ def find_correction(
         is_late = thread_time() > begun_s + LONGEST_FOR_PAIRS_S
         if computed > LONGEST_SEARCH or (is_late and variant.mistakes > 1 and not variant.adds_to(half_right())):
             break
-        other = changed_job(spec, streams, variant.changes, as_it_is if variant.changes.keys() <= PLACE else None)
+        of_order = frozenset((name, str(value)) for name, value in variant.changes.items() if name not in PLACE)
+        other = changed_job(spec, streams, variant.changes, orders.get(of_order))
+        if orders and other is not None and len(orders) * len(streams.sample_ids) < SMALL_SEARCH:
+            orders.setdefault(of_order, other[1].order)
         tried = epochs if variant.mistakes == 1 else epochs[:2]  # there are many pairs, and the first two are likelier
         for epoch in tried if variant.epoch is None else [variant.epoch]:
-            if other is None or epoch >= other[0].epochs or other[1].length(epoch) < 2:
-                continue  # where each rank reads once, no read follows another
+            if other is None or epoch >= other[0].epochs or other[1].length(epoch) < JUDGED_SAMPLES:
+                continue  # a rank that reads so little is not judged
             ids = other[1].ids_of_ranks(epoch, other[0].ranks)
             was_small = computed <= SMALL_SEARCH
             computed += len(streams.sample_ids)

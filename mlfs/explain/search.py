@@ -31,8 +31,7 @@ import numpy as np
 from mlfs.explain import search_numpy
 from mlfs.explain.confirm import Finding, confirm, confirm_sequential
 from mlfs.explain.evidence import SEED_BITS
-from mlfs.explain.probes import Condition, Probe, compile_trie
-from mlfs.explain.question import NEVER, DataSet, Reading, likely, probes, unlikely
+from mlfs.explain.question import NEVER, Condition, DataSet, Probe, Reading, compile_trie, likely, probes, unlikely
 from mlfs.explain.recipes import KERAS_SEEDS, Recipe, explaining, keras_seeds, less_usual, of_a_part, usual
 from mlfs.explain.search_stages import (
     ALL_SEEDS,

@@ -17,7 +17,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.explain.probes import Trie
+from mlfs.explain.question import Trie
 
 # So many that a vector's step is over before it is that vector's turn again, and so few that all stay in the
 # first-level cache.

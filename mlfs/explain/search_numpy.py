@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.explain.probes import Trie
+from mlfs.explain.question import Trie
 
 Words = npt.NDArray[np.uint32]
 CHUNK = 1 << 16  # the state of that many seeds stays in the second-level cache

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mlfs.explain import search_numpy
 from mlfs.explain.confirm import Finding
-from mlfs.explain.probes import Trie
+from mlfs.explain.question import Trie
 from mlfs.explain.recipes import Recipe
 from mlfs.orders.mt19937 import TorchWords
 

@@ -21,11 +21,10 @@ import numpy.typing as npt
 from mlfs.explain import search_numpy
 from mlfs.explain.confirm import confirm
 from mlfs.explain.evidence import PLACE_BITS
-from mlfs.explain.probes import WORDS_IN_REACH, Condition, Probe, compile_trie
-from mlfs.explain.question import DataSet, Reading, likely, probes, step
+from mlfs.explain.question import WORDS_IN_REACH, Condition, DataSet, Probe, Reading, compile_trie, likely, probes, step
 from mlfs.explain.search_stages import PlaceFound, StageProgress, TrySeeds, Words, WordsAsked
 from mlfs.orders.generators import WORDS_A_DRAW, running_sum, uniform_of
-from mlfs.orders.mt19937 import Tape
+from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.order_file import weights_of
 
 HitsIn = Callable[[Words, int], Iterable[tuple[int, int]]]
@@ -53,11 +52,14 @@ def find_place(data_set: DataSet, asked: WordsAsked, search: TrySeeds) -> Iterat
         reach, found_in = WORDS_IN_REACH, partial(_found_orders, asked, hits_in, readings, data_set, fewest_bits)
     else:
         return
-    tape = Tape(asked.seed)
     for low, high in asked.spans:
+        words = TorchWords(asked.seed)
+        words.skip(low + asked.ahead)
+        seen = words.take(reach)
         for start in range(low, high, _WORDS_AT_ONCE):
             count = min(_WORDS_AT_ONCE, high - start)
-            at = next(found_in(tape.at(start + asked.ahead).take(count + reach), count, start), None)
+            seen = np.concatenate([seen[-reach:], words.take(count)])
+            at = next(found_in(seen, count, start), None)
             if at is not None:
                 yield PlaceFound(start + at)
                 return

@@ -204,7 +204,9 @@ class Trial:
         """Whether the script was rather started again: the reads are of a later epoch too, as it does not call
         set_epoch, but to join there its readers would have left out much of the one before."""
         shape = joins.matcher.shape
-        a_round = max(shape.batch, joins.matcher.batch_size) * max(1, shape.workers)  # is left out of each epoch, maybe
+        a_round = max(shape.batch, joins.matcher.stream.batch) * max(
+            1, shape.workers
+        )  # is left out of each epoch, maybe
         begun = again.firsts() if again.share >= SURE_SHARE else {}
         joined = ((rank, at) for rank, at in joins.firsts().items() if begun.get(rank, at) + a_round < at)
         left_out = sum(max(0, at - self._frontiers[rank]) for rank, at in joined)

@@ -220,7 +220,7 @@ class Rival:
 
     def bits(self, left_out: int = 0) -> float:
         """Their evidence. Args: left_out: reads that would have come before them, and did not."""
-        choices = self.matcher.stream_length * len(self.matcher.ranks)
+        choices = self.matcher.stream.length * len(self.matcher.ranks)
         return bits(self.matcher.score.agreed, self.reads, choices) - left_out * MISS_BITS
 
     def firsts(self) -> dict[int, int]:

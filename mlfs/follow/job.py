@@ -49,7 +49,7 @@ from mlfs.follow.progress import Given
 from mlfs.follow.readers_without_pid import ReadersWithoutPid
 from mlfs.follow.score import REMEMBERED_OPENS, Cell, Score
 from mlfs.follow.sentences import register_flags
-from mlfs.follow.shape import LearnedLoader, Shape
+from mlfs.follow.shape import LearnedLoader, RankStream, Shape
 from mlfs.follow.timeline import Timeline
 from mlfs.follow.tracker import Followed
 from mlfs.job import JobSpec
@@ -794,17 +794,9 @@ def matcher_at_start(
     workers, batch = spec.num_workers, streams.batch_files
     # torch's workers take whole batches; one sample each in turn would be the sign of another world size.
     torch = spec.sampler.startswith("torch")
-    return StreamMatcher(
-        len(spec.ranks),
-        batch,
-        timeline.start,
-        streams.length(spec.start_epoch),
-        epochs,
-        shape=Shape(batch, workers) if workers and workers > 1 else None,
-        single=batch == 1 or not torch,
-        one_rank=torch,
-        like=like,
-    )
+    stream = RankStream(streams.length(spec.start_epoch), batch, single=batch == 1 or not torch, one_rank=torch)
+    shape = Shape(batch, workers) if workers and workers > 1 else None
+    return StreamMatcher(stream, [timeline.start] * len(spec.ranks), epochs, shape, like)
 
 
 class LateReads:

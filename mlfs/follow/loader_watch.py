@@ -133,5 +133,5 @@ class LoaderWatch:
             told = "batch_size" in self._spec.model_fields_set
             shape = shape._replace(batch=self._streams.batch_files if told else 0)
         if epoch < 0:
-            return shape, self._matcher.stream_length
+            return shape, self._matcher.stream.length
         return shape, self._streams.length(epoch) - self._epochs.timeline.begin(epoch)

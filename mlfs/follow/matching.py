@@ -21,7 +21,7 @@ from mlfs.follow.learning import SURE, learn, seen_by_count, seen_where_matched,
 from mlfs.follow.progress import Given, RankProgress
 from mlfs.follow.reach import lag_of
 from mlfs.follow.score import RECENT_OPENS, Open, Score
-from mlfs.follow.shape import LearnedLoader, Shape
+from mlfs.follow.shape import LearnedLoader, RankStream, Shape
 from mlfs.follow.tracker import Followed, Observed, Tracker
 
 __all__ = ["RECENT_OPENS", "EpochIndex", "Ids", "Match", "Open", "StreamMatcher"]
@@ -39,16 +39,11 @@ class StreamMatcher:
     """Matches opens to positions for one job.
 
     Args:
-        n_ranks: local ranks.
-        batch_size: positions of a rank's batch, as far as known: where to look first.
-        start: linear position at which each rank starts.
-        stream_length: samples per rank in the first epoch (scales the tolerances).
+        stream: of each local rank.
+        starts: linear position at which each rank starts.
         epochs: the epochs that an open may belong to, by number. Their owner adds and removes; here they are only read.
         shape: what is known of the loader.
-        single: whether a batch of 1 that workers share is credible (see `mlfs.follow.learning`).
-        one_rank: whether a process reads for one rank only, as torch's do.
         like: what was learned of the loader from other reads. It is taken over, but not for sure.
-        starts: linear position at which each rank starts, where they differ.
 
     Attributes:
         score: how many opens were predicted; to be read. It is another object once another shape was learned.
@@ -57,27 +52,20 @@ class StreamMatcher:
 
     def __init__(
         self,
-        n_ranks: int,
-        batch_size: int,
-        start: int,
-        stream_length: int,
+        stream: RankStream,
+        starts: Sequence[int],
         epochs: Mapping[int, EpochIndex],
         shape: Shape | None = None,
-        single: bool = True,
-        one_rank: bool = False,
         like: LearnedLoader | None = None,
-        starts: Sequence[int] | None = None,
     ) -> None:
-        self.batch_size = batch_size
-        self.single = single
-        self.one_rank = one_rank
-        self.stream_length = stream_length
-        self.starts = [start] * n_ranks if starts is None else list(starts)
-        self.score = Score(n_ranks)
+        self.stream = stream
+        self.starts = list(starts)
+        self.score = Score(len(starts))
         self._epochs = epochs
-        expected = like.shape if like is not None else shape or Shape()
-        lag = like.lag if like is not None else lag_of(expected, batch_size, stream_length)
-        self._tracker = self._tracker_for(expected, lag, self.starts, self.score, trusts_shape=shape is not None)
+        if like is None:
+            expected = shape or Shape()
+            like = LearnedLoader(expected, lag_of(expected, stream.batch, stream.length))
+        self._tracker = Tracker(stream, like, self.starts, epochs, self.score, trusts_shape=shape is not None)
         self.ranks: list[RankProgress] = self._tracker.ranks
         self._patience = LEAST_UNFIT
         self._learn_at = LEAST_UNFIT  # the tracker's `unfit` opens at which another shape is looked for
@@ -111,7 +99,7 @@ class StreamMatcher:
         history = [seen for seen in self.score.history if seen.process != NO_PID]
         by_count = seen_by_count(history, self._epochs) if self.score.complete and not self.lacks_pids else []
         for seen in (by_count, seen_where_matched(history, self._epochs)):
-            shape = learn(seen, self.stream_length, self.batch_size, self.single)
+            shape = learn(seen, self.stream.length, self.stream.batch, self.stream.single)
             if shape is None:
                 continue
             over = self._adopt(shape) if shape != self.shape else []
@@ -128,7 +116,7 @@ class StreamMatcher:
         """
         if not self._tracker.trusts_shape or self.score.agreement_of_last(RECENT_OPENS) < SURE:
             return []
-        wider = with_more_slack(learned, self.shape.slack, self.stream_length)
+        wider = with_more_slack(learned, self.shape.slack, self.stream.length)
         return self._adopt(wider, LEAST_EXPLAINED) if wider is not None else []
 
     def _adopt(self, shape: Shape, least_share: float = 0.0) -> list[tuple[int, Given]]:
@@ -144,9 +132,9 @@ class StreamMatcher:
             for seen in history:
                 if seen.position >= 0:
                     starts[seen.rank_index] = min(starts[seen.rank_index], seen.position)
-        lag = lag_of(shape, self.batch_size, self.stream_length)
+        learned = LearnedLoader(shape, lag_of(shape, self.stream.batch, self.stream.length))
         score = Score(len(self.starts))
-        tracker = self._tracker_for(shape, lag, starts, score, trusts_shape=True)
+        tracker = Tracker(self.stream, learned, starts, self._epochs, score, trusts_shape=True)
         over: list[tuple[int, Given]] = []
         for seen in self.opens():
             match, given = tracker.observe(seen.entry, seen.process, seen.parent)
@@ -178,17 +166,9 @@ class StreamMatcher:
             opens += [last[process]] * times if process in last else []
         return opens
 
-    def _tracker_for(self, shape: Shape, lag: int, starts: list[int], score: Score, trusts_shape: bool) -> Tracker:
-        return Tracker(
-            shape, lag, starts, self.stream_length, self._epochs, score, self.one_rank, self.batch_size, trusts_shape
-        )  # fmt: skip
-
     def joining(self) -> StreamMatcher:
         """A matcher of the same job and loader that has seen nothing, and begins where the ranks are."""
-        return StreamMatcher(
-            len(self.ranks), self.batch_size, 0, self.stream_length, self._epochs, self.shape, self.single,
-            self.one_rank, starts=[rank.floor for rank in self.ranks],
-        )  # fmt: skip
+        return StreamMatcher(self.stream, [rank.floor for rank in self.ranks], self._epochs, self.shape)
 
     def widen_to(self, epochs: Mapping[int, EpochIndex]) -> None:
         """From now on an open may belong to any of these epochs, where so far it could only belong to some of them."""

@@ -42,6 +42,22 @@ def worker_and_turn(shape: Shape, x: int) -> tuple[int, int]:
     return worker, round_ * shape.batch + within
 
 
+class RankStream(NamedTuple):
+    """A rank's stream, as far as a registration says how it is read.
+
+    Attributes:
+        length: samples of the first epoch; tolerances scale with it.
+        batch: positions of a batch, as far as known: where to look first.
+        single: whether a batch of 1 that workers share is credible (see `mlfs.follow.learning`).
+        one_rank: whether a process reads for one rank only, as torch's do.
+    """
+
+    length: int
+    batch: int = 1
+    single: bool = True
+    one_rank: bool = False
+
+
 class LearnedLoader(NamedTuple):
     """A loader as its reads show it: its shape, and how far behind its rank a position may be read."""
 

@@ -23,7 +23,7 @@ from mlfs.follow.occurrence import Occurrence, occurrences
 from mlfs.follow.progress import Given, RankProgress
 from mlfs.follow.reach import Reach
 from mlfs.follow.score import Cell, Open, Score
-from mlfs.follow.shape import Shape, worker_and_turn
+from mlfs.follow.shape import LearnedLoader, RankStream, worker_and_turn
 from mlfs.follow.worker_stream import Stretch, WorkerStream
 
 Followed = tuple[list[Stretch], list[tuple[int, Given]]]
@@ -154,14 +154,11 @@ class Tracker:
     """Follows the processes of one job through the ranks' streams.
 
     Args:
-        shape: of the loader.
-        lag: how far behind its rank's frontier a position may be read (see `mlfs.follow.reach`).
+        stream: of each rank.
+        loader: its shape, and how far behind its rank's frontier a position may be read (see `mlfs.follow.reach`).
         starts: linear position at which each rank starts.
-        stream_length: samples of a rank's epoch.
         epochs: the loaded epochs. Their owner adds and removes as the ranks move on; here they are only read.
         score: where opens are counted.
-        one_rank: whether a process reads for one rank only, as torch's do.
-        batch: samples of a rank's batch, as far as known.
         trusts_shape: whether the shape is told or learned, not assumed: then a process that is found in the middle of
             its stream was there before the job was registered, and its first opens are counted as predicted.
 
@@ -175,26 +172,22 @@ class Tracker:
 
     def __init__(
         self,
-        shape: Shape,
-        lag: int,
+        stream: RankStream,
+        loader: LearnedLoader,
         starts: list[int],
-        stream_length: int,
         epochs: Mapping[int, EpochIndex],
         score: Score,
-        one_rank: bool,
-        batch: int,
         trusts_shape: bool,
     ) -> None:
-        self.shape = shape
-        self.lag = lag
+        self.shape, self.lag = loader
         self.ranks = [RankProgress(at) for at in starts]
         self.unfit = 0
-        self.one_rank = one_rank
+        self._one_rank = stream.one_rank
         self.trusts_shape = trusts_shape
         self._epochs = epochs
         self._score = score
-        self._reach = Reach(self.ranks, shape, lag, stream_length)
-        self.by_sample = SampleMatcher(self.ranks, batch, lag, stream_length, epochs)
+        self._reach = Reach(self.ranks, self.shape, self.lag, stream.length)
+        self.by_sample = SampleMatcher(self.ranks, stream.batch, self.lag, stream.length, epochs)
         self._readers: OrderedDict[int, _Process] = OrderedDict()
         self._ranks_of_children: OrderedDict[int, frozenset[int]] = OrderedDict()  # by parent
         self._known: OrderedDict[tuple[int, int, int], None] = OrderedDict()  # epoch, rank, worker: somebody reads it
@@ -322,7 +315,7 @@ class Tracker:
                 self._readers.popitem(last=False)
             return self._begin(_Now(entry, process, parent, reader), found)
         now = _Now(entry, process, parent, reader)
-        if self.one_rank and reader.rank_index >= 0:
+        if self._one_rank and reader.rank_index >= 0:
             found = [at for at in found if at.rank_index == reader.rank_index]
         fits = self._fits(reader, found)
         repeats = reader.last_entry == entry

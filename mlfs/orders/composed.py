@@ -25,10 +25,10 @@ import numpy as np
 from mlfs.errors import JobError
 from mlfs.job.parse import COMPOSED
 from mlfs.job.refusals import show
+from mlfs.orders.counters import JaxGenerator
 from mlfs.orders.deal import DEALINGS, in_turn
 from mlfs.orders.draws import Column, Draws, Endless, EpochDraw, Kind, Values, by_length, drawing_of, of_one_group
 from mlfs.orders.generators import LIBRARIES, Generator, Keyed, Library, Seed
-from mlfs.orders.jax_keys import JaxGenerator
 from mlfs.orders.mt19937 import MOST_OF_TORCH, words_of_randperm
 from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
 from mlfs.orders.order_file import column_of, weights_for

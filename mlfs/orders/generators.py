@@ -17,9 +17,9 @@ same state, and so does its copy.
 | python | random.seed, random.Random | Lib/random.py (Python 3.11 to 3.14) |
 | polars | DataFrame.sample(shuffle=True), shuffle | `mlfs.orders.polars` (polars 2.1) |
 | datapipe | DataLoader over an IterDataPipe with shuffle() | torch/utils/data/graph_settings.py, datapipes/iter |
-| tensorflow | tf.data's shuffle | `mlfs.orders.philox` (TensorFlow 2.21) |
+| tensorflow | tf.data's shuffle | `mlfs.orders.counters` (TensorFlow 2.21) |
 | cpp, cpp-64 | std::shuffle with std::mt19937, std::mt19937_64 | `mlfs.orders.cpp_random` (GCC 11 and later) |
-| grain | Grain's index_shuffle | `mlfs.orders.index_shuffle` (Grain 0.2.18) |
+| grain | Grain's index_shuffle | `mlfs.orders.cpp_random` (Grain 0.2.18) |
 | jax | jax.random.key, PRNGKey | jax/_src/prng.py, random.py (jax 0.5 and later) |
 """
 
@@ -32,12 +32,10 @@ from typing import Any, Final, NamedTuple, Protocol, cast, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.orders.cpp_random import shuffle_mt19937, shuffle_mt19937_64
-from mlfs.orders.index_shuffle import index_shuffle
-from mlfs.orders.jax_keys import JaxGenerator
+from mlfs.orders.counters import JaxGenerator, op_seeds, pass_seeds, shuffle_pass
+from mlfs.orders.cpp_random import index_shuffle, shuffle_mt19937, shuffle_mt19937_64
 from mlfs.orders.mt19937 import TorchWords, next_randperm, words_of_randperm
 from mlfs.orders.order import Indices
-from mlfs.orders.philox import op_seeds, pass_seeds, shuffle_pass
 from mlfs.orders.polars import PolarsGenerator
 from mlfs.orders.python_mt import PythonGenerator
 from mlfs.orders.shuffle import Permutation, Shuffles

@@ -32,10 +32,10 @@ import numpy as np
 
 from mlfs.errors import JobError
 from mlfs.orders.composed import Composition, Parts, pass_number
+from mlfs.orders.counters import op_seeds, pass_seeds, shuffle_pass
 from mlfs.orders.draws import Kind
 from mlfs.orders.generators import LIBRARIES
 from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
-from mlfs.orders.philox import op_seeds, pass_seeds, shuffle_pass
 from mlfs.orders.seeding import BY_EPOCH, GOES_ON, RESEEDED, SAME, Seeding
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class GrainOrder(Composition):
 
 
 # -- a tf.data pipeline that lists, shards and shuffles file names before it reads files: python/data/ops/dataset_ops.py
-# (list_files, shard; TensorFlow 2.21), `mlfs.orders.philox`
+# (list_files, shard; TensorFlow 2.21), `mlfs.orders.counters`
 
 
 def tf_data_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:

@@ -7,10 +7,6 @@ ATen/CPUGeneratorImpl.cpp; randperm_cpu in ATen/native/TensorFactories.cpp (torc
 
 from __future__ import annotations
 
-import threading
-from bisect import bisect_right, insort
-from typing import Final
-
 import numpy as np
 import numpy.typing as npt
 from numpy.random.bit_generator import ISeedSequence
@@ -24,8 +20,6 @@ _CHUNK_WORDS = 1 << 15
 SKIPPED_DOUBLES = 1 << 17
 _WORDS_A_DOUBLE = 2
 _WORD_MASK = 0xFFFFFFFF
-# States of a tape, 2.5 kB each.
-_PLACES_KEPT: Final = 256
 
 
 class _NoSeed(ISeedSequence):
@@ -93,36 +87,6 @@ class TorchWords:
         other._bits = unseeded()
         other._bits.state = self._bits.state
         return other
-
-
-class Tape:
-    """The words of one seeded generator, readable from any place; any thread may ask.
-
-    The generator's state is kept at the places asked for, so that going on from one costs only what lies between.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._lock = threading.Lock()
-        self._states: dict[int, TorchWords] = {0: TorchWords(seed)}
-        self._places = [0]
-
-    def at(self, place: int) -> TorchWords:
-        """A reader that hands out the words from number `place` (from 0) on."""
-        with self._lock:
-            if place not in self._states:
-                before = self._places[bisect_right(self._places, place) - 1]
-                words = self._states[before].copy()
-                words.skip(place - before)
-                self._keep(place, words)
-            return self._states[place].copy()
-
-    def _keep(self, place: int, words: TorchWords) -> None:
-        self._states[place] = words
-        insort(self._places, place)
-        if len(self._places) > _PLACES_KEPT:  # every other one goes; the first stays
-            for gone in self._places[1::2]:
-                del self._states[gone]
-            del self._places[1::2]
 
 
 # -- torch.randperm

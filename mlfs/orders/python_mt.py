@@ -23,6 +23,7 @@ from mlfs.orders.shuffle import Permutation, Shuffles, shuffle_from_targets
 
 _VERSION = 3  # of the states of Python's generator
 _CHUNK_WORDS = 1 << 15  # numpy gives each word in 64 bits; a chunk of 256 KiB stays in a core's cache
+_SHORT = 2048  # Python's own loop over fewer elements takes less time than some dozen operations on arrays
 _SKIPPED_AT_ONCE = 1 << 30  # some seconds: an interrupt is heard in between
 
 
@@ -40,6 +41,9 @@ class PythonGenerator(Shuffles):
 
     def shuffle(self, x: Permutation, /) -> None:
         """random.shuffle(x)."""
+        if len(x) < _SHORT:
+            x[:] = x[self._by_python(lambda rng: _shuffled(rng, len(x)))]
+            return
         targets = np.zeros(len(x), dtype=np.int64)
         i = len(x) - 1
         while i > 0:  # stretches of positions that take equally many bits
@@ -137,6 +141,12 @@ class PythonGenerator(Shuffles):
             first -= len(taken)
             count -= len(taken)
         return np.concatenate(parts)
+
+
+def _shuffled(rng: random.Random, n: int) -> list[int]:
+    order = list(range(n))
+    rng.shuffle(order)
+    return order
 
 
 def _accepted(drawn: npt.NDArray[np.int64], first: int) -> npt.NDArray[np.intp]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mlfs.explain.beginning import Beginnings, enough, processes_ready
+from mlfs.explain.correction import Beginnings, enough, processes_ready
 from mlfs.follow.evidence import UNFIT_READS
 from mlfs.follow.job import JobRun
 from mlfs.follow.score import REMEMBERED_OPENS

@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlfs.explain.command_lines import MOST_SEEDS, seeds_on_command_lines
 from mlfs.explain.confirm import Finding
 from mlfs.explain.data_sets import MOST_CANDIDATES
-from mlfs.explain.explanations import explanations
+from mlfs.explain.explanations import chosen, continued, explanations
 from mlfs.explain.fields import Fields
-from mlfs.explain.next_epoch import chosen, continued
+from mlfs.explain.inference import MOST_SEEDS, seeds_on_command_lines
 from mlfs.explain.question import MOST_HEADS, DataSet, likely, reads_needed, unlikely
 from mlfs.explain.search_stages import LATEST_WORD, Draw
 from mlfs.explain.usual import LOOKED_THROUGH, Seed, preset_of, usual_orders

@@ -11,8 +11,18 @@ from hypothesis import strategies as st
 
 from mlfs.explain import search_numba, search_numpy
 from mlfs.explain.confirm import order_head
-from mlfs.explain.probes import Condition, Probe, Trie, compile_trie
-from mlfs.explain.question import DataSet, likely, probes, reads_needed, step, unlikely
+from mlfs.explain.question import (
+    Condition,
+    DataSet,
+    Probe,
+    Trie,
+    compile_trie,
+    likely,
+    probes,
+    reads_needed,
+    step,
+    unlikely,
+)
 from mlfs.explain.recipes import Recipe
 from mlfs.explain.search import CHOSEN_STAGE, COMMON_STAGE, SPLITS_STAGE, find
 from mlfs.explain.search_stages import (

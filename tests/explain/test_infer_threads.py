@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlfs.explain.evidence import REACH, bits_near_the_start
+from mlfs.explain.explanations import chosen
 from mlfs.explain.fields import Fields
-from mlfs.explain.next_epoch import chosen
 from mlfs.explain.question import DataSet
 from mlfs.explain.recipes import Recipe, keras_seeds
 from mlfs.explain.search import KERAS_STAGE, find

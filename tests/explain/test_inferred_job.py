@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlfs.explain.inferred_job import InferredJob
+from mlfs.explain.inferred_jobs import InferredJob
 from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.follow.job import JobRun
 from mlfs.job import parse_job

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from mlfs.explain.confirm import Finding
-from mlfs.explain.inferred_job import InferredJob
-from mlfs.explain.inferred_jobs import InferredJobs
+from mlfs.explain.inferred_jobs import InferredJob, InferredJobs
 from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.follow.job import JobRun
 from mlfs.job import parse_job

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from support.drawn import cases
 from support.explaining import BATCH, FakeJobs, SearchInline, explaining, simulate
@@ -17,11 +18,15 @@ from support.trees import make_classes
 from mlfs.cli import register
 from mlfs.errors import JobError
 from mlfs.explain.explainer import Explainer
+from mlfs.explain.screen import find_correction
 from mlfs.explain.variants import LARGEST_PRODUCT, pairs, variants
+from mlfs.follow.matching import Open
+from mlfs.follow.score import Cell
 from mlfs.job import parse_job
 from mlfs.job.names import built_in
 from mlfs.orders.order import build_order
-from mlfs.orders.streams import build_streams
+from mlfs.orders.python_mt import PythonGenerator
+from mlfs.orders.streams import JobStreams, build_streams
 
 FILES, EPOCHS, SHELL = 300, 3, 50
 MANY = 12  # epochs that are registered: seed 5 in epoch 4 is seed 9 in epoch 0, and such a job is not to end early
@@ -77,6 +82,27 @@ def test_pairs_are_as_many_however_many_epochs_there_are() -> None:
     assert len(singles) > 60_000
     assert counts[0] == counts[1]
     assert len(asked) < 200
+
+
+def test_a_wrong_seed_of_a_resumed_run_is_found_before_many_epochs_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time for pairs is short, and drawing an epoch takes most of it: pairs that differ in where they begin share
+    an order."""
+    drawn, shuffle = list[int](), PythonGenerator.shuffle
+
+    def counted(generator: PythonGenerator, x: Any) -> None:
+        drawn.append(len(x))
+        shuffle(generator, x)
+
+    registered = parse_job({"sampler": "python-random", "seed": 42, "epochs": 9, "batch_size": BATCH})
+    true = build_order(registered.model_copy(update={"seed": 5}), FILES).rank_stream(2, 0).tolist()
+    streams = JobStreams(registered, np.arange(FILES), build_order(registered, FILES))
+    opens = [Open(entry, 1000, SHELL, Cell(0, -1), False, -1, -1) for entry in true[:24]]
+    monkeypatch.setattr(PythonGenerator, "shuffle", counted)
+    monkeypatch.setattr("mlfs.explain.screen.LONGEST_FOR_PAIRS_S", 60.0)  # as many on a slow machine as on a fast one
+    found = find_correction(registered, streams, opens, [0], FILES)
+    assert found is not None
+    assert (found.spec.seed, found.spec.start_epoch) == (5, 2)
+    assert len(drawn) <= 1200
 
 
 class Drawn(NamedTuple):

@@ -15,6 +15,7 @@ import numpy as np
 
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.matching import StreamMatcher
+from mlfs.follow.shape import RankStream
 
 
 def streams_of(seed: int, epoch: int, n: int, ranks: int) -> list[np.ndarray]:
@@ -29,7 +30,7 @@ def matcher_for(seed: int, n: int, ranks: int, batch: int, epochs: int) -> Strea
     """A matcher that has all epochs loaded."""
     length = len(streams_of(seed, 0, n, ranks)[0])
     loaded = {epoch: EpochIndex(epoch, epoch * length, streams_of(seed, epoch, n, ranks), n) for epoch in range(epochs)}
-    return StreamMatcher(ranks, batch, 0, length, loaded)
+    return StreamMatcher(RankStream(length, batch), [0] * ranks, loaded)
 
 
 @dataclass

@@ -8,6 +8,7 @@ from loaders import streams_of
 
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.matching import StreamMatcher
+from mlfs.follow.shape import RankStream
 
 EPOCHS = 5
 
@@ -28,7 +29,7 @@ def test_nobody_is_believed_to_be_further_than_he_is(
     streams = [streams_of(seed, epoch, files, ranks)[0] for epoch in range(EPOCHS)]
     length = len(streams[0])
     epochs = {epoch: EpochIndex(epoch, epoch * length, [of], files) for epoch, of in enumerate(streams)}
-    matcher = StreamMatcher(1, 16, 0, length, epochs)
+    matcher = StreamMatcher(RankStream(length, 16), [0], epochs)
     for epoch, stream in enumerate(streams):
         furthest = 0
         for place in late(stream, share, most, rng).tolist():

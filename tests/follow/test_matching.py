@@ -11,7 +11,7 @@ from loaders import Loader, matcher_for, run_job, streams_of
 
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.matching import StreamMatcher
-from mlfs.follow.shape import Shape
+from mlfs.follow.shape import LearnedLoader, RankStream, Shape
 
 
 @pytest.mark.parametrize("case", range(80))
@@ -41,12 +41,12 @@ def test_the_loaders_shape_follows_from_the_opens(batch: int, workers: int, pref
 def test_a_matcher_like_another_predicts_the_same_loader_from_its_first_read() -> None:
     n, batch, workers = 600, 16, 3
     epochs = {0: EpochIndex(0, 0, streams_of(1, 0, n, 1), n)}
-    learned = StreamMatcher(1, 1, 0, n, epochs)
+    learned = StreamMatcher(RankStream(n), [0], epochs)
     loader = Loader(batch, workers, 1000)
     opens = list(loader.epoch(0, streams_of(1, 0, n, 1)[0], random.Random(2)))
     for process, entry in opens:
         learned.observe(entry, process)
-    like = StreamMatcher(1, 1, 0, n, epochs, like=learned)
+    like = StreamMatcher(RankStream(n), [0], epochs, like=LearnedLoader(learned.shape, learned.lag))
     assert (like.shape, like.lag) == (learned.shape, learned.lag) == (Shape(batch, workers), learned.lag)
     assert like.score.observed == 0
     for number, (process, entry) in enumerate(opens):
@@ -159,7 +159,7 @@ def test_several_files_a_sample_are_batches_of_files() -> None:
     order = streams_of(6, 0, n, 1)[0]
     stream = (order[:, None] * files + np.arange(files)).reshape(-1)
     epochs = {0: EpochIndex(0, 0, [stream], n * files)}
-    matcher = StreamMatcher(1, batch * files, 0, len(stream), epochs)
+    matcher = StreamMatcher(RankStream(len(stream), batch * files), [0], epochs)
     for process, entry in Loader(batch * files, 3, 1000).epoch(0, stream, random.Random(6)):
         matcher.observe(entry, process)
     assert matcher.score.agreed == matcher.score.observed == n * files

@@ -17,7 +17,7 @@ from loaders import Loader, streams_of
 
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.matching import StreamMatcher
-from mlfs.follow.shape import Shape
+from mlfs.follow.shape import RankStream, Shape
 
 EPOCHS = 3
 COINCIDENCES = 4
@@ -61,7 +61,8 @@ class Case:
 
     def matcher(self, epochs: dict[int, EpochIndex]) -> StreamMatcher:
         shape = Shape(self.batch, self.workers) if self.told and self.workers > 1 else None
-        return StreamMatcher(self.ranks, self.batch, self.begin, self.length, epochs, shape, one_rank=self.one_rank)
+        stream = RankStream(self.length, self.batch, one_rank=self.one_rank)
+        return StreamMatcher(stream, [self.begin] * self.ranks, epochs, shape)
 
     def opens(self, rank: int, rng: random.Random, seed: int | None = None) -> Iterator[tuple[int, int, int]]:
         """(entry, process, parent) of all that a rank reads."""

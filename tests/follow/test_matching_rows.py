@@ -10,6 +10,7 @@ import pytest
 
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.matching import StreamMatcher
+from mlfs.follow.shape import RankStream
 
 N, WIDTH, NOTHING = 240, 3, -2
 
@@ -42,7 +43,7 @@ def test_samples_of_several_files_agree(batch: int, workers: int, ragged: bool) 
         epoch: EpochIndex(epoch, epoch * stream.size, [stream.reshape(-1)], N * WIDTH + 1)
         for epoch, stream in enumerate(streams)
     }
-    matcher = StreamMatcher(1, batch * WIDTH, 0, N * WIDTH, epochs)
+    matcher = StreamMatcher(RankStream(N * WIDTH, batch * WIDTH), [0], epochs)
     rng = random.Random(7)
     for stream in streams:
         for process, entry in opens(stream, batch, workers, rng):

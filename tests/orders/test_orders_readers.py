@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from orders_support import job
 
 from mlfs.errors import JobError
-from mlfs.orders.cpp_random import Mt64Words, shuffle_mt19937, shuffle_mt19937_64
-from mlfs.orders.index_shuffle import index_shuffle, seed_sequence
+from mlfs.orders.counters import op_seeds, philox_words, shuffle_pass
+from mlfs.orders.cpp_random import Mt64Words, index_shuffle, seed_sequence, shuffle_mt19937, shuffle_mt19937_64
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.order import build_order
-from mlfs.orders.philox import op_seeds, philox_words, shuffle_pass
 from mlfs.orders.python_mt import PythonGenerator
 
 SEEDS = st.integers(0, 2**32 - 1)

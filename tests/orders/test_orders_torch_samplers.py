@@ -19,7 +19,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from mlfs.errors import JobError
 from mlfs.orders import mt19937
-from mlfs.orders.mt19937 import Tape, TorchWords
+from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.order import build_order
 
 Library = Callable[[int, int], list[int]]
@@ -188,15 +188,6 @@ def test_an_epoch_that_is_left_early_has_no_permutation_after_it() -> None:
 def test_every_rank_reads_the_same() -> None:
     order = build_order(job(sampler="torch-random", world_size=3, seed=1), 50)
     assert order.rank_stream(0, 0).tolist() == order.rank_stream(0, 2).tolist()
-
-
-@pytest.mark.parametrize("stride", [1, 613])
-def test_a_tape_hands_out_the_same_words_from_any_place(stride: int) -> None:
-    words = TorchWords(5).take(300 * stride + 700)
-    tape = Tape(5)
-    places = [*range(0, 300 * stride, stride)]  # more places than it keeps
-    for place in [*places, *places[::-3], 5, 0, 623, 624]:
-        assert tape.at(place).take(3).tolist() == words[place : place + 3].tolist()
 
 
 def test_a_late_epoch_is_not_made_from_all_before_it() -> None:
