@@ -126,7 +126,8 @@ class BlockReads:
     """Reads of files in blocks.
 
     Args:
-        twice: makes a blocking call on the source in a pool, and once more where it fails or hangs.
+        once: makes a blocking call in a pool; None where it fails, or takes too long.
+        twice: makes one on the source, and once more where it fails or hangs.
     """
 
     def __init__(
@@ -138,6 +139,7 @@ class BlockReads:
         digest: Digest,
         counted: CountedOpens,
         hot: HotContents,
+        once: Callable[..., Awaitable[Any]],
         twice: Callable[..., Awaitable[Any]],
     ) -> None:
         self._step, self._clock = context.step, context.clock
@@ -145,7 +147,7 @@ class BlockReads:
         self._fetcher, self._samples = fetcher, fetcher.samples
         self._manifest, self._places = fetcher.samples.manifest, fetcher.places
         self._write_behind, self._digest, self._counted = write_behind, digest, counted
-        self._hot, self._twice = hot, twice
+        self._hot, self._once, self._twice = hot, once, twice
         self._flights: dict[int, _Flight] = {}
         self._streams: OrderedDict[int, list[_Stream]] = OrderedDict()  # by file; who has read last stands last
         self._in_order: OrderedDict[_Stream, float] = OrderedDict()  # when each read last; who did so last stands last
@@ -223,7 +225,7 @@ class BlockReads:
         self, block: int, entry: int, generation: int, begin: int, end: int, stream: _Stream, count: HandedOut
     ) -> Buffer:
         """A range of a block."""
-        by_itself = False
+        by_itself, was_asked = False, False
         while not by_itself:
             held = self._hot.get(block, generation)
             if held is not None:
@@ -231,20 +233,22 @@ class BlockReads:
                 return memoryview(held.data)[begin:end]
             flight = self._flights.get(block)
             if flight is None:
-                break
+                place = self._table.held_by[block]
+                if was_asked or not place or stream.read_bytes >= IN_ORDER_BYTES:  # who goes on wants the rest, too
+                    break
+                data = await self._once("read", self._fetcher.read_held, block, place, begin, end - begin)
+                self._check(entry, generation)
+                if data is not None:
+                    count(self._places.kinds[place], len(data))
+                    self._counted.gave(self._places.kinds[place], len(data))
+                    return data  # type: ignore[no-any-return]
+                was_asked = True
+                continue  # another READ may have begun to fetch it meanwhile
             await flight.over.wait()
             if flight.generation == generation and flight.error is not None:
                 # One after the other would wait for a source that hangs, each as long as one READ may.
                 raise OSError(flight.error.errno, flight.error.strerror)
             by_itself = flight.generation == generation and not flight.brought
-        place = self._table.held_by[block]
-        if place and not by_itself and stream.read_bytes < IN_ORDER_BYTES:  # who goes on wants the rest, too
-            data = await self._twice("read", self._fetcher.read_held, block, place, begin, end - begin)
-            self._check(entry, generation)
-            if data is not None:
-                count(self._places.kinds[place], len(data))
-                self._counted.gave(self._places.kinds[place], len(data))
-                return data  # type: ignore[no-any-return]
         if not by_itself and self._wants_whole(block, begin, end, stream):
             content = await self._whole(block, entry, generation)
             if content is not None:

@@ -108,7 +108,7 @@ class Ranges:
         self._large_numbers = itertools.count(FIRST_LARGE_HANDLE)
         self._hot = HotContents(min(HOT_BYTES, limits.buffer_bytes // 8))
         self._blocks = BlockReads(
-            context, scheduler, fetcher, write_behind, digest, counted, self._hot, self._twice
+            context, scheduler, fetcher, write_behind, digest, counted, self._hot, self._once, self._twice
         )  # fmt: skip
         self._hot_flights: dict[int, trio.Event] = {}
 
@@ -322,6 +322,16 @@ class Ranges:
         return fetched.data
 
     # -- the source fails or hangs
+
+    async def _once(self, pool: str, call: Callable[..., T | None], *args: object) -> T | None:
+        """Run a call on a place of this node; None when it fails, or a disk takes longer than the source may."""
+        try:
+            result: T | OSError | None = await self._runner.run_within(
+                self._limits.hedge_s, pool, partial(patiently, self._shortages, _or_error, call, *args)
+            )
+        except trio.TooSlowError:
+            return None
+        return None if isinstance(result, OSError) else result
 
     async def _twice(self, pool: str, call: Callable[..., T], *args: object) -> T:
         """Run a call on the source; when it fails or hangs, once more. Raises: its error; ETIMEDOUT if both hang."""

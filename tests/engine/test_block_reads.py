@@ -230,3 +230,47 @@ def test_a_block_that_the_source_does_not_give_costs_its_file_the_staging_and_no
             assert mount.table.holder(mount.files[1])
 
     simulate(body)
+
+
+def test_reads_of_a_block_that_its_place_has_lost_fetch_it_once(tmp_path: Path) -> None:
+    """All of them ask the place at a time, and all learn that it has nothing."""
+    runner = LateRunner()
+
+    async def body() -> None:
+        async with running(tmp_path, 1, SIZE, runner=runner, ram=1 << 20, samples_of=in_blocks) as mount:
+            (entry,), ranges = mount.files, mount.engine.ranges
+            block = mount.engine.samples.blocks_of(entry)[0]
+            handle = await ranges.open(entry)
+            mount.engine.driver.step(Waits(WaitingRead(block, trio.current_time())))
+            await trio.sleep(1)
+            assert mount.table.held_by[block]
+            mount.engine.places.storing[0].drop(block)
+            runner.seconds["read"] = runner.seconds["demand"] = 0.1
+            got: list[bytes] = []
+
+            async def read(offset: int) -> None:
+                got.append(bytes(await ranges.read_large(handle, offset, 100)))
+
+            async with trio.open_nursery() as nursery:
+                for number in range(4):
+                    nursery.start_soon(read, 1000 * number)
+            assert sorted(got) == sorted(mount.content(entry)[1000 * n : 1000 * n + 100] for n in range(4))
+            ranges.close_large(handle)
+
+    simulate(body)
+
+
+def test_a_place_that_hangs_does_not_fail_the_read_of_a_range(tmp_path: Path) -> None:
+    runner = InlineRunner()
+
+    async def body() -> None:
+        async with running(tmp_path, 1, SIZE, runner=runner, ram=1 << 20, samples_of=in_blocks) as mount:
+            (entry,), ranges = mount.files, mount.engine.ranges
+            handle = await ranges.open(entry)
+            mount.engine.driver.step(Waits(WaitingRead(mount.engine.samples.blocks_of(entry)[0], trio.current_time())))
+            await trio.sleep(1)
+            runner.seconds["read"] = 1e6
+            assert bytes(await ranges.read_large(handle, 0, 100)) == mount.content(entry)[:100]
+            ranges.close_large(handle)
+
+    simulate(body)
