@@ -59,7 +59,7 @@ class SsdTier(OnDisk):
         self._stripes = [threading.Lock() for _ in range(_STRIPES)]
         # Invariant of the contract: room is reserved here before a byte is written and freed after the file is gone.
         self._ledger = Ledger(capacity_bytes)
-        self._sums = PartSums()
+        self._sums = PartSums(self._secret)
         try:
             block_bytes = os.fstatvfs(self._claim.dir_fd).f_frsize
             self._block_bytes = min(max(block_bytes, _BLOCK_BYTES), _MAX_BLOCK_BYTES)
