@@ -379,8 +379,9 @@ class Fetcher:
     def _keep_in(self, place: StoringPlace, batch: Sequence[Fetched]) -> list[bool]:
         """Which of these a place keeps: none where it fails in a way of its own, which costs these copies only."""
         try:
-            self.places.source.pieces.make_room(sum(place.footprint_bytes(fetched.size_bytes) for fetched in batch))
-            return list(place.keep([self._copy(fetched) for fetched in batch]))
+            size_bytes = sum(place.footprint_bytes(fetched.size_bytes) for fetched in batch)
+            with self.places.source.pieces.room_for(size_bytes):
+                return list(place.keep([self._copy(fetched) for fetched in batch]))
         except Exception as error:
             if lacking(error) is None:
                 log.exception("%s failed to keep %d samples", place.name, len(batch))
