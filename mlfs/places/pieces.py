@@ -255,8 +255,8 @@ class Pieces:
                     self._forget(next(iter(self._in_memory)))
 
     def _move_one(self) -> bool:
-        """Move a piece of the sample that was used longest ago. A sample is forgotten where no room is for it: one whose
-        pieces moved earlier, or else this one. False when there is nothing to do."""
+        """Move a piece of the sample that was used longest ago. A sample is forgotten where no room is for it: one that
+        has pieces in a file, or else this one. False when there is nothing to do."""
         with self._lock:
             if self._closed or not self._in_memory or self.bytes <= self._most_bytes:
                 return False
