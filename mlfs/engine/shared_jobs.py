@@ -28,6 +28,7 @@ from mlfs.errors import JobError, MlfsError
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec, parse_job
 from mlfs.job.ranks import JobNode, ranks_in, ranks_text
+from mlfs.orders.order_file import IN_MEMORY
 from mlfs.orders.served import LEVEL
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.members import Members
@@ -430,6 +431,7 @@ class SharedOrders:
         for job in self._jobs.jobs.values():
             # An order that mlfs serves is known to all as the registered job's.
             found_here = (job.inferred or job.registered is not None) and job.spec.serve is None
+            found_here = found_here and job.spec.order_file != IN_MEMORY  # others have not seen it
             if found_here and job.predicting and not job.given_up:
                 fields = _order_of(job.spec)
                 found[_key_of_order(fields)] = job, fields

@@ -106,7 +106,7 @@ def confirm_sequential(data_sets: Sequence[DataSet]) -> Finding | None:
 
 def _in_order(data_set: DataSet) -> Finding | None:
     """The finding of some process that reads from the start, in the order of the samples."""
-    n, heads = data_set
+    n, heads = data_set.n, data_set.heads
     for values in heads:
         world = values[1] - values[0] if len(values) > 1 else 0
         pattern = pattern_of(list(values), values[0] % world, world) if 0 < world <= values[0] + world else None
@@ -144,7 +144,7 @@ def _pieces(data_set: DataSet) -> Finding | None:
     One of a rank's workers begins where its piece does, and the others one or more batches behind it. Few ranks of many
     may as well be workers whose batches are as long as a piece: half of the ranks must be here.
     """
-    n, heads = data_set
+    n, heads = data_set.n, data_set.heads
     starts = [head[0] for head in heads if len(head) >= 3 and list(head[:3]) == list(range(head[0], head[0] + 3))]
     best: tuple[int, Finding] | None = None
     for world in _WORLDS_IN_PIECES:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from mlfs.errors import JobError
 from mlfs.explain.fields import JOB_NAME
 from mlfs.explain.question import FEWEST_SAMPLES, DataSet, places_of
+from mlfs.explain.usual import MOST_FOR_LOOPS
 from mlfs.job import JobSpec, parse_job
 from mlfs.orders.layouts import layout_names
 from mlfs.tree.manifest import Manifest
@@ -76,8 +77,16 @@ def candidates(
             data_set = as_indices(heads, ids)
             read = sum(len(head) for head in heads)
             if sum(len(head) for head in data_set.heads) >= _LEAST_SHARE * read:
-                found.append(Candidate(fields, ids, data_set))
+                found.append(Candidate(fields, ids, data_set._replace(groups=_groups(manifest, ids))))
     return found
+
+
+def _groups(manifest: Manifest, ids: SampleIds) -> npt.NDArray[np.int32] | None:
+    """The directories of samples, if there are several; None for samples of several files, or elsewhere."""
+    if ids.ndim > 1 or len(ids) > MOST_FOR_LOOPS or np.min(ids) < 0:
+        return None
+    groups = manifest.parent[ids].astype(np.int32)
+    return groups if np.any(groups != groups[0]) else None
 
 
 def candidates_apart(

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from mlfs.errors import JobError
 from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.job import JobSpec, parse_job
+from mlfs.orders.order_file import IN_MEMORY
 
 Fields = dict[str, object]
 """Fields of a job, as in a registration."""
@@ -37,6 +38,9 @@ def order_of(spec: JobSpec) -> JobSpec:
 
 def in_words(spec: JobSpec) -> str:
     """A job in a line for people: what was given of it."""
+    if spec.order_file == IN_MEMORY:
+        readers = f"{spec.num_workers} processes" if (spec.num_workers or 1) > 1 else "one process"
+        return f"what {readers} read before, again in each epoch"
     given = spec.model_fields_set
     said = [spec.sampler, f"seed {spec.seed}"] if "seed" in given else [spec.sampler]
     if spec.generator is not None:

@@ -40,11 +40,12 @@ from mlfs.explain.first_reads import FirstReads
 from mlfs.explain.inferred_jobs import InferredJob, InferredJobs, MakeStreams, Reads
 from mlfs.explain.port import Jobs
 from mlfs.explain.question import FEWEST_SAMPLES, reads_needed
+from mlfs.explain.read_again import ReadBefore, of_streams
 from mlfs.explain.recipes import Recipe
 from mlfs.explain.search_stages import Draw, GeneratorsFound, SeedFound
 from mlfs.explain.statistics import InferenceState, InferenceStatistics
 from mlfs.follow.by_sample import NO_PID
-from mlfs.follow.evidence import Read
+from mlfs.follow.evidence import UNTIMED, Read
 from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
@@ -140,6 +141,8 @@ class Inference:
 
     def _begin_anew(self) -> None:
         """Know nothing of the reads."""
+        self._before = ReadBefore(self._jobs.manifest.n_files)
+        self._is_read_again = False  # what was read before is, and no job says so
         self._reads = FirstReads()  # that no inferred job explains
         self._lost: InferredJob | None = None  # that was refuted, and among the reads is its next epoch
         self._attempt: Attempt | None = None  # what the task is at, or was at last
@@ -155,6 +158,8 @@ class Inference:
         """Opens, counted by the jobs that they belong to."""
         if self._state is State.IDLE or self._inferred.follow_all(opens):
             return
+        if not self._inferred.in_force:
+            self._remember(opens)
         for entry, process, parent, _ in opens:
             if process != NO_PID:  # what nobody can tell apart shows no order
                 self._opened(entry, process, parent)
@@ -162,11 +167,13 @@ class Inference:
     def _opened(self, entry: int, process: int, parent: int) -> None:
         if self._state is State.IDLE:
             return
-        inferred = self._inferred.of(entry, process, parent)
-        if inferred is not None:
-            if inferred.follow(entry, process, parent):
-                self._refute(inferred)
-            return
+        if self._inferred.in_force:
+            inferred = self._inferred.of(entry, process, parent)
+            if inferred is not None:
+                if inferred.follow(entry, process, parent):
+                    self._refute(inferred)
+                return
+            self._remember((Read(entry, process, parent, UNTIMED),))
         if process in self._unexplained or self._inferred.is_plain_stranger(entry, process, parent):
             return
         self._reads.add(entry, process, parent)
@@ -179,6 +186,12 @@ class Inference:
             and not self._inferred.full
             and not self._inferred.is_on_trial(entry, process, parent)
         ):
+            self._call()
+
+    def _remember(self, opens: Sequence[Read]) -> None:
+        """Nothing explains these opens: they may be read again."""
+        if self._before.add(opens):
+            self._is_read_again = True
             self._call()
 
     def _look_with_more(self, process: int, try_again: bool) -> None:
@@ -227,6 +240,7 @@ class Inference:
             if self._state is not State.IDLE:
                 self._cancel()
                 self._lost = None
+                self._before.begin_anew()
                 self._happens(Cause.REGISTERED)
                 self._inferred.end_all()
         elif self._state is State.IDLE or (had and not registered):
@@ -267,7 +281,7 @@ class Inference:
 
     async def _look(self) -> None:
         """Look for a job that explains the reads."""
-        if await self._try_offered():
+        if await self._try_read_before() or await self._try_offered():
             return  # what it does not explain has called the task again
         self._happens(Cause.BEGIN)
         if self._state is not State.SEARCHING:
@@ -327,6 +341,16 @@ class Inference:
             is_known = any(order_of(spec) == order_of(other.spec) for other in known)
             if not (is_known or self._state is State.IDLE or self._inferred.full):
                 installed |= await self._install([Hypothesis(spec, Origin.NODE)], self._may_shuffle())
+        return installed
+
+    async def _try_read_before(self) -> bool:
+        """Go by what processes read before, if one of them, or another one, reads it again."""
+        if not self._is_read_again or self._inferred.full:
+            return False
+        self._is_read_again, before = False, self._before
+        found = await self._jobs.runner.run(POOL, of_streams, before.streams())
+        installed = found is not None and await self._install_found([found], lambda: before.again)
+        before.begin_anew()
         return installed
 
     async def _goes_on(self, lost: InferredJob) -> bool:
@@ -396,6 +420,9 @@ class Inference:
                     break
                 if isinstance(event, Woken):
                     attempt.has_woken()
+                    if await self._try_read_before():
+                        installed = True
+                        break
                     if self._lost is not None:
                         if await self._goes_on(self._lost):
                             break

@@ -314,7 +314,7 @@ class InferredJobs:
         """
         for hypothesis in ranked:
             seen = reads()
-            made = await self._jobs.runner.run(POOL, self._streams_from, hypothesis.spec, epoch, seen)
+            made = await self._jobs.runner.run(POOL, self._streams_from, hypothesis, epoch, seen)
             if made is not None:
                 await self._follow(hypothesis, chosen_from or ranked, *made, reads, was_chosen=bool(chosen_from))
                 return True
@@ -355,9 +355,9 @@ class InferredJobs:
             log.info("not usable: %s: %s", in_words(spec), error)
             return None
 
-    def _streams_from(self, spec: JobSpec, epoch: int, seen: FirstReads) -> tuple[JobStreams, Begin] | None:
+    def _streams_from(self, hypothesis: Hypothesis, epoch: int, seen: FirstReads) -> tuple[JobStreams, Begin] | None:
         """A worker thread's work: the streams, and where in an epoch the readers are. None for what is no job."""
-        streams = self._streams_of(spec)
+        streams = hypothesis.streams or self._streams_of(hypothesis.spec)
         if streams is None:
             return None
         return streams, where(streams, epoch, list(seen.recent), (seen.total, seen.opened))

@@ -175,10 +175,13 @@ class DataSet(NamedTuple):
     Attributes:
         n: its samples.
         heads: for each process, in the order of their first reads, the dataset indices it read first.
+        groups: by dataset index, a number for the directory, which is often the sample's label; None where all samples
+            lie in one, or nobody asks.
     """
 
     n: int
     heads: tuple[tuple[int, ...], ...]
+    groups: npt.NDArray[np.int32] | None = None
 
     @property
     def read(self) -> Iterator[int]:

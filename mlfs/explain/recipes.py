@@ -13,6 +13,7 @@ from math import gcd
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from mlfs.errors import JobError
 from mlfs.explain.confirm import confirm_order, pattern_of
@@ -23,7 +24,7 @@ from mlfs.explain.splits import SplitPart
 from mlfs.explain.usual import BATCHES_OF_KERAS, UsualOrder, preset_of, usual_orders, usual_seeds
 from mlfs.job import JobSpec, parse_job
 from mlfs.job.parse import COMPOSED
-from mlfs.orders.order import Indices, build_order
+from mlfs.orders.order import Indices, Resolve, build_order
 
 # Their threads read in nearly the order that they are given.
 OF_THREADS = ("keras", "tf-data")
@@ -102,8 +103,12 @@ def explaining(
     for n in dict.fromkeys(data_set.n for data_set in data_sets):
         alike = [(index, data_set) for index, data_set in enumerate(data_sets) if data_set.n == n]
         for order in orders(n):
-            epoch = first_epoch(order.orders[0], n)
-            for index, data_set in alike if epoch is not None else ():
+            fields = order.orders[0]
+            common = None if "column" in fields else first_epoch(fields, n)
+            for index, data_set in alike:
+                epoch = common
+                if "column" in fields and data_set.groups is not None:
+                    epoch = _draw(tuple(fields.items()), n, _Groups(data_set.groups))
                 shape = None if epoch is None else _shape(epoch, data_set, cached)
                 if shape is not None:
                     yield Recipe(index, [preset_of(fields | shape) for fields in order.orders])
@@ -124,10 +129,28 @@ def first_epoch(fields: Fields, n: int) -> FirstEpoch | None:
     return kept(tuple(fields.items()), n)
 
 
-def _draw(fields: tuple[tuple[str, object], ...], n: int) -> FirstEpoch | None:
+class _Groups:
+    """The directories of a data set's samples, as an order by them asks for them."""
+
+    def __init__(self, groups: npt.NDArray[np.int32]) -> None:
+        self._groups = groups
+
+    def __call__(self, path: bytes) -> int:
+        return -1
+
+    def sizes(self) -> Indices:
+        """No sizes are known here."""
+        return np.zeros(len(self._groups), dtype=np.int64)
+
+    def directories(self) -> Indices:
+        """The number of each sample's directory."""
+        return self._groups.astype(np.int64)
+
+
+def _draw(fields: tuple[tuple[str, object], ...], n: int, resolve: Resolve | None = None) -> FirstEpoch | None:
     try:
         spec = parse_job({"name": JOB_NAME, "epochs": EPOCHS, **dict(fields)})
-        order = build_order(spec, n)
+        order = build_order(spec, n, resolve)
         return FirstEpoch(spec, tuple(order.rank_stream(0, rank) for rank in range(min(spec.world_size, _MOST_RANKS))))
     except JobError:
         return None
@@ -162,6 +185,8 @@ def _shape(epoch: FirstEpoch, data_set: DataSet, cached: int) -> Fields | None:
     if threads or (spec.sampler == "ra-sampler" and spec.world_size == 1):
         return found  # their reads show no batch
     batch = _batch_with_gaps(streams[0], data_set) if cached else max(reader.batch for reader in readers)
+    if cached and batch:
+        found["num_workers"] = len(data_set.heads)  # gaps hide it from those who follow the reads
     return found | ({"batch_size": batch} if batch else {})
 
 

@@ -108,8 +108,12 @@ class _Loop(NamedTuple):
 _EACH_EPOCH: Final = ("seed+epoch", "seed+1000*epoch", "seed+100*epoch", "seed+10*epoch")
 _RULES: Final = ("goes-on", "same", *_EACH_EPOCH)
 _AGAIN: Final = ("with-replacement",)
-# Python's sample is a loop of Python's own: a second for a million samples.
-_MOST_FOR_LOOPS: Final = 200_000
+MOST_FOR_LOOPS: Final = 200_000
+"""Samples up to which a loop of Python's own is tried, such as its sample: it takes a second for a million."""
+
+# Samples of each label in pytorch-metric-learning's MPerClassSampler, without a batch size and with one.
+_PER_GROUP: Final = (4, 2, 8, 5, 16)
+_GROUPED_BATCHES: Final = (None, 32, 64, 128)
 
 _LOOPS: Final = (
     _Loop(0.0, "torch", ("seed+epoch", "goes-on", "same", *_EACH_EPOCH[1:])),
@@ -117,7 +121,7 @@ _LOOPS: Final = (
     _Loop(1.0, "numpy", ("same", "goes-on", "seed+epoch", "[seed,epoch]", *_EACH_EPOCH[1:])),
     _Loop(1.0, "numpy-legacy", _RULES),
     _Loop(1.5, "python", _RULES, ("shuffle", "permutation")),
-    _Loop(4.0, "python", _RULES, ("sample",), counted=True, most=_MOST_FOR_LOOPS),
+    _Loop(4.0, "python", _RULES, ("sample",), counted=True, most=MOST_FOR_LOOPS),
     _Loop(4.0, "polars", ("same", *_EACH_EPOCH)),
     _Loop(4.0, "jax", ("same", *_EACH_EPOCH)),
     _Loop(4.0, "jax", ("fold-in",)),
@@ -127,7 +131,7 @@ _LOOPS: Final = (
     _Loop(6.0, "numpy", _RULES, ("sample",), counted=True),
     _Loop(6.0, "numpy", _RULES, _AGAIN, counted=True),
     _Loop(6.0, "numpy-legacy", _RULES, _AGAIN, counted=True),
-    _Loop(6.0, "python", _RULES, _AGAIN, counted=True, most=_MOST_FOR_LOOPS),
+    _Loop(6.0, "python", _RULES, _AGAIN, counted=True, most=MOST_FOR_LOOPS),
     _Loop(6.0, "jax", ("fold-in",), _AGAIN, counted=True),
 )
 
@@ -169,11 +173,11 @@ def _samplers(n: int) -> Iterator[UsualStart]:
     # model.fit on TensorFlow, then any loop.
     for batch in BATCHES_OF_KERAS:
         keras: Fields = {"sampler": "keras", "batch_size": batch}
-        yield UsualStart(2.0, (keras | {"passes_between": 1}, keras), most=_MOST_FOR_LOOPS)
+        yield UsualStart(2.0, (keras | {"passes_between": 1}, keras), most=MOST_FOR_LOOPS)
     for size in (n, *_BUFFERS):
         if size <= n:
             tf_data: Fields = {"sampler": "tf-data", "buffer_size": size}
-            yield UsualStart(2.0, (tf_data | {"passes_between": 1}, tf_data), most=_MOST_FOR_LOOPS)
+            yield UsualStart(2.0, (tf_data | {"passes_between": 1}, tf_data), most=MOST_FOR_LOOPS)
     for world in _WORLDS:
         of_ranks: Fields = {"world_size": world}
         yield UsualStart(6.0, ({"sampler": "dali", "shuffle": True} | of_ranks,), seeds=())
@@ -195,8 +199,14 @@ def _libraries() -> Iterator[UsualStart]:
     # fastai, detectron2 with a seed in its configuration, ignite's DeterministicEngine.
     drawn: Fields = {"seed_drawn_by": "python", "seed_below": 1 << 32, "seeding": "drawn"}
     fastai: Fields = {"sampler": COMPOSED, "generator": "python", "draw": "sample"} | drawn
-    yield UsualStart(2.0, (fastai,), most=_MOST_FOR_LOOPS)
+    yield UsualStart(2.0, (fastai,), most=MOST_FOR_LOOPS)
     yield UsualStart(3.0, (torch | {"endless": True, "seed_drawn_by": "numpy-legacy", "seed_below": 1 << 31},))
+    for number, per_group in enumerate(_PER_GROUP):
+        for batch in _GROUPED_BATCHES:
+            grouped: Fields = {"sampler": COMPOSED, "generator": "numpy-legacy", "draw": "per-group"}
+            grouped |= {"per_group": per_group, "column": "directory", "seeding": "goes-on"}
+            grouped |= {} if batch is None else {"groups_at_once": max(1, batch // per_group)}
+            yield UsualStart(2.0 + number / 2, (grouped,), most=MOST_FOR_LOOPS)
     default: Fields = {"sampler": COMPOSED, "generator": "default", "seeding": "seed+epoch"}
     yield UsualStart(3.0, (default | {"seed_drawn_by": "torch", "seed_below": 10**9},))
 

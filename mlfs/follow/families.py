@@ -37,7 +37,7 @@ from mlfs.follow.evidence import (
     TRIAL_READS,
     Read,
 )
-from mlfs.follow.hypothesis import InForce, Origin, Rival, Ruling
+from mlfs.follow.hypothesis import Origin, Rival, Ruling
 from mlfs.follow.job_statistics import ReadersStatistics, Stranger
 from mlfs.follow.matching import StreamMatcher
 from mlfs.follow.plain_order import PlainOrder
@@ -181,22 +181,32 @@ class Trial:
         return readers_made == self._readers_made
 
     def leading(
-        self, read: Read, own: StreamMatcher, readers_made: tuple[int, int], is_vacant: Callable[[int], bool]
+        self,
+        read: Read,
+        own: StreamMatcher,
+        readers_made: tuple[int, int],
+        is_vacant: Callable[[int], bool],
+        is_second_run: bool,
     ) -> Rival | None:
-        """The rival that is to be believed after a read. Args: is_vacant: whether nobody reads for a rank."""
+        """The rival that is to be believed after a read.
 
-        evaluates = readers_made[1] != self._readers_made[1]
+        Args:
+            is_vacant: whether nobody reads for a rank. is_second_run: as the family has it.
+        """
+        is_silent, evaluates = self.is_silent(readers_made), readers_made[1] != self._readers_made[1]
+        again = next((one for one in self._rivals if one.origin is Origin.FROM_START), None)
 
         def has_room(rank: int) -> bool:
-            stood_still = rank >= 0 and own.ranks[rank].frontier == self._frontiers[rank] and not evaluates
-            return rank < 0 or is_vacant(rank) or stood_still or not read.parent
+            if rank < 0 or is_vacant(rank):
+                return True
+            if is_second_run and not is_silent:
+                return False  # the first run still reads for that rank: the second one has overtaken it
+            return (own.ranks[rank].frontier == self._frontiers[rank] and not evaluates) or not read.parent
 
-        in_force = InForce(self.is_silent(readers_made), has_room)
-        found = next((one for one in self._rivals if one.leads(read.process, in_force)), None)
-        again = next((one for one in self._rivals if one.origin is Origin.FROM_START), None)
+        found = next((one for one in self._rivals if one.leads(read.process, is_silent, has_room)), None)
         if found is None or found.origin is not Origin.JOINS or again is None or not self._is_likelier(again, found):
             return found
-        if again.leads(read.process, in_force):
+        if again.leads(read.process, is_silent, has_room):
             return again
         return None if again.ruling() is Ruling.WAITS else found
 
@@ -204,9 +214,7 @@ class Trial:
         """Whether the script was rather started again: the reads are of a later epoch too, as it does not call
         set_epoch, but to join there its readers would have left out much of the one before."""
         shape = joins.matcher.shape
-        a_round = max(shape.batch, joins.matcher.stream.batch) * max(
-            1, shape.workers
-        )  # is left out of each epoch, maybe
+        a_round = max(shape.batch, joins.matcher.stream.batch) * max(1, shape.workers)  # left out of each epoch, maybe
         begun = again.firsts() if again.share >= SURE_SHARE else {}
         joined = ((rank, at) for rank, at in joins.firsts().items() if begun.get(rank, at) + a_round < at)
         left_out = sum(max(0, at - self._frontiers[rank]) for rank, at in joined)
@@ -513,7 +521,7 @@ class Families:
             if rival.reads >= ONLY_READER_READS:
                 rival = family.only_reader = propose()
             rival.read(read)
-        return rival.leads(read.process, InForce())
+        return rival.leads(read.process)
 
     @property
     def one_family_read(self) -> bool:
@@ -641,12 +649,8 @@ class Families:
             family.begin_trial(trial)
         trial.read(read)
         is_silent = trial.is_silent(made)
-        leading = trial.leading(read, own, made, lambda rank: self.is_vacant(rank, own))
         family.is_second_run = family.is_second_run or trial.is_from_start
-        if leading is not None and leading.origin is Origin.JOINS and family.is_second_run:
-            rank = leading.matcher.rank_of(read.process)
-            if rank >= 0 and not self.is_vacant(rank, own) and not is_silent:
-                leading = None  # the first run still reads for that rank: the second one has overtaken it
+        leading = trial.leading(read, own, made, lambda rank: self.is_vacant(rank, own), family.is_second_run)
         if leading is not None and leading.origin is Origin.JOINS:
             family.move(Cause.JOINS)
         elif leading is None and is_silent and trial.is_long(read.at_s) and not family.order.is_plain:

@@ -158,18 +158,6 @@ def ruling(origin: Origin, shown: Fit, further: Fit, in_force: Fit | None) -> Ru
 # -- rivals: hypotheses that are shown reads as they come
 
 
-class InForce(NamedTuple):
-    """The explanation that is followed, and how it fares beside a rival that is about one family.
-
-    Attributes:
-        is_silent: nobody reads by it since the rival was proposed.
-        has_room: for a rank: whether a further family may read for it.
-    """
-
-    is_silent: bool = False
-    has_room: Callable[[int], bool] = lambda rank_index: True
-
-
 class Rival:
     """A hypothesis, and what reads say for it.
 
@@ -256,18 +244,26 @@ class Rival:
                 last[seen.process] = seen.entry
         return 2 * sum(steps) >= len(steps)
 
-    def leads(self, process: int, in_force: InForce) -> bool:
-        """Whether one about a family is to be believed from now on. Args: process: it has read last."""
+    def leads(
+        self, process: int, is_silent: bool = False, has_room: Callable[[int], bool] = lambda rank_index: True
+    ) -> bool:
+        """Whether one about a family is to be believed from now on.
+
+        Args:
+            process: it has read last.
+            is_silent: nobody reads by the explanation in force since this one was proposed.
+            has_room: for a rank: whether a further family may read for it.
+        """
         in_a_row = self.origin is not Origin.FROM_START and self.matcher.follows(process)
         if not in_a_row and self.ruling() is not Ruling.INSTALL:
             return False
         match self.origin:
             case Origin.AS_REGISTERED:
                 # Who walks the directories reads as a job that does not shuffle, whatever he is.
-                return in_force.is_silent or not self._walks
+                return is_silent or not self._walks
             case Origin.JOINS:
-                return in_force.has_room(self.matcher.rank_of(process))
+                return has_room(self.matcher.rank_of(process))
             case Origin.FROM_START:
-                return in_force.is_silent
+                return is_silent
             case _:
                 return True

@@ -221,6 +221,25 @@ def _too_large() -> OSError:
 _MAX_DIGITS = 18  # fits an int64
 
 
+IN_MEMORY = "/in/memory"
+"""The order file of a job whose order nobody has written down: see `KnownOrder`."""
+
+
+class KnownOrder:
+    """One rank's order, the same in each epoch, as somebody has it in memory."""
+
+    def __init__(self, indices: Indices) -> None:
+        self._indices = indices
+
+    def stream_length(self, epoch: int) -> int:
+        """Samples of the rank."""
+        return len(self._indices)
+
+    def rank_stream(self, epoch: int, rank: int) -> Indices:
+        """The rank's dataset indices in read order."""
+        return self._indices
+
+
 class ExplicitOrder:
     """The lines of the files, as dataset indices. A file is read when its epoch is first asked for.
 

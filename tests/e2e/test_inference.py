@@ -62,6 +62,15 @@ def sequential(dataset: Any, _seed: int) -> Any:
     return lambda number: DataLoader(dataset, BATCH)
 
 
+def shuffled_once(dataset: Any, _seed: int) -> Any:
+    """A list without a seed, the same in each epoch."""
+    from torch.utils.data import DataLoader
+
+    order = random.SystemRandom().sample(range(len(dataset)), len(dataset))
+    loader = DataLoader(dataset, BATCH, sampler=order, num_workers=2)
+    return lambda number: loader
+
+
 def drawing_in_between(dataset: Any, seed: int) -> Any:
     """A model is made first, and each epoch ends with random numbers of another use."""
     import torch
@@ -138,6 +147,23 @@ def test_an_unmodified_script_is_locked_on_within_its_first_epoch(images: Path) 
         assert job["loader"]["batch_size"]["from"] in {"inferred", "learned"}
         assert "inferred" in status["messages"][0]
         assert "not registered" in mount.run("status", str(mount.path)).stdout
+        assert status["fetches"]["pfs"]["count"] == FILES
+
+
+def test_an_order_without_a_seed_is_followed_once_it_is_read_again(images: Path) -> None:
+    """It is known from the second epoch's first reads, while the search through all seeds goes on."""
+    with MlfsMount(images, infer=True) as mount:
+        context = mp.get_context("fork")
+        process = context.Process(target=script, args=(str(mount.path), shuffled_once, 0, 4, None, 0))
+        process.start()
+        process.join(WAIT_S)
+        assert process.exitcode == 0
+        assert wait_until(lambda: mount.status()["under_way"]["opens_and_releases"] == 0, WAIT_S)
+        status = mount.status()
+        (job,) = status["jobs"]
+        assert (job["inferred"], job["spec"]["sampler"]) == (True, "explicit")
+        assert job["agreement"] >= 0.99
+        assert status["inference"]["explanation"] == "what 2 processes read before, again in each epoch"
         assert status["fetches"]["pfs"]["count"] == FILES
 
 

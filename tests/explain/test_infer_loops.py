@@ -229,3 +229,17 @@ def test_what_is_left_of_a_split_data_set_is_read_to_validate(tmp_path: Path, mo
             assert min(predicted[2:]) >= 0.9, predicted
 
     simulate(body)
+
+
+def test_so_many_samples_of_each_directory_are_found() -> None:
+    """pytorch-metric-learning's MPerClassSampler (2.9.0), where a label is a directory."""
+    groups = np.arange(N, dtype=np.int32) // 300
+    rng, labels = np.random.RandomState(42), np.arange(N // 300)
+    drawn: list[int] = []
+    for _ in range(4):
+        rng.shuffle(labels)
+        drawn += [int(at) for label in labels for at in rng.choice(np.flatnonzero(groups == label), 4, replace=False)]
+    events = list(find([DataSet(N, (tuple(drawn[:16]),), groups)], SearchExtent(((0, 0),), 256, latest=1 << 12)))
+    (recipe,) = [event for event in events if isinstance(event, Recipe)]
+    fields = {"draw": "per-group", "per_group": 4, "column": "directory", "generator": "numpy-legacy", "seed": 42}
+    assert fields.items() <= recipe.fields.items()

@@ -38,7 +38,7 @@ from mlfs.explain.seed_search import SeedSearch
 from mlfs.explain.usual import FURTHEST_LOOKED_THROUGH, POPULAR_SEEDS
 from mlfs.job import JobSpec
 from mlfs.orders.mt19937 import TorchWords, randperm
-from mlfs.orders.order import Order, build_order
+from mlfs.orders.order import Order, Resolve, build_order
 
 SEEDS = st.integers(0, 2**32 - 1)
 NO_RANGE = ((0, 0),)
@@ -232,9 +232,9 @@ def test_the_first_words_of_all_likely_seeds_come_before_what_takes_long(hints: 
 def test_parts_of_one_length_are_searched_with_orders_that_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[tuple[str, int]] = []
 
-    def build(spec: JobSpec, n: int) -> Order:
+    def build(spec: JobSpec, n: int, resolve: Resolve | None) -> Order:
         drawn.append((spec.model_dump_json(), n))
-        return build_order(spec, n)
+        return build_order(spec, n, resolve)
 
     monkeypatch.setattr("mlfs.explain.recipes.build_order", build)
     reads = tuple(random.Random("in no order").sample(range(4800), 16))
