@@ -100,6 +100,7 @@ LARGEST_WHOLE_BYTES, BLOCK_BYTES, LARGER_BLOCK_BYTES, MANY_BYTES = 4 << 20, 1 <<
 POOLS = {
     "demand": 64,
     "read": 32,
+    "held": 16,
     "orders": 1,
     "register": 4,
     "plan": 1,
@@ -183,8 +184,8 @@ def _spill(store: TierPlace) -> Spill | None:
     tier = store.tier
     if not isinstance(tier, RamTier | SsdTier) or not tier.capacity_bytes:
         return None
-    file = MemoryFile() if isinstance(tier, RamTier) else tier.file_beside()
-    return Spill(file, lambda: tier.capacity_bytes - tier.used_bytes) if file is not None else None
+    file, free = (MemoryFile(), None) if isinstance(tier, RamTier) else (tier.file_beside(), tier.disk_free_bytes)
+    return Spill(file, store, lambda: tier.capacity_bytes - tier.used_bytes, free) if file is not None else None
 
 
 def _buffer_bytes(config: MountConfig) -> int:

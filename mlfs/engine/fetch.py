@@ -380,7 +380,7 @@ class Fetcher:
         """Which of these a place keeps: none where it fails in a way of its own, which costs these copies only."""
         try:
             size_bytes = sum(place.footprint_bytes(fetched.size_bytes) for fetched in batch)
-            with self.places.source.pieces.room_for(size_bytes):
+            with self.places.source.pieces.room_for(place, size_bytes):
                 return list(place.keep([self._copy(fetched) for fetched in batch]))
         except Exception as error:
             if lacking(error) is None:

@@ -324,13 +324,10 @@ class Ranges:
     # -- the source fails or hangs
 
     async def _once(self, pool: str, call: Callable[..., T | None], *args: object) -> T | None:
-        """Run a call on a place of this node; None when it fails, or a disk takes longer than the source may."""
-        try:
-            result: T | OSError | None = await self._runner.run_within(
-                self._limits.hedge_s, pool, partial(patiently, self._shortages, _or_error, call, *args)
-            )
-        except trio.TooSlowError:
-            return None
+        """Run a call on a place of this node; None when it fails. Raises: trio.TooSlowError when it hangs."""
+        result: T | OSError | None = await self._runner.run_within(
+            self._limits.hedge_s, pool, partial(patiently, self._shortages, _or_error, call, *args)
+        )
         return None if isinstance(result, OSError) else result
 
     async def _twice(self, pool: str, call: Callable[..., T], *args: object) -> T:

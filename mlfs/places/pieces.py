@@ -17,7 +17,7 @@ import time
 from bisect import bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Final, NamedTuple
 
 import xxhash
@@ -42,24 +42,48 @@ class Spill:
     """A file for pieces, in the room that a place has left.
 
     Args:
-        file: an open file that nobody else knows. room_bytes: what the place does not use.
+        file: an open file that nobody else knows. place: the place. room_bytes: what it does not use.
+        disk_free_bytes: asks the place's disk what is free on it; pieces take half of that at most, as a disk may be
+            smaller than what the place may use of it.
 
     Attributes:
         used_bytes: what its pieces take, those that are being written and dropped included.
+        promised_bytes: what the place is about to take.
         samples: the samples that have pieces there; the one that was used last stands last.
         dropped: pieces that nobody knows any more, and that take room until they are cut out of the file; one thread at
             a time does that, which holds `dropping`.
         reads: when each read of it that is under way began.
     """
 
-    def __init__(self, file: MemoryFile, room_bytes: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        file: MemoryFile,
+        place: object,
+        room_bytes: Callable[[], int],
+        disk_free_bytes: Callable[[], int] | None = None,
+    ) -> None:
         self.file = file
-        self.room_bytes = room_bytes
+        self.place: Final = place
+        self._room_bytes = room_bytes
+        self._ask_disk = disk_free_bytes
+        self._disk_free_bytes = 0
         self.used_bytes = 0
+        self.promised_bytes = 0
         self.samples: OrderedDict[int, None] = OrderedDict()
         self.dropped: list[_Moved] = []
         self.dropping = threading.Lock()
         self.reads: dict[object, float] = {}
+
+    def look(self) -> None:
+        """Ask the disk what is free; not under the lock, as it may hang."""
+        if self._ask_disk is not None:
+            self._disk_free_bytes = self._ask_disk()
+
+    def has_room(self, more_bytes: int = 0, going_bytes: int = 0) -> bool:
+        """Whether so many bytes more fit, once others have gone. It asks nobody."""
+        taken_bytes = self.used_bytes + self.promised_bytes + more_bytes - going_bytes
+        disk_has = self._ask_disk is None or taken_bytes <= self._disk_free_bytes + going_bytes
+        return taken_bytes <= self._room_bytes() and disk_has
 
     def read(self, size_bytes: int, offset: int) -> bytes | None:
         """A piece; None where its disk fails or hangs."""
@@ -139,7 +163,6 @@ class Pieces:
         self._begun: OrderedDict[int, _Begun] = OrderedDict()
         self._in_memory: OrderedDict[int, None] = OrderedDict()  # samples; the one that was used last stands last
         self._moved = 0
-        self._promised_bytes = 0  # to places that are about to take them
         self._lock = threading.Lock()
         self._moving = threading.Lock()
         self._closed = False
@@ -189,20 +212,24 @@ class Pieces:
         return got[0] if len(got) == 1 else b"".join(got), size_bytes
 
     @contextmanager
-    def room_for(self, size_bytes: int) -> Iterator[None]:
-        """Places take so many bytes within it: pieces go first, and none comes there."""
+    def room_for(self, place: object, size_bytes: int) -> Iterator[None]:
+        """The place takes so many bytes within it: pieces go first, and none comes there."""
+        spill = next((spill for spill in self._spills if spill.place is place), None)
+        if spill is None:
+            yield
+            return
+        spill.look()
         with self._lock:
-            self._promised_bytes += size_bytes
-            for spill in self._spills:
-                going_bytes = 0
-                while spill.samples and spill.used_bytes - going_bytes + self._promised_bytes > spill.room_bytes():
-                    going_bytes += self._forget(next(iter(spill.samples)), spill)
+            spill.promised_bytes += size_bytes
+            going_bytes = 0
+            while spill.samples and not spill.has_room(going_bytes=going_bytes):
+                going_bytes += self._forget(next(iter(spill.samples)), spill)
         self._drop()
         try:
             yield
         finally:
             with self._lock:
-                self._promised_bytes -= size_bytes
+                spill.promised_bytes -= size_bytes
 
     def close(self) -> None:
         """Give all room back. A file that a thread is still at work on, as its disk hangs, is left to the end of the
@@ -257,6 +284,10 @@ class Pieces:
     def _move_one(self) -> bool:
         """Move a piece of the sample that was used longest ago. A sample is forgotten where no room is for it: one that
         has pieces in a file, or else this one. False when there is nothing to do."""
+        if self.bytes <= self._most_bytes:
+            return False
+        for spill in self._spills:
+            spill.look()
         with self._lock:
             if self._closed or not self._in_memory or self.bytes <= self._most_bytes:
                 return False
@@ -284,14 +315,14 @@ class Pieces:
                 moved.spill.samples[sample] = None
                 return True
             moved.spill.dropped.append(moved)
-            if not is_written:
+            if not is_written and self._begun.get(sample) is begun:
                 self._forget(sample)
         return True
 
     def _drop(self) -> None:
         """Give back the room of pieces that nobody knows any more."""
         for spill in self._spills:
-            with _if_free(spill.dropping) as nobody_drops:
+            with _if_free(spill.dropping) if spill.dropped else nullcontext() as nobody_drops:
                 while nobody_drops and spill.dropped:
                     moved = spill.dropped.pop()
                     with suppress(OSError):
@@ -343,7 +374,7 @@ class Pieces:
         """Room for a piece, for as long as it is not dropped."""
         size_bytes = in_pages(len(data))
         for spill in self._spills if self._moved < MOST_MOVED else ():
-            if spill.used_bytes + self._promised_bytes + size_bytes <= spill.room_bytes():
+            if spill.has_room(size_bytes):
                 spill.used_bytes += size_bytes
                 self._moved += 1
                 return _Moved(spill, spill.file.reserve(len(data)), len(data), xxhash.xxh3_64_intdigest(data))

@@ -94,6 +94,14 @@ class SsdTier(OnDisk):
             return None
         return file
 
+    def disk_free_bytes(self) -> int:
+        """What is free on the disk; 0 where it cannot be asked."""
+        try:
+            disk = os.fstatvfs(self._claim.dir_fd)
+        except OSError:
+            return 0
+        return disk.f_bavail * disk.f_frsize
+
     def footprint_bytes(self, size_bytes: int) -> int:
         """See Tier. Whole blocks for head, key and data; a key of more than 176 bytes may take a block more."""
         return self._rounded(_HEAD_FLOOR_BYTES + size_bytes)

@@ -245,7 +245,7 @@ def test_reads_of_a_block_that_its_place_has_lost_fetch_it_once(tmp_path: Path) 
             await trio.sleep(1)
             assert mount.table.held_by[block]
             mount.engine.places.storing[0].drop(block)
-            runner.seconds["read"] = runner.seconds["demand"] = 0.1
+            runner.seconds["held"] = runner.seconds["demand"] = 0.1
             got: list[bytes] = []
 
             async def read(offset: int) -> None:
@@ -269,8 +269,33 @@ def test_a_place_that_hangs_does_not_fail_the_read_of_a_range(tmp_path: Path) ->
             handle = await ranges.open(entry)
             mount.engine.driver.step(Waits(WaitingRead(mount.engine.samples.blocks_of(entry)[0], trio.current_time())))
             await trio.sleep(1)
-            runner.seconds["read"] = 1e6
+            runner.seconds["held"] = 1e6
+            begun_s = trio.current_time()
+            for offset in (0, 200):
+                assert (
+                    bytes(await ranges.read_large(handle, offset, 100)) == mount.content(entry)[offset : offset + 100]
+                )
+            assert trio.current_time() - begun_s <= mount.engine.limits.hedge_s  # it is not asked again for a while
+            ranges.close_large(handle)
+
+    simulate(body)
+
+
+def test_a_place_that_is_passed_over_gives_no_ranges(tmp_path: Path) -> None:
+    """A disk that is slower than the source is not asked for a READ either."""
+
+    async def body() -> None:
+        async with running(tmp_path, 1, SIZE, ram=1 << 20, samples_of=in_blocks) as mount:
+            (entry,), ranges = mount.files, mount.engine.ranges
+            handle, block = await ranges.open(entry), mount.engine.samples.blocks_of(entry)[0]
+            mount.engine.driver.step(Waits(WaitingRead(block, trio.current_time())))
+            await trio.sleep(1)
+            given = mount.engine.statistics().counters.all.fetches["ram"].bytes
             assert bytes(await ranges.read_large(handle, 0, 100)) == mount.content(entry)[:100]
+            assert mount.engine.statistics().counters.all.fetches["ram"].bytes == given + 100
+            mount.engine.scheduler._routing._passed_over[mount.table.held_by[block]] = True
+            assert bytes(await ranges.read_large(handle, 0, 100)) == mount.content(entry)[:100]
+            assert mount.engine.statistics().counters.all.fetches["ram"].bytes == given + 100
             ranges.close_large(handle)
 
     simulate(body)

@@ -15,6 +15,7 @@ from mlfs.places.pieces import Pieces, Spill
 from mlfs.tree.samples import Version
 
 SIZE = 64
+PLACE = object()
 RANGES = st.tuples(
     st.integers(0, 3), st.integers(0, SIZE - 1), st.integers(1, SIZE), st.sampled_from(["range", "whole"])
 )
@@ -26,7 +27,7 @@ def test_no_byte_is_read_twice_that_is_held_and_each_is_the_right_one(
     asked: list[tuple[int, int, int, str]], most_bytes: int, pages: int, damaged_at: list[int]
 ) -> None:
     room = pages * PAGE_BYTES
-    spill = Spill(MemoryFile(), lambda: room)
+    spill = Spill(MemoryFile(), PLACE, lambda: room)
     pieces = Pieces(most_bytes, [spill], least_bytes=1)
     content = [bytes((7 * sample + at) % 251 for at in range(SIZE)) for sample in range(4)]
     version = Version(SIZE, 1)
@@ -56,7 +57,7 @@ def test_no_byte_is_read_twice_that_is_held_and_each_is_the_right_one(
                 assert pieces.range(sample, version, begin, end, of_source)[1] == 0 or damaged_at
         assert pieces.bytes <= most_bytes
         assert spill.used_bytes <= room
-    with pieces.room_for(room):
+    with pieces.room_for(PLACE, room):
         assert spill.used_bytes == 0
     assert sum(pieces.of(one) for one in range(4)) == pieces.bytes
     for sample in range(4):
@@ -70,7 +71,7 @@ VERSION = Version(SIZE, 1)
 
 
 def spill_of(pages: int) -> Spill:
-    return Spill(MemoryFile(), lambda: pages * PAGE_BYTES)
+    return Spill(MemoryFile(), PLACE, lambda: pages * PAGE_BYTES)
 
 
 def at_once(pieces: Pieces, sample: int, begin: int, end: int) -> int:
@@ -104,7 +105,7 @@ def test_a_disk_that_takes_its_time_keeps_nobody_waiting_for_another_sample(monk
     may_write.set()
     mover.join(60)
     assert pieces.bytes <= SIZE
-    with pieces.room_for(100 * PAGE_BYTES):
+    with pieces.room_for(PLACE, 100 * PAGE_BYTES):
         assert spill.used_bytes == 0
     pieces.close()
 
@@ -154,12 +155,28 @@ def test_two_places_that_keep_at_once_have_room_for_both() -> None:
     pieces = Pieces(0, [spill], least_bytes=1)
     for sample in range(3):
         at_once(pieces, sample, 0, 10)
-    with pieces.room_for(PAGE_BYTES):
+    with pieces.room_for(PLACE, PAGE_BYTES):
         assert spill.used_bytes == 3 * PAGE_BYTES
-        with pieces.room_for(PAGE_BYTES):
+        with pieces.room_for(PLACE, PAGE_BYTES):
             assert spill.used_bytes == 2 * PAGE_BYTES
             at_once(pieces, 9, 0, 10)  # nothing comes to where they have room
             assert spill.used_bytes == 2 * PAGE_BYTES
+    pieces.close()
+
+
+def test_a_disk_that_is_smaller_than_its_budget_has_room_for_copies() -> None:
+    """Of what is free, pieces take half; what copies then take goes from the pieces' half as well."""
+    disk_bytes = [10 * PAGE_BYTES]
+    spill = Spill(MemoryFile(), PLACE, lambda: 1 << 40, lambda: disk_bytes[0] - spill.used_bytes)
+    pieces = Pieces(0, [spill], least_bytes=1)
+    for sample in range(10):
+        at_once(pieces, sample, 0, 10)
+    assert spill.used_bytes == 5 * PAGE_BYTES
+    disk_bytes[0] -= 4 * PAGE_BYTES
+    with pieces.room_for(PLACE, PAGE_BYTES):
+        assert spill.used_bytes <= 2 * PAGE_BYTES
+        with pieces.room_for(object(), 1 << 40):
+            assert spill.used_bytes
     pieces.close()
 
 
