@@ -299,3 +299,18 @@ def test_a_place_that_is_passed_over_gives_no_ranges(tmp_path: Path) -> None:
             ranges.close_large(handle)
 
     simulate(body)
+
+
+def test_what_was_read_before_a_block_is_staged_counts_once(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 6, SIZE, ram=1 << 20, samples_of=in_blocks) as mount:
+            handle = await mount.engine.ranges.open(mount.files[0])
+            await mount.engine.ranges.read_large(handle, 0, 1024)
+            mount.engine.ranges.close_large(handle)
+            await mount.engine.shared.register(*given_job(shuffled(mount.files, 1, 1)))
+            await trio.sleep(1)
+            told, all_bytes = mount.engine.statistics(), len(mount.files) * SIZE
+            assert sum(told.jobs[0].pfs_bytes_by_epoch.values()) == all_bytes - 1024
+            assert told.counters.all.fetches["pfs"].bytes == all_bytes
+
+    simulate(body)
