@@ -307,6 +307,7 @@ def test_what_was_read_before_a_block_is_staged_counts_once(tmp_path: Path) -> N
             handle = await mount.engine.ranges.open(mount.files[0])
             await mount.engine.ranges.read_large(handle, 0, 1024)
             mount.engine.ranges.close_large(handle)
+            await trio.sleep(1)
             await mount.engine.shared.register(*given_job(shuffled(mount.files, 1, 1)))
             await trio.sleep(1)
             told, all_bytes = mount.engine.statistics(), len(mount.files) * SIZE
