@@ -95,7 +95,7 @@ class SsdTier(OnDisk):
         return file
 
     def disk_free_bytes(self) -> int:
-        """What is free on the disk; 0 where it cannot be asked."""
+        """Bytes that are free on the disk; 0 where it cannot be asked."""
         try:
             disk = os.fstatvfs(self._claim.dir_fd)
         except OSError:
