@@ -405,15 +405,18 @@ class Engine:
                     self.driver.step(e.CopyLost(sample))
                 log.info("others may read it than before, at the source: %r", manifest.path(entry))
             return
-        samples, table = list(self.samples.of_file(entry)), self.scheduler.table
+        table = self.scheduler.table
+        samples = [  # without the blocks of which nothing is known: a large file has many
+            sample
+            for sample in self.samples.of_file(entry)
+            if sample == entry or table.held_by[sample] or table.state[sample] != State.ABSENT
+        ]
         before = [self.samples.sizes[sample] for sample in samples]
         manifest.update(
             entry, change.size_bytes, change.mtime_ns, change.ctime_ns, blocks=change.blocks, **rights._asdict()
         )
         self.samples.resized(entry)
         for sample, old_bytes in zip(samples, before, strict=True):
-            if sample != entry and not table.held_by[sample] and table.state[sample] == State.ABSENT:
-                continue  # a block of which nothing is known: a large file has many
             self.driver.step(e.Resized(sample, old_bytes, self.samples.sizes[sample]), e.CopyLost(sample))
             if table.state[sample] in (State.STAGED, State.RECENT):  # noticed past its own fetch
                 self.driver.step(e.Outdated(sample))

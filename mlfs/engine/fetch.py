@@ -263,8 +263,8 @@ class Fetcher:
         return opened
 
     def open_shared(self, entry: int) -> SharedFile:
-        """Open a source file in blocks, or take the one that is open. As `open`; `close_shared` has to follow."""
-        shared = self.places.source.files.take(entry, look=True)
+        """Open a source file in blocks, or take the one that is open. Raises: as `open`."""
+        shared = self.places.source.files.take(entry)
         try:
             self._looks.way_to(entry)
             opened = shared.opened
@@ -274,21 +274,17 @@ class Fetcher:
             self._looks.was_read(entry)
             self._verified[entry] = 1
         except BaseException:
-            self.close_shared(shared)
+            shared.close()
             raise
         return shared
 
     def take_open(self, entry: int) -> SharedFile | None:
-        """The file as the manifest has it, if it is open already; then `close_shared` has to follow. Asks nothing."""
+        """The file as the manifest has it, if it is open already. Asks nothing."""
         shared = self.places.source.files.take_open(entry)
         if shared is not None and not self.is_current(entry, shared.opened):
-            self.close_shared(shared)
+            shared.close()
             return None
         return shared
-
-    def close_shared(self, shared: SharedFile) -> None:
-        """Whoever took it reads it no more."""
-        self.places.source.files.give_back(shared)
 
     def is_verified(self, entry: int) -> bool:
         """Whether the source has been seen to have what the manifest shows of a file, since the mount. Asks nothing."""
@@ -512,6 +508,8 @@ class Fetcher:
             self.to_keep.pop(sample, None)
             self._verified[self.samples.file_of(sample)] = 0
         self._drop_copies(samples)
+        for entry in {self.samples.file_of(sample) for sample in samples}:
+            self.places.source.files.drop_other(entry)
 
     def _drop_copies(self, samples: Sequence[int]) -> None:
         held = [(place, sample) for sample in samples for place in self.places.storing if place.contains(sample)]
@@ -552,6 +550,7 @@ class Fetcher:
         for sample in samples:
             self.to_keep.pop(sample, None)
         self._drop_copies(samples)
+        self.places.source.files.drop_other(entry)
 
 
 def landed_of(fetch: int, fetched: Fetched) -> Landed:

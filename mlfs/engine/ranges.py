@@ -150,7 +150,7 @@ class Ranges:
             if shared is not None:
                 generation = self._manifest.generation_view[entry]
                 if not self._fetcher.is_current(entry, shared.opened):
-                    self._fetcher.close_shared(shared)
+                    shared.close()
                     continue
             elif self._manifest.generation_view[entry] != generation:
                 continue
@@ -231,7 +231,7 @@ class Ranges:
         """Close a large file's handle; returns its entry."""
         handle = self._large.pop(number)
         if handle.shared is not None:
-            self._fetcher.close_shared(handle.shared)
+            handle.shared.close()
         elif handle.opened is not None:
             handle.opened.close()
         return handle.entry

@@ -24,7 +24,7 @@ LOOKED_S: Final = 1.0
 MOST_UNUSED: Final = 1024
 
 
-class SharedFile:
+class _Open:
     """An open file that several use at a time; `users` says how many."""
 
     __slots__ = ("entry", "looked_s", "opened", "users")
@@ -36,6 +36,25 @@ class SharedFile:
         self.users = 1
 
 
+class SharedFile:
+    """A use of an open file that others use as well, until it is closed. Whoever gave up before the source answered
+    never gets it: then it closes itself."""
+
+    __slots__ = ("_files", "_one", "opened")
+
+    def __init__(self, files: OpenFiles, one: _Open) -> None:
+        self._files: OpenFiles | None = files
+        self._one, self.opened = one, one.opened
+
+    def close(self) -> None:
+        """The caller uses it no more; a second call does nothing."""
+        files, self._files = self._files, None
+        if files is not None:
+            files.give_back(self._one)
+
+    __del__ = close
+
+
 class OpenFiles:
     """The open files of a source; thread-safe.
 
@@ -45,7 +64,7 @@ class OpenFiles:
     def __init__(self, source: PosixSource, most_unused: int = MOST_UNUSED) -> None:
         self._source = source
         self._most_unused = most_unused
-        self._files: OrderedDict[int, SharedFile] = OrderedDict()  # the one that was used last stands last
+        self._files: OrderedDict[int, _Open] = OrderedDict()  # the one that was used last stands last
         self._opening: dict[int, threading.Lock] = {}
         self._lock = threading.RLock()
 
@@ -56,20 +75,29 @@ class OpenFiles:
     @contextmanager
     def using(self, entry: int) -> Iterator[PosixFile]:
         """Use the file. A content that cannot be read any more is not shared with the next one. Raises: OSError."""
-        shared = self.take(entry)
+        one = self._take(entry, False)
         try:
-            yield shared.opened
+            yield one.opened
         except OSError:
-            self.discard(shared)
+            self._discard(one)
             raise
         finally:
-            self.give_back(shared)
+            self.give_back(one)
 
-    def take(self, entry: int, look: bool = False) -> SharedFile:
+    def take(self, entry: int) -> SharedFile:
+        """Use the file that its name leads to now, until it is closed. Raises: OSError."""
+        return SharedFile(self, self._take(entry, True))
+
+    def take_open(self, entry: int) -> SharedFile | None:
+        """The same of a file that is open, as it was when it was looked at last; None where it is not. Asks nothing."""
+        one = self._use(entry)
+        return SharedFile(self, one) if one is not None else None
+
+    def _take(self, entry: int, look: bool) -> _Open:
         """Use the file until `give_back`. `look`: make sure that its name leads to it now. Raises: OSError."""
-        shared = self._take_open(entry, look)
-        if shared is not None:
-            return shared
+        one = self._take_open(entry, look)
+        if one is not None:
+            return one
         with self._lock:
             lock = self._opening.setdefault(entry, threading.Lock())
         # One opens it, and the others wait for that: but not for an open that hangs.
@@ -82,70 +110,75 @@ class OpenFiles:
             if has_lock:
                 lock.release()
 
-    def take_open(self, entry: int) -> SharedFile | None:
-        """The same of a file that is open, as it was when it was looked at last; None where it is not. Asks nothing."""
+    def _use(self, entry: int) -> _Open | None:
         with self._lock:
-            shared = self._files.get(entry)
-            if shared is not None:
-                shared.users += 1
+            one = self._files.get(entry)
+            if one is not None:
+                one.users += 1
                 self._files.move_to_end(entry)
-            return shared
+            return one
 
-    def _open(self, entry: int) -> SharedFile:
-        shared = SharedFile(entry, self._source.open(entry), self._source.now_s())
+    def _open(self, entry: int) -> _Open:
+        one = _Open(entry, self._source.open(entry), self._source.now_s())
         with self._lock:
             before = self._files.pop(entry, None)
-            self._files[entry] = shared
+            self._files[entry] = one
         if before is not None:
             self._close_unused(before)
-        return shared
+        return one
 
-    def _take_open(self, entry: int, look: bool) -> SharedFile | None:
+    def _take_open(self, entry: int, look: bool) -> _Open | None:
         """The file if it is open, and its name leads to it."""
-        shared = self.take_open(entry)
-        if shared is None:
+        one = self._use(entry)
+        if one is None:
             return None
         now_s = self._source.now_s()
         # The manifest may know of a later content than this one, which nobody has opened yet.
-        if look or shared.opened.changed or now_s - shared.looked_s > LOOKED_S:
+        if look or one.opened.changed or now_s - one.looked_s > LOOKED_S:
             try:
-                is_there = shared.opened.is_at_its_name()
+                is_there = one.opened.is_at_its_name()
             except (FileNotFoundError, PermissionError):
                 is_there = False
             except OSError:
                 is_there = True  # a source that cannot be asked now has not said that it has another content
             if not is_there:
-                self.discard(shared)
-                self.give_back(shared)
+                self._discard(one)
+                self.give_back(one)
                 return None
-            shared.looked_s = now_s
-        return shared
+            one.looked_s = now_s
+        return one
 
-    def give_back(self, shared: SharedFile) -> None:
-        """The caller uses it no more."""
+    def give_back(self, one: _Open) -> None:
+        """A use is over."""
         with self._lock:
-            shared.users -= 1
-            unused = (
-                [one for one in self._files.values() if not one.users] if len(self._files) > self._most_unused else []
-            )
-        self._close_unused(shared)
-        for one in unused[: max(0, len(self._files) - self._most_unused)]:
-            self.discard(one)
+            one.users -= 1
+            too_many = len(self._files) - self._most_unused
+            unused = [other for other in list(self._files.values()) if not other.users] if too_many > 0 else []
+        self._close_unused(one)
+        for other in unused[: max(0, too_many)]:
+            self._discard(other)
 
-    def discard(self, shared: SharedFile) -> None:
+    def drop_other(self, entry: int) -> None:
+        """The file is gone, or has another content by now: what is open of an old one is for its users alone."""
+        with self._lock:
+            one = self._files.get(entry)
+        if one is not None and (one.opened.changed or self._source.manifest.is_gone(entry)):
+            self._discard(one)
+
+    def _discard(self, one: _Open) -> None:
         """Whoever uses the file from now on opens it anew."""
         with self._lock:
-            if self._files.get(shared.entry) is shared:
-                del self._files[shared.entry]
-        self._close_unused(shared)
+            if self._files.get(one.entry) is one:
+                del self._files[one.entry]
+        self._close_unused(one)
 
-    def _close_unused(self, shared: SharedFile) -> None:
+    def _close_unused(self, one: _Open) -> None:
         with self._lock:
-            is_over = not shared.users and self._files.get(shared.entry) is not shared
+            is_over = not one.users and self._files.get(one.entry) is not one
         if is_over:
-            shared.opened.close()
+            one.opened.close()
 
     def close(self) -> None:
         """Close what nobody uses."""
-        for shared in list(self._files.values()):
-            self.discard(shared)
+        for one in list(self._files.values()):
+            self._discard(one)

@@ -272,7 +272,7 @@ class SourcePlace:
 
     def _version(self, opened: PosixFile, size_bytes: int) -> Version:
         times = self._samples.manifest.times.version(opened.version.mtime_ns, clamp_ns(opened.ctime_ns))
-        return Version(size_bytes, *times)
+        return self._samples.version_of_part(Version(opened.version.size, *times), size_bytes)
 
     def close_read(self) -> None:
         """Close the files that `get` left open, those of other threads too."""

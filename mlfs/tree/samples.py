@@ -135,6 +135,10 @@ class Samples(ABC):
     def version_of(self, sample: int) -> Version:
         """The version that the manifest says is current."""
 
+    def version_of_part(self, of_file: Version, size_bytes: int) -> Version:
+        """The version of a part of so many bytes, of a file that has this version."""
+        return of_file._replace(size_bytes=size_bytes)
+
 
 class _WholeFiles(Samples):
     """A sample's id is its file's entry, so nothing is stored a sample."""
@@ -225,8 +229,9 @@ class _InBlocks(_WholeFiles):
     def resized(self, entry: int) -> None:
         blocks, size = self._blocks, self.sizes[entry]
         size = size if size > blocks.above_bytes else 0
-        for at, block in enumerate(blocks.ever_of(entry)):
-            self.sizes[block] = min(blocks.block_bytes, max(0, size - at * blocks.block_bytes))
+        ever = blocks.ever_of(entry)
+        behind = size - blocks.block_bytes * np.arange(len(ever), dtype=np.int64)  # bytes from each block's begin on
+        np.asarray(self.sizes)[ever.start : ever.stop] = behind.clip(0, blocks.block_bytes)
 
     def of_file(self, entry: int) -> Sequence[int]:
         if not self.manifest.is_file(entry):
@@ -247,7 +252,12 @@ class _InBlocks(_WholeFiles):
     def version_of(self, sample: int) -> Version:
         if sample < self._entries:
             return super().version_of(sample)
-        return super().version_of(self.file_of(sample))._replace(size_bytes=self.sizes[sample])
+        return self.version_of_part(super().version_of(self.file_of(sample)), self.sizes[sample])
+
+    def version_of_part(self, of_file: Version, size_bytes: int) -> Version:
+        # Of a source whose times are all alike, a file's length tells one content from another, and a block has not
+        # that length.
+        return of_file._replace(size_bytes=size_bytes, mtime_ns=of_file.mtime_ns ^ of_file.size_bytes)
 
     def fingerprint(self) -> str:
         """The digest depends on how many blocks each large file has."""

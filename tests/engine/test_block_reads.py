@@ -13,6 +13,7 @@ import trio
 from fakes import InlineRunner, Mount, given_job, running, shuffled, simulate, tree
 
 from mlfs.engine.block_reads import WaitingRead
+from mlfs.places.open_files import OpenFiles
 from mlfs.places.place import SourcePlace
 from mlfs.places.posix import PosixSource
 from mlfs.plan.scheduler.config import SOURCE
@@ -149,6 +150,35 @@ def test_a_file_that_stays_open_is_not_taken_for_the_present_one_once_a_later_on
     assert (bytes(content.data), content.changed) == (b"n" * BLOCK, None)
     assert place.read_range(block, 0, 10)[0] == b"n" * 10
     place.files.close()
+
+
+def test_a_file_that_nobody_got_as_he_gave_up_is_closed_as_others_are(
+    one_file: tuple[Path, PosixSource, Samples],
+) -> None:
+    _, source, samples = one_file
+    (entry,), files = samples.manifest.files.tolist(), OpenFiles(source, most_unused=0)
+    files.take(entry)  # and its result is dropped, as that of a call that took too long
+    assert len(files) == 0
+    opened = files.take(entry)
+    assert len(files) == 1
+    opened.close()
+    opened.close()
+    assert len(files) == 0
+
+
+def test_no_descriptor_stays_of_a_content_that_is_gone(one_file: tuple[Path, PosixSource, Samples]) -> None:
+    """Else the source could not free its bytes for as long as the mount lives."""
+    path, source, samples = one_file
+    (entry,), place = samples.manifest.files.tolist(), SourcePlace(source, samples)
+    place.read(samples.blocks_of(entry)[0])
+    place.files.drop_other(entry)
+    assert len(place.files) == 1  # it is the present one
+    path.with_suffix(".new").write_bytes(b"n" * SIZE)
+    path.with_suffix(".new").rename(path)
+    now = attributes_of(path.stat())
+    samples.manifest.update(entry, now.size, now.mtime_ns, now.ctime_ns)
+    place.files.drop_other(entry)
+    assert len(place.files) == 0
 
 
 def test_ranges_of_some_bytes_take_no_memory(one_file: tuple[Path, PosixSource, Samples]) -> None:

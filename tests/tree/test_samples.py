@@ -140,6 +140,17 @@ def test_parts_that_cannot_be_are_refused(files: list[int], offsets: list[int], 
         Samples.of_parts(FILES, files, offsets, lengths)
 
 
+def test_a_block_of_a_file_of_another_length_is_another_version_though_all_times_are_alike() -> None:
+    versions = []
+    for size in (1000, 1100):
+        manifest = tree_of({"f": size})
+        manifest.update(int(manifest.files[0]), size, 0, 0)
+        samples = Samples.in_blocks(manifest, 200, 100)
+        versions.append(samples.version_of(samples.blocks_of(int(manifest.files[0]))[3]))
+    assert versions[0].size_bytes == versions[1].size_bytes == 100
+    assert versions[0] != versions[1]
+
+
 @settings(max_examples=40)
 @given(
     st.lists(st.integers(0, 3000), min_size=1, max_size=6),
