@@ -191,8 +191,8 @@ ExplainAnew = Callable[[Sequence[Open]], None]
 
 
 class Correction:
-    """A job: whether its reads come as registered, and the searches for what its script does when they don't. One that
-    was inferred never calls for one.
+    """One job: whether its reads come as registered, and the searches for what its script does when they don't. A job
+    that was inferred never calls for one.
 
     Args:
         explain_anew: None where guessing is forbidden.
@@ -597,7 +597,7 @@ class Correction:
         )
 
 
-class Corrections:
+class RegisteredJobs:
     """The registered jobs of a mount, and their searches. `run` must be running.
 
     Args:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import trio
 
-from mlfs.explain.correction import Corrections
+from mlfs.explain.correction import RegisteredJobs
 from mlfs.explain.inference import Build, Inference
 from mlfs.explain.port import Jobs
 from mlfs.explain.statistics import ExplainerStatistics, InferenceState, InferenceStatistics
@@ -36,16 +36,16 @@ class Explainer:
         self._build = build
         # Both are there while `run` runs.
         self._inference: Inference | None = None
-        self._corrections: Corrections | None = None
+        self._registered: RegisteredJobs | None = None
 
     async def run(self, jobs: Jobs) -> None:
         """Search whenever there is a need, for as long as the mount lives."""
-        self._corrections = Corrections(jobs, None if self._build is None else self._explain_anew)
+        self._registered = RegisteredJobs(jobs, None if self._build is None else self._explain_anew)
         if self._build is not None:
-            self._inference = Inference(jobs, self._build, self._corrections.is_set_aside)
+            self._inference = Inference(jobs, self._build, self._registered.is_set_aside)
         self.jobs_changed()  # some may have been registered before
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._corrections.run)
+            nursery.start_soon(self._registered.run)
             if self._inference is not None:
                 nursery.start_soon(self._inference.run)
 
@@ -58,19 +58,19 @@ class Explainer:
 
     def digested(self, job: JobRun) -> None:
         """Look whether a job whose opens were counted needs a search."""
-        if self._corrections is not None:
-            self._corrections.digested(job)
+        if self._registered is not None:
+            self._registered.digested(job)
 
     def jobs_changed(self) -> None:
         """Know the jobs that there are by now."""
-        if self._corrections is not None:
-            self._corrections.jobs_changed()
+        if self._registered is not None:
+            self._registered.jobs_changed()
         if self._inference is not None:
             self._inference.jobs_changed()
 
     def explains_restart(self, job: JobRun) -> bool:
         """Whether a job that seems to read its first epoch again may do so for another reason than a restart."""
-        return self._corrections is not None and self._corrections.explains_restart(job)
+        return self._registered is not None and self._registered.explains_restart(job)
 
     def offer(self, fields: dict[str, object]) -> None:
         """Try what explains the reads of another node."""
@@ -90,7 +90,7 @@ class Explainer:
 
     def statistics(self) -> ExplainerStatistics:
         """Frozen figures."""
-        cases = self._corrections.statistics(self._explained_instead) if self._corrections is not None else {}
+        cases = self._registered.statistics(self._explained_instead) if self._registered is not None else {}
         if self._inference is not None:
             return ExplainerStatistics(self._inference.statistics(), cases)
         state = InferenceState.OFF if self._build is None else InferenceState.WATCHING

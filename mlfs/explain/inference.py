@@ -346,7 +346,7 @@ class Inference:
     async def _try_read_before(self) -> bool:
         """Go by what processes read before, if one of them, or another one, reads it again.
 
-        Where epochs begin alike and go on otherwise that is believed once: each time costs a whole search anew.
+        It believes that once where epochs begin alike and go on otherwise: each time costs a whole search anew.
         """
         if not self._is_read_again or self._inferred.full or any(one.spec.order_file for one in self._by_chance):
             return False

@@ -196,17 +196,23 @@ class Trial:
         is_silent, evaluates = self.is_silent(readers_made), readers_made[1] != self._readers_made[1]
         again = next((one for one in self._rivals if one.origin is Origin.FROM_START), None)
 
-        def has_room(rank: int) -> bool:
+        def leads(rival: Rival) -> bool:
+            if rival.ruling(last=read.process) is not Ruling.INSTALL:
+                return False
+            if rival.origin is not Origin.JOINS:
+                # Who walks the directories reads as a job that does not shuffle, whatever he is.
+                return is_silent or (rival.origin is Origin.AS_REGISTERED and not rival.walks)
+            rank = rival.matcher.rank_of(read.process)
             if rank < 0 or is_vacant(rank):
                 return True
             if is_second_run and not is_silent:
                 return False  # the first run still reads for that rank: the second one has overtaken it
             return (own.ranks[rank].frontier == self._frontiers[rank] and not evaluates) or not read.parent
 
-        found = next((one for one in self._rivals if one.leads(read.process, is_silent, has_room)), None)
+        found = next(filter(leads, self._rivals), None)
         if found is None or found.origin is not Origin.JOINS or again is None or not self._is_likelier(again, found):
             return found
-        if again.leads(read.process, is_silent, has_room):
+        if leads(again):
             return again
         return None if again.ruling() is Ruling.WAITS else found
 
@@ -521,7 +527,7 @@ class Families:
             if rival.reads >= ONLY_READER_READS:
                 rival = family.only_reader = propose()
             rival.read(read)
-        return rival.leads(read.process)
+        return rival.ruling(last=read.process) is Ruling.INSTALL
 
     @property
     def one_family_read(self) -> bool:

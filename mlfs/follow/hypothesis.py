@@ -113,14 +113,21 @@ class Fit(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """The reads that a hypothesis needs before it may be in force; after `most` of them it is, or it is refuted."""
+    """The reads that a hypothesis needs before it may be in force; after `most` of them it is, or it is refuted.
+
+    Attributes:
+        or_in_a_row: of a hypothesis about one family, eight predicted reads in a row of one process are enough.
+    """
 
     reads: int
     most: int
+    or_in_a_row: bool = False
 
 
-PROVED: Final = Bar(PROVED_READS, PROVED_READS)  # nothing was chosen, and the reads are shown to it as they come
+# Nothing was chosen, and the reads are shown to it as they come.
+PROVED: Final = Bar(PROVED_READS, PROVED_READS, or_in_a_row=True)
 BARS: Final = dict.fromkeys(SAME_JOB, PROVED) | {
+    Origin.FROM_START: PROVED._replace(or_in_a_row=False),  # each worker's first reads may be in doubt
     Origin.VARIANT: Bar(JUDGED_OPENS, MOST_FURTHER_OPENS),
     Origin.PLACE: Bar(0, 0),  # no other of millions of orders begins so: further reads have nothing to add
 }
@@ -224,8 +231,14 @@ class Rival:
         """Its reads since those that it was found by."""
         return Fit(self.reads - self._found_by.opens, self.matcher.score.agreed - self._found_by.fitting)
 
-    def ruling(self, in_force: StreamMatcher | None = None) -> Ruling:
-        """The rule, asked of all its reads. Args: in_force: has been shown the same reads."""
+    def ruling(self, in_force: StreamMatcher | None = None, last: int | None = None) -> Ruling:
+        """The rule, asked of all its reads.
+
+        Args:
+            in_force: has been shown the same reads. last: the process that made the last one, where all are a family's.
+        """
+        if last is not None and BARS[self.origin].or_in_a_row and self.matcher.follows(last):
+            return Ruling.INSTALL
         further, other = self.further, None
         if in_force is not None:
             same = (seen.agrees for seen in reversed(in_force.score.history) if self.is_about(seen))
@@ -235,7 +248,7 @@ class Rival:
         return found if begun_anew or in_force is None or found is not Ruling.INSTALL else Ruling.REFUTED
 
     @property
-    def _walks(self) -> bool:
+    def walks(self) -> bool:
         """Whether most of the reads that it predicts came in the order of the directories."""
         steps, last = list[bool](), dict[int, int]()
         for seen in self.matcher.score.history:
@@ -243,27 +256,3 @@ class Rival:
                 steps.append(0 < seen.entry - last.get(seen.process, seen.entry) <= LONGEST_STEP)
                 last[seen.process] = seen.entry
         return 2 * sum(steps) >= len(steps)
-
-    def leads(
-        self, process: int, is_silent: bool = False, has_room: Callable[[int], bool] = lambda rank_index: True
-    ) -> bool:
-        """Whether one about a family is to be believed from now on.
-
-        Args:
-            process: it has read last.
-            is_silent: nobody reads by the explanation in force since this one was proposed.
-            has_room: for a rank: whether a further family may read for it.
-        """
-        in_a_row = self.origin is not Origin.FROM_START and self.matcher.follows(process)
-        if not in_a_row and self.ruling() is not Ruling.INSTALL:
-            return False
-        match self.origin:
-            case Origin.AS_REGISTERED:
-                # Who walks the directories reads as a job that does not shuffle, whatever he is.
-                return is_silent or not self._walks
-            case Origin.JOINS:
-                return has_room(self.matcher.rank_of(process))
-            case Origin.FROM_START:
-                return is_silent
-            case _:
-                return True

@@ -426,8 +426,8 @@ class JobRun:
         is_in_its_middle = base(epoch) + a_round < furthest < base(epoch + 1) - a_round
         return shape.workers > 1 or bool(self.spec.num_workers) or not is_in_its_middle
 
-    def _another_leads(self, read: Read, match: Match | None) -> bool:
-        """Show a read, which was matched by the order in force, to the others. Whether one of them leads by now."""
+    def _show_rivals(self, read: Read, match: Match | None) -> bool:
+        """Show a read, which was matched by the order in force, to the rivals. Returns whether one leads by now."""
         if self._leads_of is not None and self.leading is not None and self.leading.origin is Origin.FROM_START:
             self.forget(self.leading)  # those before it still read
         about = [rival for rival in self._rivals.values() if rival.is_about(read)]
@@ -541,7 +541,7 @@ class JobRun:
         self.loader.read(sample, process, match, at_s)
         if matcher.score.agreed <= before and (match is None or matcher.score.agreement_of_last(LOST_READS) == 0.0):
             self._propose(process, parent)
-        if (self._rivals or self.leading) and self._another_leads(Read(sample, process, parent, at_s), match):
+        if (self._rivals or self.leading) and self._show_rivals(Read(sample, process, parent, at_s), match):
             return Seen(match, given, another_leads=True)  # that one may be refused: these positions are over anyhow
         if match is None:
             return Seen(None, given)

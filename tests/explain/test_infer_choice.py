@@ -9,6 +9,7 @@ from math import lgamma, log, log2
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from mlfs.explain.confirm import Finding
@@ -20,7 +21,7 @@ from mlfs.explain.question import MOST_HEADS, DataSet, likely, reads_needed, unl
 from mlfs.explain.search_stages import LATEST_WORD, Draw
 from mlfs.explain.usual import LOOKED_THROUGH, Seed, preset_of, usual_orders
 from mlfs.job import JobSpec, parse_job
-from mlfs.orders.order import build_order
+from mlfs.orders.order import Order, build_order
 
 N = 1600
 # The same fourth word, 1398446480: one epoch's order cannot tell them apart.
@@ -92,11 +93,31 @@ def test_a_false_finding_is_rarer_than_one_in_a_million() -> None:
         assert log2(seeds) + log2(hypotheses) + log2(shapes) - orders_bits < log2(1e-6)
 
 
+class Classes:
+    """A data set of five directories, one after the other."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __call__(self, path: bytes) -> int:
+        return -1
+
+    def sizes(self) -> npt.NDArray[np.int64]:
+        return np.ones(self.n, dtype=np.int64)
+
+    def directories(self) -> npt.NDArray[np.int64]:
+        return np.arange(self.n) // -(-self.n // 5)
+
+
+def built(fields: Fields, n: int) -> Order:
+    return build_order(parse_job(fields), n, Classes(n))
+
+
 @pytest.mark.parametrize("n", [100, 60])
 def test_orders_that_stand_together_begin_alike_and_those_with_presets_are_the_same(n: int) -> None:
     for usual in usual_orders(n, (Seed(0.0, 3),), 50):
-        made = [build_order(parse_job({"name": "j", "epochs": 3} | fields), n) for fields in usual.orders]
-        named = [build_order(parse_job({"name": "j", "epochs": 3} | preset_of(fields)), n) for fields in usual.orders]
+        made = [built({"name": "j", "epochs": 3} | fields, n) for fields in usual.orders]
+        named = [built({"name": "j", "epochs": 3} | preset_of(fields), n) for fields in usual.orders]
         firsts = [order.rank_stream(0, 0).tobytes() for order in made]
         assert len(set(firsts)) == 1, usual
         for order, preset in zip(made, named, strict=True):
@@ -111,7 +132,7 @@ def test_an_order_by_its_own_name_is_dealt_as_its_parts_are(dealing: str) -> Non
         for fields in usual.orders:
             parts = {"name": "j", "epochs": 2, "world_size": 3, "dealing": dealing} | fields
             if parts["sampler"] == "composed" and not parts.get("endless"):  # which has no end to pad, and no pieces
-                made, named = (build_order(parse_job(job), 101) for job in (parts, preset_of(parts)))
+                made, named = (built(job, 101) for job in (parts, preset_of(parts)))
                 assert all(np.array_equal(made.rank_stream(1, rank), named.rank_stream(1, rank)) for rank in range(3))
 
 
