@@ -52,7 +52,9 @@ from mlfs.orders.layouts.outside import files_behind
 from mlfs.orders.streams import JobStreams, build_streams
 from mlfs.orders.streams import samples_of as data_set_of
 from mlfs.places.lmdb_store import LmdbTier
+from mlfs.places.memory_file import MemoryFile
 from mlfs.places.open_files import MOST_UNUSED
+from mlfs.places.pieces import Spill
 from mlfs.places.place import PlaceKind, Places, SourcePlace, TierPlace
 from mlfs.places.posix import PosixSource
 from mlfs.places.ram import RamTier
@@ -98,6 +100,7 @@ LARGEST_WHOLE_BYTES, BLOCK_BYTES, LARGER_BLOCK_BYTES, MANY_BYTES = 4 << 20, 1 <<
 POOLS = {
     "demand": 64,
     "read": 32,
+    "held": 16,
     "orders": 1,
     "register": 4,
     "plan": 1,
@@ -172,7 +175,17 @@ def _places(
     for directory in config.ssd:
         add_disk(SsdTier(directory.path, directory.bytes, config.source), directory.bytes)
     most_unused = min(MOST_UNUSED, raise_open_files() // 4)
-    return Places(SourcePlace(source, samples, _buffer_bytes(config) // 8, most_unused), stores), notes
+    spills = [spill for store in stores if (spill := _spill(store)) is not None]
+    return Places(SourcePlace(source, samples, _buffer_bytes(config) // 8, most_unused, spills), stores), notes
+
+
+def _spill(store: TierPlace) -> Spill | None:
+    """Room for ranges of samples, in what a tier has left; None where it has none."""
+    tier = store.tier
+    if not isinstance(tier, RamTier | SsdTier) or not tier.capacity_bytes:
+        return None
+    file, free = (MemoryFile(), None) if isinstance(tier, RamTier) else (tier.file_beside(), tier.disk_free_bytes)
+    return Spill(file, store, lambda: tier.capacity_bytes - tier.used_bytes, free) if file is not None else None
 
 
 def _buffer_bytes(config: MountConfig) -> int:

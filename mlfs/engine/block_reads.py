@@ -46,6 +46,8 @@ MOST_STREAMS: Final = 16
 MOST_FILES: Final = 1024
 # Who has read in order and asks for nothing so long has stopped, or computes: a block may be brought for another one.
 GOES_ON_S: Final = 2.0
+# A place that has not given a range in time is asked for none so long: each costs a reader that time, and a thread.
+HUNG_S: Final = 60.0
 # A block that others have fetched, and that is gone before it could be taken, is asked for again so often.
 TRIES: Final = 3
 
@@ -126,7 +128,8 @@ class BlockReads:
     """Reads of files in blocks.
 
     Args:
-        twice: makes a blocking call on the source in a pool, and once more where it fails or hangs.
+        once: makes a blocking call in a pool; None where it fails. It raises trio.TooSlowError.
+        twice: makes one on the source, and once more where it fails or hangs.
     """
 
     def __init__(
@@ -138,6 +141,7 @@ class BlockReads:
         digest: Digest,
         counted: CountedOpens,
         hot: HotContents,
+        once: Callable[..., Awaitable[Any]],
         twice: Callable[..., Awaitable[Any]],
     ) -> None:
         self._step, self._clock = context.step, context.clock
@@ -145,10 +149,11 @@ class BlockReads:
         self._fetcher, self._samples = fetcher, fetcher.samples
         self._manifest, self._places = fetcher.samples.manifest, fetcher.places
         self._write_behind, self._digest, self._counted = write_behind, digest, counted
-        self._hot, self._twice = hot, twice
+        self._hot, self._once, self._twice = hot, once, twice
         self._flights: dict[int, _Flight] = {}
         self._streams: OrderedDict[int, list[_Stream]] = OrderedDict()  # by file; who has read last stands last
         self._in_order: OrderedDict[_Stream, float] = OrderedDict()  # when each read last; who did so last stands last
+        self._hung_s: dict[int, float] = {}  # when a place did not give a range in time
         self._ahead = 0  # blocks that are being fetched ahead
         self._block_bytes = self._samples.file_blocks.block_bytes
         self._most_at_once = hot.most_bytes // max(1, 2 * self._block_bytes)  # half of what can be held
@@ -223,7 +228,7 @@ class BlockReads:
         self, block: int, entry: int, generation: int, begin: int, end: int, stream: _Stream, count: HandedOut
     ) -> Buffer:
         """A range of a block."""
-        by_itself = False
+        by_itself, was_asked = False, False
         while not by_itself:
             held = self._hot.get(block, generation)
             if held is not None:
@@ -231,7 +236,21 @@ class BlockReads:
                 return memoryview(held.data)[begin:end]
             flight = self._flights.get(block)
             if flight is None:
-                break
+                place = self._held_by(block)
+                if was_asked or not place or stream.read_bytes >= IN_ORDER_BYTES:  # who goes on wants the rest, too
+                    break
+                try:
+                    data = await self._once("held", self._fetcher.read_held, block, place, begin, end - begin)
+                except trio.TooSlowError:
+                    self._hung_s[place] = self._clock()
+                    by_itself, data = True, None
+                self._check(entry, generation)
+                if data is not None:
+                    count(self._places.kinds[place], len(data))
+                    self._counted.gave(self._places.kinds[place], len(data))
+                    return data  # type: ignore[no-any-return]
+                was_asked = True
+                continue  # another READ may have begun to fetch it meanwhile
             await flight.over.wait()
             if flight.generation == generation and flight.error is not None:
                 # One after the other would wait for a source that hangs, each as long as one READ may.
@@ -249,11 +268,18 @@ class BlockReads:
             self._write_behind.got_aside(whole)
         return data  # type: ignore[no-any-return]
 
+    def _held_by(self, block: int) -> int:
+        """The place of this node that is asked for a range of a block; 0 for none."""
+        place = self._table.held_by[block]
+        if not place or self._where(block)[0] != place:  # it is slow, and is passed over
+            return 0
+        return 0 if self._clock() - self._hung_s.get(place, -HUNG_S) < HUNG_S else place
+
     def _count_range(self, entry: int, size_bytes: int, given_bytes: int, count: HandedOut) -> None:
         """Count a range: what the source gave of it just now, and else as from memory."""
         count(PlaceKind.SOURCE if given_bytes else PlaceKind.RAM, size_bytes)
         if given_bytes:
-            self._counted.source_gave(given_bytes)
+            self._counted.gave(PlaceKind.SOURCE, given_bytes)
             self._digest.source_gave(entry, given_bytes)
 
     def _wants_whole(self, block: int, begin: int, end: int, stream: _Stream) -> bool:
@@ -287,7 +313,7 @@ class BlockReads:
             del self._flights[block]
             flight.over.set()
         if fetched.place == SOURCE:
-            self._digest.source_gave(entry, fetched.size_bytes)
+            self._digest.source_gave(entry, fetched.size_bytes - fetched.read_before_bytes)
         return content
 
     async def _fetch(self, block: int) -> Fetched | None:

@@ -52,9 +52,9 @@ class CountedOpens:
         """Bytes of such a file were handed out."""
         self._counters.handed_out(kind, size_bytes)
 
-    def source_gave(self, size_bytes: int) -> None:
-        """The source gave bytes that no fetch counts."""
-        self._counters.gave(PlaceKind.SOURCE, size_bytes)
+    def gave(self, kind: PlaceKind, size_bytes: int) -> None:
+        """A place gave bytes that no fetch counts."""
+        self._counters.gave(kind, size_bytes)
 
     def answered_elsewhere(self, entry: int, kind: PlaceKind) -> None:
         """The kernel had taken a file's pages back: the file was read from there."""

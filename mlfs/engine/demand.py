@@ -139,7 +139,9 @@ class Demand:
         landed = landed_of(fetch, fetched)
         if not landed.error:
             by_choice = bool(item.instead) and landed.place == SOURCE
-            self._counters.fetch(self._places.kinds[landed.place], landed.size_bytes, by_choice)
+            self._counters.fetch(
+                self._places.kinds[landed.place], landed.size_bytes - landed.read_before_bytes, by_choice
+            )
         self._brought[item.sample] = fetched
         self._step(landed)
         self._brought.pop(item.sample, None)

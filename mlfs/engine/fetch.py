@@ -50,6 +50,7 @@ class Fetched(NamedTuple):
         data: the bytes if they were fetched whole, else None. version: of the bytes.
         staged: whether the whole content lies in the page cache.
         error: the failure; then nothing else holds.
+        read_before_bytes: of the data, what the source gave earlier, for reads of ranges.
     """
 
     sample: int
@@ -59,6 +60,7 @@ class Fetched(NamedTuple):
     version: Version | None = None
     staged: bool = False
     error: OSError | None = None
+    read_before_bytes: int = 0
 
 
 class Fetcher:
@@ -191,7 +193,8 @@ class Fetcher:
         self._looks.was_read(entry)
         self._verified[entry] = 1
         staged = stage and self.push(entry, generation, self.samples.offset_of(sample), content.data)
-        return Fetched(sample, SOURCE, len(content.data), content.data, content.version, staged)
+        before = content.read_before_bytes
+        return Fetched(sample, SOURCE, len(content.data), content.data, content.version, staged, None, before)
 
     def read_bytes(self, sample: int, place: int, instead: int) -> Fetched:
         """Get the sample whole without touching the page cache: for a READ that found its page gone.
@@ -301,6 +304,13 @@ class Fetcher:
             return data, given_bytes, None
         return data, given_bytes, Fetched(sample, SOURCE, len(whole.data), whole.data, whole.version)
 
+    def read_held(self, sample: int, place: int, offset: int, size: int) -> Buffer | None:
+        """A range of the copy that a place of this node holds; None where it has none that may be given at once."""
+        entry, of = self.samples.file_of(sample), self.places[place]
+        if not isinstance(of, TierPlace) or not self._verified[entry]:
+            return None
+        return of.get_range(sample, self.samples.version_of(sample), offset, size)
+
     def read_behind_blocks(self, entry: int, offset: int, size: int) -> bytes:
         """A range of a file that has grown, behind all of its blocks. Raises: as `read_range`."""
         with self.places.source.files.using(entry) as opened:
@@ -365,7 +375,9 @@ class Fetcher:
     def _keep_in(self, place: StoringPlace, batch: Sequence[Fetched]) -> list[bool]:
         """Which of these a place keeps: none where it fails in a way of its own, which costs these copies only."""
         try:
-            return list(place.keep([self._copy(fetched) for fetched in batch]))
+            size_bytes = sum(place.footprint_bytes(fetched.size_bytes) for fetched in batch)
+            with self.places.source.pieces.room_for(place, size_bytes):
+                return list(place.keep([self._copy(fetched) for fetched in batch]))
         except Exception as error:
             if lacking(error) is None:
                 log.exception("%s failed to keep %d samples", place.name, len(batch))
@@ -545,7 +557,8 @@ def landed_of(fetch: int, fetched: Fetched) -> Landed:
     """The end of a sample's fetch, as the scheduler is told it."""
     if fetched.error is not None:
         return Landed(fetch, fetched.sample, error=fetched.error.errno or errno.EIO)
-    return Landed(fetch, fetched.sample, fetched.place, fetched.size_bytes, fetched.staged)
+    before = fetched.read_before_bytes
+    return Landed(fetch, fetched.sample, fetched.place, fetched.size_bytes, fetched.staged, 0, (), before)
 
 
 def as_os_error(error: BaseException | None) -> OSError:

@@ -163,7 +163,7 @@ class Lanes:
         place = min((end.place for end in ends), key=self._nearness)
         return e.Landed(
             batch.fetch, item.sample, place, sum(end.size_bytes for end in ends if end.place == place), staged,
-            blocks=tuple(ends),
+            blocks=tuple(ends), read_before_bytes=sum(end.read_before_bytes for end in ends),
         )  # fmt: skip
 
     def _nearness(self, place: int) -> int:
@@ -212,10 +212,11 @@ class Lanes:
         else:
             item = batch.item_of[landed.sample]
             by_choice = bool(item.instead) and landed.place == SOURCE
-            self._counters.fetch(self._places.kinds[landed.place], landed.size_bytes, by_choice)
+            given_bytes = landed.size_bytes - landed.read_before_bytes
+            self._counters.fetch(self._places.kinds[landed.place], given_bytes, by_choice)
         for end in landed.blocks:
             if landed.error or end.place != landed.place:
-                self._counters.gave(self._places.kinds[end.place], end.size_bytes)
+                self._counters.gave(self._places.kinds[end.place], end.size_bytes - end.read_before_bytes)
 
     def _log_first_failure(self, landed: e.Landed) -> None:
         samples = self._fetcher.samples

@@ -108,7 +108,7 @@ class Ranges:
         self._large_numbers = itertools.count(FIRST_LARGE_HANDLE)
         self._hot = HotContents(min(HOT_BYTES, limits.buffer_bytes // 8))
         self._blocks = BlockReads(
-            context, scheduler, fetcher, write_behind, digest, counted, self._hot, self._twice
+            context, scheduler, fetcher, write_behind, digest, counted, self._hot, self._once, self._twice
         )  # fmt: skip
         self._hot_flights: dict[int, trio.Event] = {}
 
@@ -212,7 +212,7 @@ class Ranges:
                 raise OSError(errno.ESTALE, "the file changed at the source since it was opened")
             data: Buffer = await self._twice("read", handle.opened.read, offset, size)
         self._counted.ranged(PlaceKind.SOURCE, len(data))
-        self._counted.source_gave(len(data))
+        self._counted.gave(PlaceKind.SOURCE, len(data))
         self._digest.source_gave(handle.entry, len(data))
         return data
 
@@ -281,7 +281,7 @@ class Ranges:
                 )  # fmt: skip
             part = await self._read_range(entry, generation, offset, size)
         self._counted.range_answered_elsewhere(entry, PlaceKind.SOURCE, offset, len(part))
-        self._counted.source_gave(len(part))
+        self._counted.gave(PlaceKind.SOURCE, len(part))
         self._digest.source_gave(entry, len(part))
         return part
 
@@ -322,6 +322,13 @@ class Ranges:
         return fetched.data
 
     # -- the source fails or hangs
+
+    async def _once(self, pool: str, call: Callable[..., T | None], *args: object) -> T | None:
+        """Run a call on a place of this node; None when it fails. Raises: trio.TooSlowError when it hangs."""
+        result: T | OSError | None = await self._runner.run_within(
+            self._limits.hedge_s, pool, partial(patiently, self._shortages, _or_error, call, *args)
+        )
+        return None if isinstance(result, OSError) else result
 
     async def _twice(self, pool: str, call: Callable[..., T], *args: object) -> T:
         """Run a call on the source; when it fails or hangs, once more. Raises: its error; ETIMEDOUT if both hang."""

@@ -30,11 +30,14 @@ def in_pages(size_bytes: int) -> int:
 class MemoryFile:
     """One memfd. One thread at a time calls `reserve` and `close`, any thread the rest. OSError says why a call failed.
 
+    Args:
+        fd: an empty file on a disk, to be used in the same way; it belongs to this object.
+
     Invariant: no two reserved ranges overlap, and all of them end at `_end` or before.
     """
 
-    def __init__(self) -> None:
-        self._fd = os.memfd_create("mlfs-ram", os.MFD_CLOEXEC)
+    def __init__(self, fd: int = -1) -> None:
+        self._fd = fd if fd >= 0 else os.memfd_create("mlfs-ram", os.MFD_CLOEXEC)
         self._end = 0
 
     @property

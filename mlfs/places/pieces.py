@@ -1,37 +1,139 @@
 """Pieces of samples that were read from the source before the whole sample was wanted.
 
-In: ranges that readers asked for, from worker threads. Out: the same ranges, and the whole sample once all of it was
-read. So a reader of small ranges costs the source what he asks for, and no byte comes twice when a block is fetched
-whole behind him. The pieces that were used longest ago go when there are too many.
+In: ranges that readers asked for, from worker threads. Out: the same ranges, of which only what is missing is read, and
+the whole sample once all of it was read. So a reader of small ranges costs the source what he asks for, and no byte
+comes twice when a block is fetched whole behind him.
+
+The pieces lie in a little memory. Those of samples that were used longest ago move to what room places have left
+(`Spill`), and are forgotten where there is none. No file is read, written or cut under the lock, so a slow disk keeps
+only those waiting who want what lies there. A piece is read after the lock is given back: its checksum tells whether it
+was dropped meanwhile, as no two pieces ever lie at one offset.
 """
 
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
+import time
+from bisect import bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Final, NamedTuple
 
+import xxhash
+
+from mlfs.places.memory_file import MemoryFile, in_pages
 from mlfs.tree.samples import Version
 
-Piece = tuple[int, bytes]
-"""Bytes of a sample, and where they begin in it."""
+# Ranges that are shorter are not remembered: to remember one takes 100 bytes and some time. Who reads past the page
+# cache alone asks for so little (O_DIRECT).
+LEAST_PIECE_BYTES: Final = 512
+# Pieces that have moved take 300 bytes of memory each.
+MOST_MOVED: Final = 1 << 17
+# Where a read of a file has taken so long, its disk hangs: what lies there is read from the source until it ends. It is
+# half of the time after which a READ is made once more (`hedge_s`).
+HANGS_S: Final = 5.0
+
+Read = Callable[[int, int], bytes]
+"""Reads so many bytes of a sample from an offset; it may raise."""
 
 
-class _Begun(NamedTuple):
+class Spill:
+    """A file for pieces, in the room that a place has left.
+
+    Args:
+        file: an open file that nobody else knows. place: the place. room_bytes: what it does not use.
+        disk_free_bytes: asks the place's disk what is free on it; pieces take half of that at most, as a disk may be
+            smaller than what the place may use of it.
+
+    Attributes:
+        used_bytes: what its pieces take, those that are being written and dropped included.
+        promised_bytes: what the place is about to take.
+        samples: the samples that have pieces there; the one that was used last stands last.
+        dropped: pieces that nobody knows any more, and that take room until they are cut out of the file; one thread at
+            a time does that, which holds `dropping`.
+        reads: when each read of it that is under way began.
+    """
+
+    def __init__(
+        self,
+        file: MemoryFile,
+        place: object,
+        room_bytes: Callable[[], int],
+        disk_free_bytes: Callable[[], int] | None = None,
+    ) -> None:
+        self.file = file
+        self.place: Final = place
+        self._room_bytes = room_bytes
+        self._ask_disk = disk_free_bytes
+        self._disk_free_bytes = 0
+        self.used_bytes = 0
+        self.promised_bytes = 0
+        self.samples: OrderedDict[int, None] = OrderedDict()
+        self.dropped: list[_Moved] = []
+        self.dropping = threading.Lock()
+        self.reads: dict[object, float] = {}
+
+    def look(self) -> None:
+        """Ask the disk what is free; not under the lock, as it may hang."""
+        if self._ask_disk is not None:
+            self._disk_free_bytes = self._ask_disk()
+
+    def has_room(self, more_bytes: int = 0, going_bytes: int = 0) -> bool:
+        """Whether so many bytes more fit, once others have gone. It asks nobody."""
+        taken_bytes = self.used_bytes + self.promised_bytes + more_bytes - going_bytes
+        disk_has = self._ask_disk is None or taken_bytes <= self._disk_free_bytes + going_bytes
+        return taken_bytes <= self._room_bytes() and disk_has
+
+    def read(self, size_bytes: int, offset: int) -> bytes | None:
+        """A piece; None where its disk fails or hangs."""
+        now_s = time.monotonic()
+        if any(now_s - since_s > HANGS_S for since_s in tuple(self.reads.values())):
+            return None
+        one = object()
+        self.reads[one] = now_s
+        try:
+            return self.file.read(size_bytes, offset)
+        except OSError:
+            return None
+        finally:
+            del self.reads[one]
+
+
+class _Moved(NamedTuple):
+    """A piece in a file. The checksum finds what a disk has made of it."""
+
+    spill: Spill
+    offset: int
+    size_bytes: int
+    checksum: int
+
+    def __len__(self) -> int:
+        return self.size_bytes
+
+    def read(self) -> bytes | None:
+        """The piece; None where it is not as it was."""
+        data = self.spill.read(self.size_bytes, self.offset)
+        return data if data is not None and xxhash.xxh3_64_intdigest(data) == self.checksum else None
+
+
+Data = bytes | _Moved
+
+
+class _Begun:
     """A sample of which some pieces are there, in the order of their places; no two of them overlap."""
 
-    version: Version
-    pieces: list[Piece]
+    __slots__ = ("held_bytes", "pieces", "version")
 
-    def held(self) -> int:
-        """The bytes that are there."""
-        return sum(len(data) for _, data in self.pieces)
+    def __init__(self, version: Version) -> None:
+        self.version = version
+        self.pieces: list[tuple[int, Data]] = []
+        self.held_bytes = 0
 
-    def within(self, begin: int, end: int) -> Iterator[tuple[int, int, bytes | None]]:
-        """The range from begin to end cut into what is there, and what is missing (None)."""
-        at = max(0, bisect_right(self.pieces, begin, key=lambda piece: piece[0]) - 1)
+    def within(self, begin: int, end: int) -> Iterator[tuple[int, int, Data | None, int]]:
+        """The range from begin to end cut into what is there, and what is missing (None); and where each piece of what
+        is there begins."""
+        at = max(0, bisect_right(self.pieces, begin, key=_place) - 1)
         for first, data in self.pieces[at:]:
             last = first + len(data)
             if last <= begin:
@@ -39,78 +141,288 @@ class _Begun(NamedTuple):
             if first >= end:
                 break
             if first > begin:
-                yield begin, first, None
+                yield begin, first, None, 0
                 begin = first
-            yield begin, min(last, end), data[begin - first : end - first]
+            yield begin, min(last, end), data, first
             begin = min(last, end)
         if begin < end:
-            yield begin, end, None
+            yield begin, end, None, 0
 
 
 class Pieces:
-    """The pieces of samples, at most so many bytes; thread-safe."""
+    """The pieces of samples, at most so many bytes in memory; thread-safe.
 
-    def __init__(self, most_bytes: int) -> None:
+    Attributes:
+        bytes: what lies in memory.
+    """
+
+    def __init__(self, most_bytes: int, spills: Sequence[Spill] = (), least_bytes: int = LEAST_PIECE_BYTES) -> None:
         self._most_bytes = most_bytes
+        self._least_bytes = least_bytes
+        self._spills = spills
         self._begun: OrderedDict[int, _Begun] = OrderedDict()
+        self._in_memory: OrderedDict[int, None] = OrderedDict()  # samples; the one that was used last stands last
+        self._moved = 0
         self._lock = threading.Lock()
+        self._moving = threading.Lock()
+        self._closed = False
         self.bytes = 0
 
     def of(self, sample: int) -> int:
-        """The bytes of the sample that are there."""
-        with self._lock:
-            begun = self._begun.get(sample)
-            return begun.held() if begun is not None else 0
+        """The bytes of the sample that are there. It waits for nothing."""
+        begun = self._begun.get(sample)
+        return begun.held_bytes if begun is not None else 0
 
-    def get(self, sample: int, version: Version, begin: int, end: int) -> bytes | None:
-        """A range of this version of the sample, if all of it is there."""
-        with self._lock:
-            begun = self._current(sample, version)
-            if begun is None:
-                return None
-            found = [data for _, _, data in begun.within(begin, end)]
-        return None if None in found else b"".join(data for data in found if data is not None)
+    def range(self, sample: int, version: Version, begin: int, end: int, read: Read) -> tuple[bytes, int, bytes | None]:
+        """A range of this version of the sample; what is missing of it is read.
 
-    def add(self, sample: int, version: Version, begin: int, data: bytes) -> bytes | None:
-        """A range was read. Returns the whole sample if that was the last of it: then it is not kept here any more."""
-        with self._lock:
-            begun = self._current(sample, version) or _Begun(version, [])
-            missing = [one for one in begun.within(begin, begin + len(data)) if one[2] is None]
-            begun.pieces.extend((first, data[first - begin : last - begin]) for first, last, _ in missing)
-            begun.pieces.sort()
-            self._begun[sample] = begun
-            self.bytes += sum(last - first for first, last, _ in missing)
-            if begun.held() == version.size_bytes:
-                self._forget(sample)
-                return b"".join(data for _, data in begun.pieces)
-            while self.bytes > self._most_bytes:
-                self._forget(next(iter(self._begun)))
-        return None
-
-    def whole(self, sample: int, version: Version, read: Callable[[int, int], bytes]) -> bytes:
-        """The whole sample; what is missing is read by `read(offset, size)`. Pieces of it are not kept any more.
+        Returns: the range; how many bytes were read; the whole sample if that was the last of it, which is not kept
+        here any more.
 
         Raises: as `read` does.
         """
+        parts = self._parts(sample, version, begin, end)
+        found = [(first, read(first, last - first)) if data is None else (-1, data) for first, last, data in parts]
+        missing = [(first, data) for first, data in found if first >= 0]
+        data = found[0][1] if len(found) == 1 else b"".join(part for _, part in found)
+        whole = None
+        try:
+            if missing:
+                with self._lock:
+                    complete = self._add(sample, version, missing)
+                whole = self._joined(complete) if complete is not None else None
+                self._move_away()
+        except (OSError, MemoryError):
+            pass  # no memory is left for it, and none is needed
+        finally:
+            self._drop()
+        return data, sum(len(part) for _, part in missing), whole
+
+    def whole(self, sample: int, version: Version, read: Read) -> tuple[bytes, int]:
+        """The whole sample, what is missing is read; and how many bytes that were. Pieces of it are not kept any more.
+
+        Raises: as `read` does; then the pieces stay.
+        """
+        parts = self._parts(sample, version, 0, version.size_bytes)
+        got = [read(begin, end - begin) if data is None else data for begin, end, data in parts]
+        with self._lock:
+            self._forget(sample)
+        self._drop()
+        size_bytes = sum(end - begin for begin, end, data in parts if data is None)
+        return got[0] if len(got) == 1 else b"".join(got), size_bytes
+
+    @contextmanager
+    def room_for(self, place: object, size_bytes: int) -> Iterator[None]:
+        """The place takes so many bytes within it: pieces go first, and none comes there."""
+        spill = next((spill for spill in self._spills if spill.place is place), None)
+        if spill is None:
+            yield
+            return
+        spill.look()
+        with self._lock:
+            spill.promised_bytes += size_bytes
+            going_bytes = 0
+            while spill.samples and not spill.has_room(going_bytes=going_bytes):
+                going_bytes += self._forget(next(iter(spill.samples)), spill)
+        self._drop()
+        try:
+            yield
+        finally:
+            with self._lock:
+                spill.promised_bytes -= size_bytes
+
+    def close(self) -> None:
+        """Give all room back. A file that a thread is still at work on, as its disk hangs, is left to the end of the
+        process: its number could be another file's by the time that the thread goes on."""
+        with self._lock:
+            self._closed = True
+            for sample in list(self._begun):
+                self._forget(sample)
+        with _if_free(self._moving) as nobody_writes:
+            for spill in self._spills if nobody_writes else ():
+                with _if_free(spill.dropping) as nobody_drops:
+                    if nobody_drops:
+                        spill.file.close()
+
+    # -- files, not under the lock
+
+    def _parts(self, sample: int, version: Version, begin: int, end: int) -> list[tuple[int, int, bytes | None]]:
+        """A range cut into what is there, and what is to be read."""
         with self._lock:
             begun = self._current(sample, version)
-            self._forget(sample)
+            cut = list(begun.within(begin, end)) if begun is not None else []
+        parts = _read_parts(cut)
+        if parts is None:  # the disk has lost it
+            with self._lock:
+                if self._begun.get(sample) is begun:
+                    self._forget(sample)
+        self._drop()
+        return parts or [(begin, end, None)]
+
+    def _joined(self, complete: _Begun) -> bytes | None:
+        """All pieces of a sample that is forgotten here; None where one is lost."""
+        try:
+            parts = _read_parts(list(complete.within(0, complete.version.size_bytes)))
+        finally:
+            with self._lock:
+                self._free(complete)
+        if parts is None or any(data is None for _, _, data in parts):
+            return None
+        return b"".join(data for _, _, data in parts if data is not None)
+
+    def _move_away(self) -> None:
+        """Move pieces to where is room until the rest may stay in memory. One thread does it at a time; while it waits
+        for a disk the others forget what is too much."""
+        with _if_free(self._moving) as nobody_moves:
+            while nobody_moves and self._move_one():
+                self._drop()
+        if not nobody_moves:
+            with self._lock:
+                while self._in_memory and self.bytes > 2 * self._most_bytes:
+                    self._forget(next(iter(self._in_memory)))
+
+    def _move_one(self) -> bool:
+        """Move a piece of the sample that was used longest ago. A sample is forgotten where no room is for it: one that
+        has pieces in a file, or else this one. False when there is nothing to do."""
+        if self.bytes <= self._most_bytes:
+            return False
+        for spill in self._spills:
+            spill.look()
+        with self._lock:
+            if self._closed or not self._in_memory or self.bytes <= self._most_bytes:
+                return False
+            sample = next(iter(self._in_memory))
+            begun = self._begun[sample]
+            piece = next(((first, data) for first, data in begun.pieces if isinstance(data, bytes)), None)
+            if piece is None:
+                del self._in_memory[sample]
+                return True
+            first, data = piece
+            moved = self._reserve(data)
+            if moved is None:
+                self._forget(next((next(iter(spill.samples)) for spill in self._spills if spill.samples), sample))
+                return True
+        try:
+            moved.spill.file.write(memoryview(data), moved.offset)
+            is_written = True
+        except OSError:
+            is_written = False
+        with self._lock:
+            at = bisect_right(begun.pieces, first, key=_place) - 1
+            if is_written and self._begun.get(sample) is begun and begun.pieces[at][1] is data:
+                begun.pieces[at] = first, moved
+                self.bytes -= len(data)
+                moved.spill.samples[sample] = None
+                return True
+            moved.spill.dropped.append(moved)
+            if not is_written and self._begun.get(sample) is begun:
+                self._forget(sample)
+        return True
+
+    def _drop(self) -> None:
+        """Give back the room of pieces that nobody knows any more."""
+        for spill in self._spills:
+            with _if_free(spill.dropping) if spill.dropped else nullcontext() as nobody_drops:
+                while nobody_drops and spill.dropped:
+                    moved = spill.dropped.pop()
+                    with suppress(OSError):
+                        spill.file.drop(len(moved), moved.offset)
+                    with self._lock:
+                        spill.used_bytes -= in_pages(len(moved))
+                        self._moved -= 1
+
+    # -- under the lock
+
+    def _add(self, sample: int, version: Version, found: list[tuple[int, bytes]]) -> _Begun | None:
+        """Remember what was read. Another thread may have read some of it meanwhile. Returns: what was begun, if all of
+        the sample is there now; then it is the caller's."""
+        if self._closed:
+            return None
+        begun = self._current(sample, version)
         if begun is None:
-            return read(0, version.size_bytes)
-        cut = begun.within(0, version.size_bytes)
-        return b"".join(read(begin, end - begin) if data is None else data for begin, end, data in cut)
+            begun = self._begun[sample] = _Begun(version)
+        for begin, data in found:
+            for first, last, held, _ in list(begun.within(begin, begin + len(data))):
+                if held is None and (last - first >= self._least_bytes or last - first == version.size_bytes):
+                    insort(begun.pieces, (first, data[first - begin : last - begin]), key=_place)
+                    begun.held_bytes += last - first
+                    self.bytes += last - first
+        if not begun.pieces:
+            del self._begun[sample]
+            return None
+        self._in_memory[sample] = None
+        self._in_memory.move_to_end(sample)
+        if begun.held_bytes == version.size_bytes:
+            self._take(sample)
+            return begun
+        return None
 
     def _current(self, sample: int, version: Version) -> _Begun | None:
         """The pieces of this version; those of another one are forgotten."""
         begun = self._begun.get(sample)
-        if begun is None or begun.version == version:
-            if begun is not None:
-                self._begun.move_to_end(sample)
-            return begun
-        self._forget(sample)
+        if begun is None:
+            return None
+        if begun.version != version:
+            self._forget(sample)
+            return None
+        for lying_there in (self._in_memory, *(spill.samples for spill in self._spills)):
+            if sample in lying_there:
+                lying_there.move_to_end(sample)
+        return begun
+
+    def _reserve(self, data: bytes) -> _Moved | None:
+        """Room for a piece, for as long as it is not dropped."""
+        size_bytes = in_pages(len(data))
+        for spill in self._spills if self._moved < MOST_MOVED else ():
+            if spill.has_room(size_bytes):
+                spill.used_bytes += size_bytes
+                self._moved += 1
+                return _Moved(spill, spill.file.reserve(len(data)), len(data), xxhash.xxh3_64_intdigest(data))
         return None
 
-    def _forget(self, sample: int) -> None:
-        begun = self._begun.pop(sample, None)
-        if begun is not None:
-            self.bytes -= begun.held()
+    def _take(self, sample: int) -> _Begun | None:
+        """Nobody finds the sample's pieces here any more."""
+        for lying_there in (self._in_memory, *(spill.samples for spill in self._spills)):
+            lying_there.pop(sample, None)
+        return self._begun.pop(sample, None)
+
+    def _forget(self, sample: int, spill: Spill | None = None) -> int:
+        """Forget the sample. Returns: the bytes that this gives back in a spill, once they are dropped."""
+        begun = self._take(sample)
+        return self._free(begun, spill) if begun is not None else 0
+
+    def _free(self, begun: _Begun, spill: Spill | None = None) -> int:
+        going_bytes = 0
+        for _, data in begun.pieces:
+            if isinstance(data, bytes):
+                self.bytes -= len(data)
+            else:
+                data.spill.dropped.append(data)
+                going_bytes += in_pages(len(data)) if data.spill is spill else 0
+        return going_bytes
+
+
+@contextmanager
+def _if_free(lock: threading.Lock) -> Iterator[bool]:
+    """Take a lock for a while if nobody has it; whether that was so."""
+    is_taken = lock.acquire(blocking=False)
+    try:
+        yield is_taken
+    finally:
+        if is_taken:
+            lock.release()
+
+
+def _place(piece: tuple[int, Data]) -> int:
+    return piece[0]
+
+
+def _read_parts(cut: list[tuple[int, int, Data | None, int]]) -> list[tuple[int, int, bytes | None]] | None:
+    """The pieces of a range, read where they lie in files; None where one of them is lost."""
+    parts = []
+    for first, last, data, of in cut:
+        held = data.read() if isinstance(data, _Moved) else data
+        if held is None and data is not None:
+            return None
+        parts.append((first, last, held[first - of : last - of] if held is not None else None))
+    return parts

@@ -20,11 +20,11 @@ from mlfs.places import cache_directory
 from mlfs.places.catalogue import CopyKind
 from mlfs.places.on_disk import OnDisk
 from mlfs.places.open_files import MOST_UNUSED, OpenFiles
-from mlfs.places.pieces import Pieces
+from mlfs.places.pieces import Pieces, Spill
 from mlfs.places.posix import UNSIZED, PosixFile, PosixSource
 from mlfs.places.ram import RamTier
 from mlfs.places.showcase import Showcase
-from mlfs.places.tier import KeyedCopy, Tier
+from mlfs.places.tier import GivesRanges, KeyedCopy, Tier
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.config import SOURCE
 from mlfs.tree.attributes import Rights
@@ -50,10 +50,6 @@ __all__ = [
 
 Bytes = bytes | bytearray | memoryview
 
-# Ranges that are shorter are not remembered: to remember one takes 100 bytes and some time. Who reads past the page
-# cache alone asks for so little (O_DIRECT).
-LEAST_PIECE_BYTES: Final = 512
-
 
 class FileChange(NamedTuple):
     """The attributes of a source file that are no longer those of the manifest."""
@@ -72,11 +68,13 @@ class Content(NamedTuple):
         data: all of them; fewer than the sample's length only where a source file has become too short.
         version: which content that is. `version.size_bytes` is `len(data)`.
         changed: the source file's attributes, if they were found to differ from the manifest's.
+        read_before_bytes: of the data, what the source gave earlier, for reads of ranges.
     """
 
     data: Bytes
     version: Version
     changed: FileChange | None = None
+    read_before_bytes: int = 0
 
 
 class Want(NamedTuple):
@@ -193,7 +191,8 @@ class SourcePlace:
     Args:
         source: the file system behind the mount, over the samples' manifest.
         samples: where the samples lie in its files.
-        pieces_bytes: of ranges that were read before their samples were wanted whole.
+        pieces_bytes: memory for ranges that were read before their samples were wanted whole. spills: where more of
+            them may lie.
         most_unused: descriptors that stay open for the next reader.
 
     Attributes:
@@ -204,12 +203,17 @@ class SourcePlace:
     name: Final = PlaceKind.SOURCE.value
 
     def __init__(
-        self, source: PosixSource, samples: Samples, pieces_bytes: int = 16 << 20, most_unused: int = MOST_UNUSED
+        self,
+        source: PosixSource,
+        samples: Samples,
+        pieces_bytes: int = 16 << 20,
+        most_unused: int = MOST_UNUSED,
+        spills: Sequence[Spill] = (),
     ) -> None:
         self._source = source
         self._samples = samples
         self.files = OpenFiles(source, most_unused)
-        self.pieces = Pieces(pieces_bytes)
+        self.pieces = Pieces(pieces_bytes, spills)
 
     def get(self, sample: int, version: Version) -> Content:
         """Raises: as `read`."""
@@ -242,11 +246,11 @@ class SourcePlace:
                 raise OSError(*UNSIZED)  # a part may be cut
             first, size_bytes = samples.offset_of(sample), samples.length_of(sample)
             version = self._version(opened, min(size_bytes, max(0, opened.version.size - first)))
-            data = self.pieces.whole(sample, version, lambda offset, size: opened.read(first + offset, size))
+            data, read_bytes = self.pieces.whole(sample, version, lambda at, size: opened.read(first + at, size))
             change = None
             if opened.changed:
                 change = FileChange(opened.version.size, opened.version.mtime_ns, opened.ctime_ns, opened.rights)
-            return Content(data, version, change)
+            return Content(data, version, change, len(data) - read_bytes)
 
     def read_range(self, sample: int, offset: int, size: int) -> tuple[bytes, int, Content | None]:
         """Reads a range of a sample that is part of a file. Returns also how many bytes of it were not there already,
@@ -260,18 +264,11 @@ class SourcePlace:
                 raise OSError(*UNSIZED)
             if opened.changed:
                 raise OSError(errno.ESTALE, "the file changed at the source since it was opened")
-            version = self._version(opened, samples.length_of(sample))
-            held = self.pieces.get(sample, version, offset, offset + size)
-            if held is not None:
-                return held, 0, None
-            data = opened.read(samples.offset_of(sample) + offset, size)
-            if size < LEAST_PIECE_BYTES:
-                return data, len(data), None
-            try:
-                whole = self.pieces.add(sample, version, offset, data)
-            except (OSError, MemoryError):  # no memory is left for it, and none is needed
-                whole = None
-            return data, len(data), Content(whole, version) if whole is not None else None
+            version, first = self._version(opened, samples.length_of(sample)), samples.offset_of(sample)
+            data, given_bytes, whole = self.pieces.range(
+                sample, version, offset, offset + size, lambda at, size: opened.read(first + at, size)
+            )
+            return data, given_bytes, Content(whole, version) if whole is not None else None
 
     def _version(self, opened: PosixFile, size_bytes: int) -> Version:
         times = self._samples.manifest.times.version(opened.version.mtime_ns, clamp_ns(opened.ctime_ns))
@@ -306,6 +303,12 @@ class TierPlace:
     def get(self, sample: int, version: Version) -> Content | None:
         data = self.tier.get(self._samples.key(sample), version)
         return None if data is None else Content(data, version)
+
+    def get_range(self, sample: int, version: Version, offset: int, size: int) -> Bytes | None:
+        """A range of the sample's content; None where the place does not have this version, or gives no ranges."""
+        if not isinstance(self.tier, GivesRanges):
+            return None
+        return self.tier.get_range(self._samples.key(sample), version, offset, size)
 
     def keep(self, copies: Sequence[Copy]) -> list[bool]:
         """Keeps them in as few writes as the tier can do it in."""
@@ -422,5 +425,6 @@ class Places(Sequence[Place]):
     def close(self) -> None:
         """Close the places that store. The source belongs to the caller, who closes it."""
         self.source.files.close()
+        self.source.pieces.close()
         for place in self.storing:
             place.close()

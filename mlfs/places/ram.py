@@ -138,6 +138,10 @@ class RamTier:
         return True
 
     def get(self, key: bytes, version: Version) -> bytes | None:
+        return self.get_range(key, version, 0, version.size_bytes)
+
+    def get_range(self, key: bytes, version: Version, offset: int, size: int) -> bytes | None:
+        """A range of a copy; see GivesRanges."""
         extent = self._index.get(key)
         if extent is None:
             return None
@@ -145,7 +149,7 @@ class RamTier:
             self.drop(key)
             return None
         try:
-            data = extent.file.read(version.size_bytes, extent.offset)
+            data = extent.file.read(size, extent.offset + offset)
         except OSError as error:
             self._failed(error)
             return None

@@ -18,7 +18,9 @@ from typing import TypeVar
 from mlfs.places import cache_directory, record
 from mlfs.places.faults import PROCESS_SHORTAGE
 from mlfs.places.ledger import Ledger
+from mlfs.places.memory_file import MemoryFile
 from mlfs.places.on_disk import OnDisk
+from mlfs.places.part_sums import PartSums
 from mlfs.places.secret import Secret
 from mlfs.places.tier import Version
 
@@ -57,6 +59,7 @@ class SsdTier(OnDisk):
         self._stripes = [threading.Lock() for _ in range(_STRIPES)]
         # Invariant of the contract: room is reserved here before a byte is written and freed after the file is gone.
         self._ledger = Ledger(capacity_bytes)
+        self._sums = PartSums(self._secret)
         try:
             block_bytes = os.fstatvfs(self._claim.dir_fd).f_frsize
             self._block_bytes = min(max(block_bytes, _BLOCK_BYTES), _MAX_BLOCK_BYTES)
@@ -75,6 +78,29 @@ class SsdTier(OnDisk):
     def directory_fd(self) -> int:
         """The directory that the copies lie in; it belongs to the tier."""
         return self._claim.dir_fd
+
+    def file_beside(self) -> MemoryFile | None:
+        """An unnamed file on the same disk, gone when it is closed; None where the disk has no such files."""
+        if self._claim.read_only:
+            return None
+        fd = -1
+        try:
+            fd = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=self._claim.dir_fd)
+            file = MemoryFile(fd)
+            file.drop(1, 0)
+        except OSError:  # a file system without unnamed files, or without holes
+            if fd >= 0:
+                os.close(fd)
+            return None
+        return file
+
+    def disk_free_bytes(self) -> int:
+        """Bytes that are free on the disk; 0 where it cannot be asked."""
+        try:
+            disk = os.fstatvfs(self._claim.dir_fd)
+        except OSError:
+            return 0
+        return disk.f_bavail * disk.f_frsize
 
     def footprint_bytes(self, size_bytes: int) -> int:
         """See Tier. Whole blocks for head, key and data; a key of more than 176 bytes may take a block more."""
@@ -144,6 +170,32 @@ class SsdTier(OnDisk):
             return record.data_of(self._read(digest, footprint_bytes), key, version, self._secret)
         except (OSError, record.DamagedCopy, record.OtherCopy):
             return self._second_look(digest, lambda blob: record.data_of(blob, key, version, self._secret))
+
+    def get_range(self, key: bytes, version: Version, offset: int, size: int) -> memoryview | None:
+        """See GivesRanges. The first range of a copy takes all of it, and what the later ones are verified by."""
+        digest = cache_directory.key_digest(key)
+        sums = self._sums.of(digest, version)
+        if sums is None or digest not in self._ledger:
+            data = self.get(key, version)
+            if data is None:
+                return None
+            self._sums.learn(digest, version, data)
+            return data[offset : offset + size]
+        first, end = self._sums.parts(offset, size, version)
+        head_bytes = record.data_offset(len(key), _HEAD_FLOOR_BYTES)
+        try:
+            fd = os.open(cache_directory.sample_path(digest), _READ_FLAGS, dir_fd=self._claim.dir_fd)
+            try:
+                data = memoryview(os.pread(fd, end - first, head_bytes + first))
+            finally:
+                os.close(fd)
+        except OSError:
+            data = memoryview(b"")
+        if len(data) != end - first or not self._sums.verify(sums, first, data):
+            self._sums.forget(digest)
+            whole = self.get(key, version)  # which deals with a copy that is damaged
+            return None if whole is None else whole[offset : offset + size]
+        return data[offset - first : offset - first + size]
 
     def _second_look(self, digest: bytes, check: Callable[[bytes | memoryview], _T]) -> _T | None:
         """Read a copy again that did not pass `check`, and remove it if it does not pass now either.

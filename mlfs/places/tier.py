@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from mlfs.tree.samples import Version
 
-__all__ = ["KeyedCopy", "Tier", "Version"]
+__all__ = ["GivesRanges", "KeyedCopy", "Tier", "Version"]
 
 
 class KeyedCopy(NamedTuple):
@@ -22,6 +22,14 @@ class KeyedCopy(NamedTuple):
     key: bytes
     version: Version
     data: memoryview
+
+
+@runtime_checkable
+class GivesRanges(Protocol):
+    """A tier that can give a range of a copy for less than all of it."""
+
+    def get_range(self, key: bytes, version: Version, offset: int, size: int) -> bytes | memoryview | None:
+        """A range that lies within the copy of exactly this version, verified; None when there is none."""
 
 
 @runtime_checkable

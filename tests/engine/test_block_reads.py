@@ -16,7 +16,9 @@ from mlfs.engine.block_reads import WaitingRead
 from mlfs.places.open_files import OpenFiles
 from mlfs.places.place import SourcePlace
 from mlfs.places.posix import PosixSource
+from mlfs.plan.scheduler.config import SOURCE
 from mlfs.plan.scheduler.events import Waits
+from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.plan.scheduler.states import State
 from mlfs.tree.attributes import attributes_of
 from mlfs.tree.manifest import Manifest
@@ -258,5 +260,92 @@ def test_a_block_that_the_source_does_not_give_costs_its_file_the_staging_and_no
                 assert await mount.read(entry) == mount.content(entry)
             await trio.sleep(1)
             assert mount.table.holder(mount.files[1])
+
+    simulate(body)
+
+
+def test_reads_of_a_block_that_its_place_has_lost_fetch_it_once(tmp_path: Path) -> None:
+    """All of them ask the place at a time, and all learn that it has nothing."""
+    runner = LateRunner()
+
+    async def body() -> None:
+        async with running(tmp_path, 1, SIZE, runner=runner, ram=1 << 20, samples_of=in_blocks) as mount:
+            (entry,), ranges = mount.files, mount.engine.ranges
+            block = mount.engine.samples.blocks_of(entry)[0]
+            handle = await ranges.open(entry)
+            mount.engine.driver.step(Waits(WaitingRead(block, trio.current_time())))
+            await trio.sleep(1)
+            assert mount.table.held_by[block]
+            mount.engine.places.storing[0].drop(block)
+            runner.seconds["held"] = runner.seconds["demand"] = 0.1
+            got: list[bytes] = []
+
+            async def read(offset: int) -> None:
+                got.append(bytes(await ranges.read_large(handle, offset, 100)))
+
+            async with trio.open_nursery() as nursery:
+                for number in range(4):
+                    nursery.start_soon(read, 1000 * number)
+            assert sorted(got) == sorted(mount.content(entry)[1000 * n : 1000 * n + 100] for n in range(4))
+            ranges.close_large(handle)
+
+    simulate(body)
+
+
+def test_a_place_that_hangs_does_not_fail_the_read_of_a_range(tmp_path: Path) -> None:
+    runner = InlineRunner()
+
+    async def body() -> None:
+        async with running(tmp_path, 1, SIZE, runner=runner, ram=1 << 20, samples_of=in_blocks) as mount:
+            (entry,), ranges = mount.files, mount.engine.ranges
+            handle = await ranges.open(entry)
+            mount.engine.driver.step(Waits(WaitingRead(mount.engine.samples.blocks_of(entry)[0], trio.current_time())))
+            await trio.sleep(1)
+            runner.seconds["held"] = 1e6
+            begun_s = trio.current_time()
+            for offset in (0, 200):
+                assert (
+                    bytes(await ranges.read_large(handle, offset, 100)) == mount.content(entry)[offset : offset + 100]
+                )
+            assert trio.current_time() - begun_s <= mount.engine.limits.hedge_s  # it is not asked again for a while
+            ranges.close_large(handle)
+
+    simulate(body)
+
+
+def test_a_place_that_is_passed_over_gives_no_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is slower than the source is not asked for a READ either."""
+    runner, slow, where = InlineRunner(), list[int](), Scheduler.where
+    monkeypatch.setattr(
+        Scheduler, "where", lambda self, sample: (SOURCE, 1) if sample in slow else where(self, sample)
+    )  # fmt: skip
+
+    async def body() -> None:
+        async with running(tmp_path, 1, SIZE, runner=runner, ram=1 << 20, samples_of=in_blocks) as mount:
+            (entry,), ranges = mount.files, mount.engine.ranges
+            handle, block = await ranges.open(entry), mount.engine.samples.blocks_of(entry)[0]
+            mount.engine.driver.step(Waits(WaitingRead(block, trio.current_time())))
+            await trio.sleep(1)
+            for _ in range(2):
+                assert bytes(await ranges.read_large(handle, 0, 100)) == mount.content(entry)[:100]
+                assert runner.calls.count("held") == 1
+                slow.append(block)
+            ranges.close_large(handle)
+
+    simulate(body)
+
+
+def test_what_was_read_before_a_block_is_staged_counts_once(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 6, SIZE, ram=1 << 20, samples_of=in_blocks) as mount:
+            handle = await mount.engine.ranges.open(mount.files[0])
+            await mount.engine.ranges.read_large(handle, 0, 1024)
+            mount.engine.ranges.close_large(handle)
+            await trio.sleep(1)
+            await mount.engine.shared.register(*given_job(shuffled(mount.files, 1, 1)))
+            await trio.sleep(1)
+            told, all_bytes = mount.engine.statistics(), len(mount.files) * SIZE
+            assert sum(told.jobs[0].pfs_bytes_by_epoch.values()) == all_bytes - 1024
+            assert told.counters.all.fetches["pfs"].bytes == all_bytes
 
     simulate(body)

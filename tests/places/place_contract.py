@@ -157,7 +157,7 @@ class StoringPlaceContract(PlaceContract):
         sample = int(data.samples.ids[-1])
         old, new = data.copy_of(sample), Copy(sample, Version(3, 9), memoryview(b"new"))
         assert place.keep([new]) == [True]
-        assert place.get(sample, new.version) == (b"new", new.version, None)
+        assert place.get(sample, new.version) == (b"new", new.version, None, 0)
         assert place.get(sample, old.version) is None
 
     def test_a_sample_that_is_too_large_is_refused_and_the_others_are_kept(

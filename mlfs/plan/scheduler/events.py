@@ -130,6 +130,7 @@ class Landed(NamedTuple):
         error: an errno, 0 for none. With an error the other attributes mean nothing.
         blocks: of a file in blocks, the ends of those that were got. Then `place` is the farthest that any came from,
             and `size_bytes` what came from there.
+        read_before_bytes: of the content, what the source had given before, for reads of ranges.
     """
 
     fetch: int
@@ -139,6 +140,7 @@ class Landed(NamedTuple):
     staged: bool = False
     error: int = 0
     blocks: tuple[Landed, ...] = ()
+    read_before_bytes: int = 0
 
 
 class FetchEnded(NamedTuple):

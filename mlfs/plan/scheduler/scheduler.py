@@ -386,7 +386,7 @@ class Scheduler:
             self._look = True
             return
         if landed.place == SOURCE and wanted is not None and wanted.job in self._jobs:
-            self._jobs[wanted.job].run.count_pfs(wanted.epoch, landed.size_bytes)
+            self._jobs[wanted.job].run.count_pfs(wanted.epoch, landed.size_bytes - landed.read_before_bytes)
         self.table.move(sample, Verb.LAND if landed.staged else Verb.FAIL)
         if not landed.staged:
             self._look = True

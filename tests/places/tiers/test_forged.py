@@ -18,6 +18,7 @@ from mlfs.cli import main as cli
 from mlfs.errors import CacheError, ExitCode
 from mlfs.places import cache_directory
 from mlfs.places.lmdb_store import LmdbTier
+from mlfs.places.part_sums import PartSums
 from mlfs.places.secret import FILE_NAME, Secret, of_this_user
 from mlfs.places.ssd import SsdTier
 from mlfs.places.tier import Version
@@ -163,3 +164,15 @@ def test_an_older_cache_is_named_with_the_way_to_remove_it(shared: Path, capsys:
     fill(SsdTier(shared, MIB, "/src"), {})
     assert cli.main(["cache", "list", str(shared)]) == ExitCode.OK
     assert f"rm -r {shared}/mlfs-v1" in capsys.readouterr().err
+
+
+def test_the_sums_of_parts_depend_on_the_secret() -> None:
+    """Without it, nobody can look for another part that has the sum of a right one."""
+    version, data = Version(100_000, 1), memoryview(bytes(100_000))
+    ours, theirs = PartSums(Secret(b"1" * 32)), PartSums(Secret(b"2" * 32))
+    for sums in (ours, theirs):
+        sums.learn(b"copy", version, data)
+    known = ours.of(b"copy", version)
+    assert known is not None
+    assert ours.verify(known, 65_536, data[65_536:])
+    assert not theirs.verify(known, 65_536, data[65_536:])

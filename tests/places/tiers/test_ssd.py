@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from disks import Clock, SmallDisk
 from killing import kill_and_look
-from tier_contract import MIB, MakeTier, TierContract, holds, put
+from tier_contract import MIB, MakeTier, TierContract, content, holds, put
 
 from mlfs.errors import CacheError, ExitCode
 from mlfs.places import cache_directory
@@ -304,3 +304,26 @@ def test_no_descriptors_left_keeps_the_copy(filled: tuple[SsdTier, Path]) -> Non
 def test_killed_while_writing(tmp_path: Path) -> None:
     assert kill_and_look("ssd", tmp_path, rounds=5) > 20
     assert not list(tmp_path.rglob("*.t"))
+
+
+def test_ranges_of_a_copy_are_verified_each_time(tmp_path: Path) -> None:
+    """The disk changes a byte after the copy was read whole: no range with that byte is given."""
+    key, version = b"k", Version(300_000, 1)
+    tier = SsdTier(tmp_path, 2 * MIB, b"source")
+    assert put(tier, key, version)
+    right = content(key, version)
+    for offset, size in ((0, 10), (65_530, 20), (299_990, 10), (131_072, 65_536)):
+        found = tier.get_range(key, version, offset, size)
+        assert found is not None
+        assert bytes(found) == right[offset : offset + size]
+    assert tier.get_range(key, Version(300_000, 2), 0, 10) is None
+    assert put(tier, key, version)
+    tier.get_range(key, version, 0, 10)
+    (path,) = (path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size > 300_000)
+    with open(path, "r+b") as file:
+        file.seek(-100, os.SEEK_END)
+        file.write(b"\0\0\0\0")
+    assert tier.get_range(key, version, 299_950, 10) is None
+    assert tier.get_range(key, version, 0, 10) is None
+    assert tier.errors == 1
+    tier.close()
