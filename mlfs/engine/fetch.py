@@ -251,28 +251,26 @@ class Fetcher:
         """Open a source file for reads of ranges, its content that of the manifest from now on. Raises: OSError."""
         opened = self._source.open(entry)
         try:
-            self._looks.way_to(entry)
-            if opened.changed:
-                version = opened.version
-                self._replace(entry, FileChange(version.size, version.mtime_ns, opened.ctime_ns, opened.rights))
-            self._looks.was_read(entry)
-            self._verified[entry] = 1
+            self._show(entry, opened)
         except BaseException:
             opened.close()
             raise
         return opened
 
+    def _show(self, entry: int, opened: PosixFile) -> None:
+        """Have the manifest show the content of an open file. Raises: OSError, where the way to it is closed."""
+        self._looks.way_to(entry)
+        if opened.changed:
+            version = opened.version
+            self._replace(entry, FileChange(version.size, version.mtime_ns, opened.ctime_ns, opened.rights))
+        self._looks.was_read(entry)
+        self._verified[entry] = 1
+
     def open_shared(self, entry: int) -> SharedFile:
         """Open a source file in blocks, or take the one that is open. Raises: as `open`."""
         shared = self.places.source.files.take(entry)
         try:
-            self._looks.way_to(entry)
-            opened = shared.opened
-            if opened.changed:
-                version = opened.version
-                self._replace(entry, FileChange(version.size, version.mtime_ns, opened.ctime_ns, opened.rights))
-            self._looks.was_read(entry)
-            self._verified[entry] = 1
+            self._show(entry, shared.opened)
         except BaseException:
             shared.close()
             raise

@@ -89,7 +89,7 @@ def test_a_registered_jobs_files_are_brought_ahead_of_it_once(backing: Path, tmp
         slow.control(reset_counts=True)
         mount.register(name="train", sampler="sequential", epochs=2, batch_size=1, layout="sorted")
         wait_until(lambda: mount.status()["tiers"][0]["used_bytes"] >= total - SIZES["a/three.bin"])
-        assert mount.status()["jobs"][0]["ranks"][0]["ahead"]["samples"] == len(SIZES)
+        wait_until(lambda: mount.status()["jobs"][0]["ranks"][0]["ahead"]["samples"] == len(SIZES))
         for _ in range(2):
             cat(mount, sorted(SIZES), backing)
             forget(mount)
