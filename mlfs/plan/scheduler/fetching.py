@@ -115,8 +115,7 @@ class Fetching:
     def reserve(self, sample: int, job: int, epoch: int, now_s: float, first: bool = False) -> None:
         """Queue a sample that is ABSENT, at the place where it is got fastest. `first`: before all others there."""
         self._table.move(sample, Verb.RESERVE)
-        large = self._table.sizes[sample] > self._table.whole_bytes
-        held_by = self._table.holder(sample) if large else self._table.held_by[sample]
+        held_by = self._table.holder(sample)
         place = self._routing.ahead(sample, held_by, self._keeping.owner(sample), now_s)
         self._queue(Wanted(sample, place, job, epoch), first)
 
@@ -142,8 +141,7 @@ class Fetching:
         """Whether a queued sample is still to be fetched. If so, its fetch has begun."""
         if self._queued.get(wanted.sample) is not wanted:
             return False  # a reader's fetch took it over, and it may have been queued again since
-        large = self._table.sizes[wanted.sample] > self._table.whole_bytes
-        held_by = self._table.holder(wanted.sample) if large else self._table.held_by[wanted.sample]
+        held_by = self._table.holder(wanted.sample)
         if (
             held_by
             and wanted.place != held_by
@@ -159,7 +157,7 @@ class Fetching:
         return True
 
     def _begin(self, fetch: int, sample: int, place: int) -> Item:
-        blocks = self._table.blocks.of(sample) if self._table.sizes[sample] > self._table.whole_bytes else ()
+        blocks = self._table.blocks.of(sample)
         if blocks:
             item = Item(sample, place, blocks=tuple(self._block_item(fetch, block, place) for block in blocks))
         else:

@@ -114,7 +114,7 @@ class Keeping:
         """The node that owns the sample, -1 for none or for a node alone; of a file in blocks that of the first."""
         if self._plan is None or self._plan.owner is None:
             return -1
-        if self._table.sizes[sample] > self._table.whole_bytes and (blocks := self._table.blocks.of(sample)):
+        if blocks := self._table.blocks.of(sample):
             sample = blocks.start
         return int(self._plan.owner[sample])
 

@@ -137,7 +137,7 @@ class Uses:
             for sample in index.ids[rank][position - index.base : cursor - index.base].tolist():
                 if sample >= 0 and not progress.is_done(position):
                     in_place = table.state[sample] in (State.STAGED, State.RECENT)
-                    if not in_place and not (table.sizes[sample] > table.whole_bytes and table.holder(sample)):
+                    if not in_place and not (table.blocks.of(sample) and table.holder(sample)):
                         return Ahead(samples, total_bytes)
                     samples += 1
                     total_bytes += table.sizes[sample]

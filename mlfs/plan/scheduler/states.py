@@ -115,7 +115,6 @@ class SampleTable:
             window has no room for them.
         sizes: bytes by sample; changes are reported by `resize`.
         blocks: the files that are kept in blocks. Jobs read such files; places keep their blocks.
-        whole_bytes: a sample of at most so many bytes is no file in blocks.
 
     Invariants:
         window_bytes = sum of the footprints of all samples that are not ABSENT, but for those of `filling`.
@@ -126,7 +125,6 @@ class SampleTable:
     def __init__(self, sizes: memoryview, window_capacity_bytes: int, blocks: FileBlocks | None = None) -> None:
         n_samples = len(sizes)
         self.blocks = blocks or FileBlocks.none(sizes)
-        self.whole_bytes = self.blocks.above_bytes
         self.state = bytearray(n_samples)
         self.pending = bytearray(n_samples)
         self.held_by = bytearray(n_samples)
@@ -180,7 +178,7 @@ class SampleTable:
     def holder(self, sample: int) -> int:
         """The place of this node that holds the sample, 0 for none; of a file in blocks that which holds the first of
         them, where all of them are held."""
-        blocks = self.blocks.of(sample) if self.sizes[sample] > self.whole_bytes else None
+        blocks = self.blocks.of(sample)
         if not blocks:
             return self.held_by[sample]
         return self.held_by[blocks.start] if 0 not in self.held_by[blocks.start : blocks.stop] else 0

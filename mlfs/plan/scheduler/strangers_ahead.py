@@ -83,7 +83,7 @@ class StrangersAhead:
         ):
             if sample in self._until_s or sample in table.readers:
                 continue  # what somebody has open and is ABSENT is a large file, which he reads in parts
-            if table.sizes[sample] > table.whole_bytes and table.blocks.of(sample):
+            if table.blocks.of(sample):
                 continue  # places keep its blocks, and whoever reads them in order has them fetched ahead of him
             if self._doubted and table.state[sample] == State.RECENT:
                 self._doubted -= 1

@@ -145,7 +145,7 @@ class Waiting:
     def begin(self, sample: int, now_s: float) -> None:
         """Fetch a sample for those who wait for it, even if the window has no room."""
         self._lane_due_s.pop(sample, None)
-        if self._table.sizes[sample] > self._table.whole_bytes and self._table.blocks.of(sample):
+        if self._table.blocks.of(sample):
             for waiter in self._waiters.pop(sample, ()):  # by blocks, each from its place
                 self._count(waiter, now_s)
                 self._out.append(OpenDirect(waiter))
