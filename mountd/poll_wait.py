@@ -22,6 +22,7 @@ docs/decisions/channel.md has the measurements that the constants below come fro
 from __future__ import annotations
 
 import os
+import resource
 import select
 import time
 from collections.abc import Callable
@@ -51,19 +52,33 @@ KEPT_REQUESTS = 32 * TRIAL_REQUESTS
 GAIN = 1.05
 # Polling begins after so many requests in a row none of which was waited for longer than AWAKE_S.
 FAST_REQUESTS = 4
+# While the loop polls it is preempted so often a request where it has a core together with a reader: about every second
+# request then, and hardly ever otherwise.
+SHARED_CORE = 1 / 8
 
 
 class Worth:
     """Judges whether polling pays. Both ways are tried in turn, and the faster one is kept for a while.
 
     Polling pays where waking up takes long and cores are free. It harms readers who want the core that it keeps busy.
+    The kernel wakes the loop on the core of the reader who asks, and leaves it there, as each of the two sleeps while
+    the other runs. Polling on that core gains nothing. So where a trial with polling shows that the core is shared, the
+    loop leaves the core, and the trial is made again.
+
+    Args:
+        preempted: how often the kernel has taken the core from the calling thread so far.
+        leave_core: has the calling thread go on upon another core.
 
     Attributes:
         on: whether to poll now.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, preempted: Callable[[], int], leave_core: Callable[[], None]) -> None:
         self.on = False
+        self._preempted_so_far = preempted
+        self._leave_core = leave_core
+        self._preempted = 0  # when the trial began
+        self._has_left = False  # the core, for this trial
         self._trial = 0  # 0: without polling, 1: with it, 2: the faster of the two
         self._means = [0.0, 0.0]
         self._sum_s = self._last_s = 0.0
@@ -81,11 +96,35 @@ class Worth:
             self._next()
 
     def _next(self) -> None:
-        if self._trial < 2:
-            self._means[self._trial] = self._sum_s / self._count
-        self._trial = (self._trial + 1) % 3
-        self.on = (False, True, self._means[1] * GAIN < self._means[0])[self._trial]
+        preempted = self._preempted_so_far()
+        shared = preempted - self._preempted > SHARED_CORE * self._count
+        if self._trial == 1 and shared and not self._has_left:
+            self._leave_core()
+            self._has_left = True
+        else:
+            if self._trial < 2:
+                self._means[self._trial] = self._sum_s / self._count
+            self._trial = (self._trial + 1) % 3
+            self.on = (False, True, self._means[1] * GAIN < self._means[0])[self._trial]
+            self._has_left = False
+        self._preempted = preempted
         self._sum_s, self._count = 0.0, 0
+
+
+def preempted() -> int:
+    """How often the kernel has taken the core from the calling thread so far."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+
+
+def leave_core() -> None:
+    """Have the calling thread go on upon another one of the cores that it may use, where there is one."""
+    allowed = os.sched_getaffinity(0)
+    with open("/proc/thread-self/stat", "rb") as stat:
+        core = int(stat.read().rpartition(b")")[2].split()[36])  # field 39: proc_pid_stat(5)
+    others = allowed - {core}
+    if others:
+        os.sched_setaffinity(0, others)
+        os.sched_setaffinity(0, allowed)
 
 
 class PollWait:
@@ -105,7 +144,7 @@ class PollWait:
         self.calls = Calls()
         self._next_woken = False
         self._turn = 0
-        self._worth = Worth()
+        self._worth = Worth(preempted, leave_core)
         self._fast = 0
         self._interrupted = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)

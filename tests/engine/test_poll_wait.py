@@ -5,18 +5,24 @@ from __future__ import annotations
 import os
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import trio
 
 from mlfs.engine.runner import Runner
 from mountd import poll_wait
-from mountd.poll_wait import PollWait, Worth
+from mountd.poll_wait import PollWait, Worth, leave_core
+
+
+def undisturbed() -> Worth:
+    """Judges for a loop that has a core of its own."""
+    return Worth(preempted=lambda: 0, leave_core=lambda: None)
 
 
 @pytest.mark.parametrize(("without_s", "with_s", "pays"), [(100e-6, 50e-6, True), (50e-6, 100e-6, False)])
 def test_staying_awake_is_kept_where_it_pays(without_s: float, with_s: float, pays: bool) -> None:
-    worth, now, seen = Worth(), 5.0, []
+    worth, now, seen = undisturbed(), 5.0, []
     for _ in range(2 * (2 * poll_wait.TRIAL_REQUESTS + poll_wait.KEPT_REQUESTS)):
         seen.append(worth.on)
         now += with_s if worth.on else without_s
@@ -27,7 +33,7 @@ def test_staying_awake_is_kept_where_it_pays(without_s: float, with_s: float, pa
 
 
 def test_pauses_say_nothing() -> None:
-    worth, now = Worth(), 5.0
+    worth, now = undisturbed(), 5.0
     for _ in range(10 * poll_wait.TRIAL_REQUESTS):
         now += 1.0
         worth.request(now)
@@ -35,7 +41,7 @@ def test_pauses_say_nothing() -> None:
 
 
 def test_a_single_pause_decides_no_trial() -> None:
-    worth, now, seen = Worth(), 5.0, []
+    worth, now, seen = undisturbed(), 5.0, []
     for number in range(8 * (2 * poll_wait.TRIAL_REQUESTS + poll_wait.KEPT_REQUESTS)):
         seen.append(worth.on)
         now += 75e-6 if worth.on else 100e-6
@@ -43,6 +49,45 @@ def test_a_single_pause_decides_no_trial() -> None:
             now += 0.018
         worth.request(now)
     assert seen.count(True) > 0.9 * len(seen)
+
+
+def test_a_loop_that_shares_its_core_with_a_reader_leaves_it_before_polling_is_judged() -> None:
+    """On the shared core polling gains nothing, on one of its own it does."""
+    times, core = [0], ["shared"]
+    worth, now, seen = Worth(lambda: times[0], lambda: core.append("own")), 5.0, []
+    for number in range(2 * (3 * poll_wait.TRIAL_REQUESTS + poll_wait.KEPT_REQUESTS)):
+        seen.append(worth.on)
+        now += 20e-6 if worth.on and core[-1] == "own" else 26e-6
+        times[0] += worth.on and core[-1] == "shared" and number % 2
+        worth.request(now)
+    assert core == ["shared", "own"]
+    assert seen.count(True) > 0.8 * len(seen)
+
+
+def test_a_loop_that_finds_no_core_of_its_own_tries_once_a_trial() -> None:
+    """Readers keep all cores busy: the trial ends all the same."""
+    times, left, rounds = [0], list[int](), 3
+    worth, now, seen = Worth(lambda: times[0], lambda: left.append(len(seen))), 5.0, []
+    for _ in range(rounds * (3 * poll_wait.TRIAL_REQUESTS + poll_wait.KEPT_REQUESTS)):
+        seen.append(worth.on)
+        now += 30e-6
+        times[0] += 1
+        worth.request(now)
+    assert len(left) == rounds
+    assert not worth.on
+
+
+def test_a_thread_leaves_its_core_and_may_use_all_afterwards() -> None:
+    def core() -> int:
+        return int(Path("/proc/thread-self/stat").read_text().rpartition(")")[2].split()[36])
+
+    allowed, before = os.sched_getaffinity(0), core()
+    for _ in range(100):  # the kernel may have moved it back by now
+        leave_core()
+        assert os.sched_getaffinity(0) == allowed
+        if core() != before:
+            break
+    assert core() != before or len(allowed) == 1
 
 
 def test_workers_requests_and_calls_on_the_loop_come_through() -> None:
