@@ -190,7 +190,7 @@ def _samplers(n: int) -> Iterator[UsualStart]:
 
 
 def _libraries() -> Iterator[UsualStart]:
-    """Compositions that libraries make; docs/clients.md has a row of each library."""
+    """Compositions that libraries make; docs/clients.md says when each is found."""
     torch: Fields = {"sampler": COMPOSED, "generator": "torch"}
     # SpeechBrain and Ultralytics have seeds built in; SpeechBrain counts epochs from 1.
     yield UsualStart(2.0, (torch | {"seeding": "seed+epoch+1"},), seeds=(563375142,))
