@@ -198,6 +198,13 @@ def _mount_part(root: int, part: str, directory: str) -> None:
         os.close(tree)
 
 
+def detached(mountpoint: bytes) -> int:
+    """A descriptor of a copy of the mount that lies nowhere: whoever reads by it does not keep the mount from being
+    unmounted. The file system ends when it is closed. Raises: OSError, where the kernel or this user's rights forbid it.
+    """
+    return _syscall(_OPEN_TREE, _AT_FDCWD, mountpoint, _CLONE | os.O_CLOEXEC)
+
+
 def _syscall(number: int, *args: object) -> int:
     return _call("syscall", *(ctypes.c_long(a) if isinstance(a, int) else a for a in (number, *args)))
 

@@ -12,12 +12,15 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import trio
 
 from mlfs.engine.runner import Runner
 from mlfs.follow.job import JobRun
 from mlfs.tree.manifest import Manifest
+from mountd.commands_mount import detached
 
 log = logging.getLogger("mlfs.inodes")
 
@@ -43,7 +46,7 @@ class InodePrimer:
     def __init__(self, manifest: Manifest, mountpoint: bytes, runner: Runner) -> None:
         self.manifest = manifest
         self.thread: int | None = None
-        self._prefix = mountpoint.rstrip(b"/") + b"/"
+        self._mountpoint = mountpoint
         self._runner = runner
         self._paused = False
         self._lookups: dict[int, int] = {}
@@ -103,12 +106,31 @@ class InodePrimer:
 
     def _list(self, directory: int) -> None:
         self.thread = threading.get_native_id()
+        path = self.manifest.path(directory)
         try:
-            with os.scandir(self._prefix + self.manifest.path(directory)) as listing:
-                for _ in listing:
-                    if self._paused:
-                        return
+            with _root(self._mountpoint) as root:
+                fd = os.open(b"./" + path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
+                try:
+                    with os.scandir(fd) as listing:
+                        for _ in listing:
+                            if self._paused:
+                                return
+                finally:
+                    os.close(fd)
         except OSError as error:
-            log.debug("listing %r: %s", self.manifest.path(directory), error)
+            log.debug("listing %r: %s", path, error)
         finally:
             self.thread = None
+
+
+@contextmanager
+def _root(mountpoint: bytes) -> Iterator[int]:
+    """A descriptor of the mount's root by which a listing keeps nobody from unmounting, where this user may have one."""
+    try:
+        root = detached(mountpoint)
+    except OSError:
+        root = os.open(mountpoint, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield root
+    finally:
+        os.close(root)

@@ -1,9 +1,9 @@
 """`mlfs record MOUNT OUT`: write down what is opened on a mount, until Ctrl-C or the mount's end.
 
 In: parsed arguments. Out: a file of mode 0600 with one JSON array a line, [seconds, pid, parent, path], after a first
-line that tells it from other files: only a recording is replaced by a new one. It gets its name when it is
-complete. Called by `mlfs.cli.commands`; `mlfs.cli.replay` reads the file. The daemon writes to a FIFO that only this
-user may open. When this command ends, in whatever way, the daemon notices that and stops.
+line that tells it from other files: only a recording is replaced by a new one, and none that has opens by one that has
+none. It gets its name when it is complete. Called by `mlfs.cli.commands`; `mlfs.cli.replay` reads the file. The daemon
+writes to a FIFO that only this user may open. When this command ends, in whatever way, the daemon notices that and stops.
 """
 
 from __future__ import annotations
@@ -61,6 +61,9 @@ def run(args: argparse.Namespace) -> int:
             nonlocal opens
             file.write(FIRST_LINE)
             opens = _record(mountpoint, os.path.join(private, "opens"), file, stop)
+            if not opens and os.path.exists(args.out) and os.path.getsize(args.out) > len(FIRST_LINE):
+                said = printable(f"nothing was opened on {mountpoint}: {args.out} stays the recording that it was")
+                raise MlfsError(said, "run the script while mlfs record runs")
 
         try:
             write_ours(args.out, write, "a recording of mlfs", lambda beginning: beginning.startswith(FIRST_LINE))

@@ -22,9 +22,13 @@ def show(value: object) -> str:
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """A hint with the nearest known word, or an empty one."""
-    near = get_close_matches(str(word).lower(), list(known), n=1, cutoff=0.5)
-    return f"did you mean {show(near[0])}?" if near else ""
+    """A hint with the nearest known word, or an empty one; all words of a library whose name alone was written."""
+    text, words = str(word).lower(), list(known)
+    # Whole words alone would name the shortest: torchvision-clips for torchvision.
+    library = get_close_matches(text, {name.partition("-")[0] for name in words} - set(words), n=1, cutoff=0.8)
+    of_library = [name for name in words if library and name.startswith(library[0] + "-")]
+    near = of_library or get_close_matches(text, words, n=1, cutoff=0.5)
+    return f"did you mean {one_of(near)}?" if near else ""
 
 
 def one_of(choices: Iterable[str]) -> str:

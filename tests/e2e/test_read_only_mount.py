@@ -137,6 +137,17 @@ def test_the_kernel_knows_the_mount_as_read_only_in_all_namespaces_and_commands_
         other.wait()
 
 
+@pytest.mark.promise("end-elsewhere")
+def test_a_mount_is_not_busy_while_mlfs_itself_lists_a_directory_of_it(place: Path) -> None:
+    tree = make_tree(place / "tree", {f"many/{number:05}": 0 for number in range(15_000)})
+    mount = MlfsMount(tree, state=place / "state")
+    with mount:
+        for number in range(8):  # of which it wants the other files, too
+            (tree / f"many/{number:05}").stat()
+        subprocess.run(["umount", tree], check=True)
+        wait_until(lambda: not mount.pids())
+
+
 @pytest.mark.promise("control-elsewhere", "end-elsewhere", "end-clean")
 def test_the_mount_for_commands_goes_when_the_data_goes_however_it_goes(place: Path) -> None:
     tree = make_tree(place / "tree", {"a/one": 100})

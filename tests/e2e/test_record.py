@@ -88,3 +88,19 @@ def test_a_record_ends_with_its_mount_and_nonsense_is_refused(images: Path, tmp_
             assert word in result.stderr
             assert result.stderr.count("\n") == 1
         assert sorted(os.listdir(tmp_path)) == ["bad.opens", "images", "run.opens"]
+
+
+def test_a_record_of_nothing_leaves_the_one_that_was_there(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run.opens"
+    with MlfsMount(images) as mount:
+        for opens in (1, 0):
+            process = recording(mount, out)
+            for path in sorted(mount.path.glob("*/*"))[:opens]:
+                path.read_bytes()
+            assert wait_until(lambda: mount.status()["under_way"]["opens_and_releases"] == 0, WAIT_S)
+            process.send_signal(signal.SIGINT)
+            _, stderr = process.communicate(timeout=WAIT_S)
+            assert process.returncode == (0 if opens else 1), stderr
+        assert "nothing was opened" in stderr
+        assert len(out.read_text().splitlines()) == 2
+        assert sorted(os.listdir(tmp_path)) == ["images", "run.opens"]

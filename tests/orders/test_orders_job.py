@@ -149,6 +149,12 @@ def test_the_nearest_right_word_is_suggested(fields: dict[str, Any], field: str,
     assert error.hint == f'did you mean "{nearest}"?'
 
 
+@pytest.mark.parametrize("written", ["torchvison", "torchvision", "Torch-vision"])
+def test_a_library_without_the_rest_of_a_preset_suggests_all_of_its_presets(written: str) -> None:
+    error = refusal({"epochs": 3, "preset": written})
+    assert error.hint == 'did you mean "torchvision-reference", "torchvision-detection" or "torchvision-clips"?'
+
+
 def test_an_unknown_field_like_no_other_lists_the_known_ones() -> None:
     error = refusal({"epochs": 3, "zzzzzz": 1})
     assert error.field == "zzzzzz"

@@ -2,6 +2,17 @@
 
 In: the events and commands of each step, the scheduler's table and statistics. Out: `Broken`, which says what does not
 hold. The checker keeps its own account of fetches and promises, which it takes from the commands alone.
+
+- The window counts the bytes of its samples, and has no more than its capacity but for what readers waited for. What
+  places hold and have promised never exceeds their capacity.
+- No sample is in two fetches at a time. A sample in place is STAGED exactly while a use of it is to come.
+- A waiter is answered, refused or sent to the source once. Nobody is refused what the source would have given him, or
+  waits longer than the limits allow.
+- A reader is given no bytes older than what its node was told of before it opened the sample.
+- A node asks no other node for a sample only because a third one asked for it.
+- The look-ahead stands still only where all has been looked at, or where the next sample has to wait.
+- Bytes between agents are those of the version that was asked for. A lane waits for a dead peer no longer than the
+  peers' patience, one beat of its agent and a second.
 """
 
 from __future__ import annotations
