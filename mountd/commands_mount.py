@@ -200,7 +200,7 @@ def _mount_part(root: int, part: str, directory: str) -> None:
 
 def detached(mountpoint: bytes) -> int:
     """A descriptor of a copy of the mount that lies nowhere: whoever reads by it does not keep the mount from being
-    unmounted. The file system ends when it is closed. Raises: OSError, where the kernel or this user's rights forbid it.
+    unmounted. The file system ends when it is closed. Raises: OSError, where the kernel or the user's rights forbid it.
     """
     return _syscall(_OPEN_TREE, _AT_FDCWD, mountpoint, _CLONE | os.O_CLOEXEC)
 

@@ -125,7 +125,7 @@ class InodePrimer:
 
 @contextmanager
 def _root(mountpoint: bytes) -> Iterator[int]:
-    """A descriptor of the mount's root by which a listing keeps nobody from unmounting, where this user may have one."""
+    """A descriptor of the mount's root by which a listing keeps nobody from unmounting, if this user may have one."""
     try:
         root = detached(mountpoint)
     except OSError:

@@ -3,7 +3,7 @@
 In: parsed arguments. Out: a file of mode 0600 with one JSON array a line, [seconds, pid, parent, path], after a first
 line that tells it from other files: only a recording is replaced by a new one, and none that has opens by one that has
 none. It gets its name when it is complete. Called by `mlfs.cli.commands`; `mlfs.cli.replay` reads the file. The daemon
-writes to a FIFO that only this user may open. When this command ends, in whatever way, the daemon notices that and stops.
+writes to a FIFO that only this user may open. When this command ends, in whatever way, the daemon notices and stops.
 """
 
 from __future__ import annotations
