@@ -21,7 +21,7 @@ from mlfs.explain.evidence import NEARLY_BITS, SEED_BITS, bits_near_the_start, b
 from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields
 from mlfs.explain.question import DataSet, read_in
 from mlfs.explain.splits import SplitPart
-from mlfs.explain.usual import BATCHES_OF_KERAS, UsualOrder, preset_of, usual_orders, usual_seeds
+from mlfs.explain.usual import BATCHES_OF_KERAS, FEWEST_IN_A_ROUND, UsualOrder, preset_of, usual_orders, usual_seeds
 from mlfs.job import JobSpec, parse_job
 from mlfs.job.parse import COMPOSED
 from mlfs.orders.order import Indices, Resolve, build_order
@@ -102,13 +102,12 @@ def explaining(
     """
     for n in dict.fromkeys(data_set.n for data_set in data_sets):
         alike = [(index, data_set) for index, data_set in enumerate(data_sets) if data_set.n == n]
+        by_groups = {index: _ByGroups(data_set) for index, data_set in alike}
         for order in orders(n):
             fields = order.orders[0]
             common = None if "column" in fields else first_epoch(fields, n)
             for index, data_set in alike:
-                epoch = common
-                if "column" in fields and data_set.groups is not None:
-                    epoch = _draw(tuple(fields.items()), n, _Groups(data_set.groups))
+                epoch = by_groups[index].first_epoch(fields) if "column" in fields else common
                 shape = None if epoch is None else _shape(epoch, data_set, cached)
                 if shape is not None:
                     yield Recipe(index, [preset_of(fields | shape) for fields in order.orders])
@@ -145,6 +144,35 @@ class _Groups:
     def directories(self) -> Indices:
         """The number of each sample's directory."""
         return self._groups.astype(np.int64)
+
+
+class _ByGroups:
+    """The orders of one data set that draw so many samples of each directory.
+
+    A round of them takes a call of the generator for each directory, thousands in an epoch. So the first directories
+    are drawn by themselves, which orders of one seed have in common however many follow in a round.
+    """
+
+    def __init__(self, data_set: DataSet) -> None:
+        self._data_set = data_set
+        self._groups = None if data_set.groups is None else _Groups(data_set.groups)
+        self._may_be_read: dict[tuple[object, object], bool] = {}
+
+    def first_epoch(self, fields: Fields) -> FirstEpoch | None:
+        """As the function does; None also for one that nobody reads from its start."""
+        if self._groups is None:
+            return None
+        alike, n = (fields["seed"], fields["per_group"]), self._data_set.n
+        if alike not in self._may_be_read:
+            few = {"groups_at_once": FEWEST_IN_A_ROUND // int(str(fields["per_group"])), "num_samples": 1}
+            begun = _draw(tuple({**fields, **few}.items()), n, self._groups)
+            self._may_be_read[alike] = begun is not None and self._begins(begun.streams[0])
+        return _draw(tuple(fields.items()), n, self._groups) if self._may_be_read[alike] else None
+
+    def _begins(self, drawn: Indices) -> bool:
+        """Whether some process has a rank's first two samples. No more ranks than half of these samples are tried."""
+        heads = (head[:2] for head in read_in(drawn, self._data_set).heads)
+        return any(len(places) == 2 and 0 <= places[0] < places[1] - places[0] for places in heads)
 
 
 def _draw(fields: tuple[tuple[str, object], ...], n: int, resolve: Resolve | None = None) -> FirstEpoch | None:

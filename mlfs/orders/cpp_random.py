@@ -14,7 +14,7 @@ follows a word that was drawn again is done once more.
 from __future__ import annotations
 
 import math
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from mlfs.orders.order import Indices
 from mlfs.orders.shuffle import Permutation, shuffle_from_targets
 
 Numbers = npt.NDArray[np.uint64]
+Blocks = npt.NDArray[Any]  # unsigned, of any width
 Bits = Literal[32, 64]
 
 # How many draws are made at once: about as many as there are before the next word that has to be drawn again, because
@@ -215,35 +216,28 @@ def index_shuffle(n: int, seed: int) -> Indices:
 
 
 def _short(n: int, keys: list[int]) -> Indices:
-    """The permutation of few elements, whose walks are long: a table of all 16-bit values is encrypted once."""
-    table = _encrypt(np.arange(1 << _FEWEST_BITS, dtype=np.uint64), keys, _FEWEST_BITS // 2).tolist()
-    shuffled = table[:n]
-    for at in range(n):
-        while shuffled[at] >= n:
-            shuffled[at] = table[shuffled[at]]
-    return np.array(shuffled, dtype=np.int64)
+    """The permutation of few elements, whose walks are long: a table of all 16-bit values, and their walks doubled."""
+    after = _encrypt(np.arange(1 << _FEWEST_BITS, dtype=np.uint16), keys, _FEWEST_BITS // 2).astype(np.int64)
+    shuffled, after[:n] = after[:n].copy(), np.arange(n)  # whoever comes to an element stays there
+    while len(walking := np.flatnonzero(shuffled >= n)):
+        shuffled[walking] = after[shuffled[walking]]
+        after = after[after]
+    return shuffled
 
 
-def _encrypt(values: Numbers, keys: list[int], width: int) -> Numbers:
+def _encrypt(values: Blocks, keys: list[int], width: int) -> Blocks:
     """Encrypt blocks of two words of `width` bits."""
-    mask = np.uint64((1 << width) - 1)
-    left = (values >> np.uint64(width)) & mask
-    right = values & mask
+    mask = (1 << width) - 1
+    left, right = (values >> width) & mask, values & mask
     for first, second in zip(keys[::2], keys[1::2], strict=True):
-        left ^= _mix(right, width, mask) ^ (np.uint64(first) & mask)
-        right ^= _mix(left, width, mask) ^ (np.uint64(second) & mask)
-    return (left << np.uint64(width)) | right
+        left ^= _mix(right, width, mask) ^ (first & mask)
+        right ^= _mix(left, width, mask) ^ (second & mask)
+    return (left << width) | right
 
 
-def _mix(words: Numbers, width: int, mask: np.uint64) -> Numbers:
-    by_1, by_8, by_2 = (_rotated(words, by, width, mask) for by in (1, 8, 2))
-    result: Numbers = (by_1 & by_8) ^ by_2
-    return result
-
-
-def _rotated(words: Numbers, by: int, width: int, mask: np.uint64) -> Numbers:
-    result: Numbers = ((words << np.uint64(by)) & mask) | (words >> np.uint64(width - by))
-    return result
+def _mix(words: Blocks, width: int, mask: int) -> Blocks:
+    by_1, by_8, by_2 = (((words << by) & mask) | (words >> (width - by)) for by in (1, 8, 2))
+    return (by_1 & by_8) ^ by_2
 
 
 def seed_sequence(seed: int, count: int) -> list[int]:
