@@ -18,6 +18,7 @@ import pyfuse3
 import trio
 
 from mlfs.engine.pagecache import Buffer
+from mountd import wire
 from mountd.handlers import Handlers
 from mountd.poll_wait import PollWait
 from mountd.requests import Requests
@@ -75,9 +76,12 @@ class Pyfuse3Channel:
         """FUSE_NOTIFY_STORE; blocks, for worker threads."""
         pyfuse3.notify_store(inode, offset, cast(Any, data))
 
-    def invalidate(self, inode: int) -> None:
-        """FUSE_NOTIFY_INVAL_INODE, pages and attributes; blocks, for worker threads."""
-        pyfuse3.invalidate_inode(inode)
+    def invalidate(self, inode: int, offset: int, size: int) -> None:
+        """FUSE_NOTIFY_INVAL_INODE, attributes and pages, with a size those of a range; blocks, for worker threads."""
+        if size and self._requests is not None:
+            self._requests.notify(wire.invalidation(inode, offset, size))  # pyfuse3 knows no range
+        else:
+            pyfuse3.invalidate_inode(inode)
 
     def forget_name(self, directory: int, name: bytes) -> None:
         """FUSE_NOTIFY_INVAL_ENTRY; waits for requests that look names of the directory up, for worker threads."""

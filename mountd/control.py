@@ -235,12 +235,13 @@ class Control:
     ) -> list[bytes]:  # fmt: skip
         found = streams.epoch_ids(epoch, rank)[part]
         ids = found.tolist()
-        inside = self.engine.manifest.paths([entry for entry in ids if entry >= 0])
+        inside = map(self.engine.samples.name, (entry for entry in ids if entry >= 0))
         paths = [next(inside) if entry >= 0 else b"(outside of the mount)" for entry in ids if entry != NOTHING]
         if onlooker is not None:
             onlookers, reader = onlooker
             shown = found[found != NOTHING]
-            may_see = (shown < 0) | onlookers.may_see(reader, np.maximum(shown, 0).astype(np.int64))
+            files = np.array([self.engine.samples.file_of(one) if one >= 0 else 0 for one in shown.tolist()], np.int64)
+            may_see = (shown < 0) | onlookers.may_see(reader, files)
             paths = [path if seen else os.fsencode(HIDDEN) for path, seen in zip(paths, may_see.tolist(), strict=True)]
         return paths
 

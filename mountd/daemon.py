@@ -48,7 +48,7 @@ from mlfs.measure import earlier
 from mlfs.measure.speeds import MeasuredPlace
 from mlfs.orders.layouts import samples as samples_of
 from mlfs.orders.layouts.layout import Outside, SampleIds
-from mlfs.orders.layouts.outside import files_behind
+from mlfs.orders.layouts.outside import SourceFiles
 from mlfs.orders.streams import JobStreams, build_streams
 from mlfs.orders.streams import samples_of as data_set_of
 from mlfs.places.lmdb_store import LmdbTier
@@ -141,7 +141,7 @@ def serve(config: MountConfig, report: Report) -> int:
         showcase = Showcase()
         places, notes = _places(config, source, samples, showcase, cleanup)
         seen = seen_before(manifest, view.scanned) if config.allow_other else None
-        outside = files_behind(b"/proc/self/fd/%d" % source.root.fd)
+        outside = SourceFiles(b"/proc/self/fd/%d" % source.root.fd)
         tree = _Tree(view, samples, source, outside, seen)
         service = _Service(config, tree, places, showcase, notes, report)
         for number in STOP_SIGNALS:  # from here to the end a signal must not skip the cleaning up

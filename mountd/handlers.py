@@ -208,7 +208,7 @@ class Handlers:
         self._pages = pages
         self._inode_primer = inode_primer
         self.opens, self.digest, self.ranges = engine.opens, engine.digest, engine.ranges
-        self._holes = engine.holes
+        self._holes, self._row_reads = engine.holes, engine.row_reads
         self.again = AskedAgain(engine.clock, self.does_not_come)
         self._runner, self._source = engine.runner, engine.source
         self._hit, self._opened = engine.opens.hit, engine.digest.opened  # on the way of every staged open
@@ -427,16 +427,20 @@ class Handlers:
         """Open a virtual file."""
         return OpenedHandle(await self._virtual.open(inode, bool(flags & WRITING), Reader(uid, gid, pid)), True)
 
-    async def read(self, handle: int, offset: int, size: int) -> Buffer:
-        """Bytes that the kernel does not have."""
+    async def read(self, handle: int, offset: int, size: int, pid: int = 0) -> Buffer:
+        """Bytes that the kernel does not have, for a reader."""
         if handle >= FIRST_VIRTUAL_HANDLE:
             return self._virtual.read(handle, offset, size)
         large = handle >= FIRST_LARGE_HANDLE
         entry = self.ranges.entry_of(handle) if large else entry_of_handle(handle)
+        generation = self.ranges.generation_of(handle) if large else generation_of_handle(handle)
+        tripwire = self._row_reads.read(entry, generation, handle, offset, size, pid)
+        if tripwire is not None:
+            return tripwire
         try:
             if large:
                 return await self.ranges.read_large(handle, offset, size)
-            return await self.ranges.read(entry, generation_of_handle(handle), offset, size)
+            return await self.ranges.read(entry, generation, offset, size)
         except Exception as error:
             self.failures.note(entry, error)
             raise
@@ -471,6 +475,7 @@ class Handlers:
         if handle >= FIRST_VIRTUAL_HANDLE:
             self._virtual.release(handle)
         elif handle >= FIRST_LARGE_HANDLE:
+            self._row_reads.closed(handle)
             self.digest.released(self.ranges.close_large(handle))
         else:
             self.digest.released(entry_of_handle(handle))

@@ -61,7 +61,7 @@ class MountPages:
     Args:
         mountpoint: absolute path of the mount.
         store: (inode, offset, data), the binding's FUSE_NOTIFY_STORE.
-        invalidate: (inode), the binding's FUSE_NOTIFY_INVAL_INODE: pages and attributes.
+        invalidate: (inode, offset, size), FUSE_NOTIFY_INVAL_INODE: attributes, and pages of a range; size 0: all.
         forget_name: (directory's inode, name), the binding's FUSE_NOTIFY_INVAL_ENTRY: the name is looked up anew.
 
     Attributes:
@@ -75,7 +75,7 @@ class MountPages:
         manifest: Manifest,
         mountpoint: bytes,
         store: Callable[[int, int, Buffer], None],
-        invalidate: Callable[[int], None],
+        invalidate: Callable[[int, int, int], None],
         forget_name: Callable[[int, bytes], None],
     ) -> None:
         self.manifest = manifest
@@ -123,10 +123,12 @@ class MountPages:
             os.close(fd)
             self.looking = None
 
-    def drop(self, entry: int) -> None:
-        self._attributes_gone[entry] = 1
+    def drop(self, entry: int, offset: int = 0, size: int = 0) -> None:
+        # A row is pushed by whole pages, or with the file's end: the kernel knows the size, as the file is open.
+        if not size:
+            self._attributes_gone[entry] = 1
         try:
-            self._invalidate(inode_of(entry, self.manifest.generation_view[entry]))
+            self._invalidate(inode_of(entry, self.manifest.generation_view[entry]), offset, size)
         except OSError as error:
             if error.errno != errno.ENOENT:  # ENOENT: the kernel does not know the inode, so it has no pages of it
                 log.warning("pages of %r could not be dropped: %s", self.manifest.path(entry), error)

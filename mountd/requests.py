@@ -216,6 +216,10 @@ class Requests:
             if error.errno not in (errno.ENOENT, errno.ENODEV):  # who asked is gone, or the mount
                 raise
 
+    def notify(self, notification: bytes) -> None:
+        """Tell the kernel something by itself; from worker threads, as it may wait. Raises: OSError."""
+        os.write(self._fd, notification)
+
     def failed(self, unique: int, error: Exception) -> None:
         """An exception that is no OSError is a bug: it costs this request EIO, never the mount."""
         number = errno.EIO
@@ -371,11 +375,11 @@ class Requests:
 
     def _read(self, unique: int, inode: int, uid: int, pid: int) -> Waiting:
         self.counts["read"] += 1
-        return self._read_soon(unique, *wire.READ_IN.unpack_from(self._buffer, wire.BODY))
+        return self._read_soon(unique, pid, *wire.READ_IN.unpack_from(self._buffer, wire.BODY))
 
-    async def _read_soon(self, unique: int, handle: int, offset: int, size: int) -> None:
+    async def _read_soon(self, unique: int, pid: int, handle: int, offset: int, size: int) -> None:
         try:
-            data = await self.handlers.read(handle, offset, size)
+            data = await self.handlers.read(handle, offset, size, pid)
             head = wire.REPLY.pack(wire.REPLY.size + len(data), 0, unique)
             os.writev(self._fd, [head, data])
         except Exception as error:

@@ -37,6 +37,8 @@ _WRITTEN: Final = Struct("=IiQII")  # the same, size, padding
 U32: Final = Struct("=I")
 U64: Final = Struct("=Q")
 PAIR: Final = Struct("=QQ")  # fuse_forget_one
+_INVALIDATION: Final = Struct("=IiQQqq")  # a reply's head, with the kind for its error; ino, off, len
+_INVAL_INODE: Final = 2  # FUSE_NOTIFY_INVAL_INODE
 READ_IN: Final = Struct("=QQI")  # fh, offset, size: of READ, READDIR and WRITE; with `whence` for the size of LSEEK
 XATTR_NAME: Final = BODY + 8  # struct fuse_getxattr_in: size, padding; then the name
 _XATTR_SIZE: Final = Struct("=II")  # fuse_getxattr_out: size, padding
@@ -69,6 +71,11 @@ def reply(unique: int, *parts: bytes) -> bytes:
     """A reply with content."""
     body = b"".join(parts)
     return REPLY.pack(REPLY.size + len(body), 0, unique) + body
+
+
+def invalidation(inode: int, offset: int, size: int) -> bytes:
+    """A notification: the kernel shall forget the attributes of an inode, and pages of a range."""
+    return _INVALIDATION.pack(_INVALIDATION.size, _INVAL_INODE, 0, inode, offset, size)
 
 
 def attr(

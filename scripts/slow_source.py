@@ -15,7 +15,8 @@ hang now. `.slow_source_control` takes one JSON object a line:
     {"fail": {"path": "a/b", "errno": 5, "times": 2, "op": "open"}}   op: open (default), read, any; path "*": all files
     {"hang": {"path": "a", "op": "list"}}       list: of a directory, which `any` leaves alone
     {"hang": {"path": "a/b", "op": "any"}}      requests for it wait until {"release": {"path": "a/b"}}
-    {"latency_s": 0.01}  {"look_latency_s": 0.01}  {"bandwidth_bytes_s": 1e8}  {"reset_counts": true}
+    {"latency_s": 0.01}  {"look_latency_s": 0.01}  {"read_latency_s": 0.01}  {"bandwidth_bytes_s": 1e8}
+    {"reset_counts": true}
 
 A line that is none of these fails in write(2) with EINVAL. `fusermount3 -u MOUNTPOINT` or SIGTERM ends it; SIGUSR1 and
 the end write the statistics to --stats FILE. Without --foreground the command returns once the mount serves.
@@ -201,7 +202,7 @@ class SlowSource(pyfuse3.Operations):
         self.faults = Faults(self.counts)
         self.on_ready: Callable[[], None] = lambda: None
         self._latency_s = latency_s
-        self._look_latency_s = 0.0
+        self._look_latency_s = self._read_latency_s = 0.0
         self._looks = 0
         self._bandwidth = bandwidth
         self._attr_timeout_s = attr_timeout_s
@@ -337,6 +338,8 @@ class SlowSource(pyfuse3.Operations):
         with _fuse_errors():
             data = os.pread(handle.fd, size, off)
         self.counts.handed_out(handle.path, len(data))
+        if self._read_latency_s > 0:
+            await trio.sleep(self._read_latency_s)
         await self._bandwidth.transfer(len(data))
         return data
 
@@ -357,6 +360,8 @@ class SlowSource(pyfuse3.Operations):
                 getattr(self.faults, order)(**value)
             elif order == "latency_s":
                 self._latency_s = float(value)
+            elif order == "read_latency_s":
+                self._read_latency_s = float(value)
             elif order == "look_latency_s":
                 self._look_latency_s = float(value)
             elif order == "bandwidth_bytes_s":

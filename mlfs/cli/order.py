@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from mlfs.cli.job_flags import add_job_flags
 from mlfs.cli.parser import whole
@@ -21,6 +22,9 @@ from mlfs.errors import ExitCode, JobError, MlfsError
 from mlfs.job import JobSpec, parse_job
 from mlfs.orders.layouts.layout import NOTHING
 from mlfs.printable import printable
+
+if TYPE_CHECKING:
+    from mlfs.tree.manifest import Manifest
 
 OUTSIDE = b"(outside of the source)"
 MOST = 2**63 - 1  # epochs, ranks and reads: those of a job are fewer, which the job says
@@ -81,8 +85,15 @@ def _paths(source: str, spec: JobSpec, epoch: int, rank: int, head: int | None) 
         ids = streams.epoch_ids(epoch, rank)
     start = spec.start_step * streams.batch_files if epoch == spec.start_epoch else 0
     wanted = ids[start:] if head is None else ids[start : start + head]
-    inside = manifest.paths(wanted[wanted >= 0])
-    return (next(inside) if entry >= 0 else OUTSIDE for entry in wanted.tolist() if entry != NOTHING)
+    return (_name(manifest, entry) for entry in wanted.tolist() if entry != NOTHING)
+
+
+def _name(manifest: Manifest, sample: int) -> bytes:
+    """The path of a file; of a row that of its file, its offset and its length, as the layout "ranges" has them."""
+    if sample < len(manifest):
+        return manifest.path(sample) if sample >= 0 else OUTSIDE
+    rows = manifest.rows
+    return b"%b\t%d\t%d" % (manifest.path(rows.file_of(sample)), rows.offset_of(sample), rows.sizes[sample])
 
 
 def _print(paths: Iterable[bytes], null: bool) -> None:

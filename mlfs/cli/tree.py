@@ -65,13 +65,13 @@ def scanned(fd: int, source: str, stop: Callable[[], bool] | None = None) -> Man
 @contextmanager
 def job_streams(source: str, spec: JobSpec) -> Iterator[tuple[JobStreams, Manifest]]:
     """A job's streams over the directory, and its manifest. They may follow links out of it until the block ends."""
-    from mlfs.orders.layouts.outside import files_behind
+    from mlfs.orders.layouts.outside import SourceFiles
     from mlfs.orders.stopping import stoppable
     from mlfs.orders.streams import build_streams, check_reach
 
     with opened(source) as fd:
         manifest = scanned(fd, source)
-        outside = files_behind(b"/proc/self/fd/%d" % fd)
+        outside = SourceFiles(b"/proc/self/fd/%d" % fd)
         absolute = os.fsencode(os.path.abspath(source))
         with Progress() as progress:
 

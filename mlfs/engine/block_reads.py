@@ -286,6 +286,8 @@ class BlockReads:
         """Whether all of a block is fetched for a READ that wants a part of it."""
         if self._table.held_by[block] or self._table.state[block] == State.FETCHING or self._fetcher.has(block):
             return True
+        if self._keeping.is_promised(block):  # a lane gets it for a row, and this READ with it
+            return True
         if self._where(block)[0] != SOURCE:  # another node gives samples, and no parts of them
             return True
         asked = end - begin + self._fetcher.places.source.pieces.of(block)

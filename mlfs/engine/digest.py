@@ -27,8 +27,8 @@ EVENTS_A_STEP = 64
 LONGEST_TURN_S = 0.0005
 MOST_READERS = 4096
 # Kinds of what is seen of a file: an open of one that is in place; an open that waits, and its end, which is that the
-# reader goes on, or is refused; bytes that the source gave to a reader who has it open.
-OPENS, WAITS, GOES_ON, REFUSED, GAVE = range(5)
+# reader goes on, or is refused; bytes that the source gave to a reader who has it open; a READ that tells of a row.
+OPENS, WAITS, GOES_ON, REFUSED, GAVE, ROW = range(6)
 # What was seen and is not told yet: its kind, the file, the reader's thread, when, and the bytes that the source gave
 # (of GOES_ON and GAVE). It is a plain tuple, as one is made for each open.
 _Seen = tuple[int, int, int, float, int]
@@ -93,6 +93,11 @@ class Digest:
         if not self._soon.called:  # asked here, as nearly always it was called before
             self._soon.call()
         self._events.append((OPENS, entry, pid, self._clock(), 0))
+
+    def reads_row(self, row: int, pid: int) -> None:
+        """A reader reads a row of a file that it has open. Those who observe opens do not hear of it."""
+        self._soon.call()
+        self._events.append((ROW, row, pid, self._clock(), 0))
 
     def waits(self, entry: int, pid: int) -> None:
         """A reader opens a file that is not in place: `goes_on` has to follow, or `refused`."""
@@ -160,6 +165,7 @@ class Digest:
         """Have the scheduler count so many, and what was released, and then those who observe look at it."""
         events: list[Event] = []
         opens: list[Read] = []
+        rows: list[Read] = []
         reads: list[Read] = []  # what is told together: of samples in place
         for _ in range(count):
             kind, entry, pid, at_s, source_bytes = self._events.popleft()
@@ -183,12 +189,21 @@ class Digest:
                 events.append(Opened(entry, process, at_s, source_bytes))
             elif kind == REFUSED:
                 events.append(Refused(entry, process))
+            elif kind == ROW:
+                self.nameless += not pid
+                rows.append(Read(entry, process, parent, at_s))
             else:
                 events.append(SourceGave(entry, source_bytes))
+        if rows:
+            events.append(ReadsSeen(rows))
         if reads or released:
             events.append(ReadsSeen(reads, released))
         self._step(*events)
         self._tell([*opens, *reads] if opens else reads)
+
+    def process_of(self, pid: int) -> int:
+        """The process of a reader, as reads have it."""
+        return (self._known_kin.get(pid) or self._kin(pid))[0]
 
     def _kin(self, pid: int) -> tuple[int, int]:
         """The process of a reader (a thread, maybe) who is seen for the first time, and that one's parent."""

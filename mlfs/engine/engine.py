@@ -41,6 +41,7 @@ from mlfs.engine.peering import Peering
 from mlfs.engine.planner import Planner
 from mlfs.engine.ranges import Ranges
 from mlfs.engine.roll_call import Figures, RollCall
+from mlfs.engine.row_reads import RowReads
 from mlfs.engine.runner import Runner, start
 from mlfs.engine.shared_jobs import SharedJobs
 from mlfs.engine.shared_plan import SharedPlan
@@ -113,7 +114,8 @@ class Engine:
     """All parts of one mount below the requests, wired together. `run` must be running for anything to move.
 
     Attributes:
-        opens, ranges, holes, digest: what the request handlers call. shared: where jobs are registered, and end.
+        opens, ranges, row_reads, holes, digest: what the request handlers call.
+        shared: where jobs are registered, and end.
         background: runs what goes on beside the readers' way.
         scheduler, counters: for tests; others ask for `statistics`.
     """
@@ -167,7 +169,10 @@ class Engine:
         self._lanes = Lanes(context, self.scheduler, self.fetcher, machine.cpu_clock, most_kept_bytes)
 
         # Jobs.
-        self._planner = Planner(samples.sizes, lambda: self.scheduler.capacities_bytes, runner, self._planned)
+        kept_sizes = samples.sizes[: samples.file_blocks.rows.first]
+        self._planner = Planner(
+            kept_sizes, lambda: self.scheduler.capacities_bytes, runner, self._planned, samples.file_blocks
+        )
         self._jobs = MountJobs(
             context, self.manifest, self.scheduler, self._planner, observers, self._measure_places, machine.name_of
         )
@@ -178,13 +183,14 @@ class Engine:
         self.ranges = Ranges(
             context, limits, self.scheduler, self.fetcher, self._write_behind, self.digest, counted
         )  # fmt: skip
+        self.row_reads = RowReads(context, self.scheduler, self.fetcher, self.digest)
         self.holes = Holes(self.fetcher, runner, limits.hedge_s)
         self.opens = Opens(context, self.scheduler, places, self.ranges, counted)
         self._page_watch = PageWatch(context, self.scheduler, data.pages, samples)
 
         # Other nodes.
         self._shared_plan = SharedPlan(
-            self._planner, runner, clock, context.step, self.scheduler.keeping.holds, samples.sizes, self._jobs
+            self._planner, runner, clock, context.step, self.scheduler.keeping.holds, kept_sizes, self._jobs
         )
         self.shared = SharedJobs(
             self._jobs, self._shared_plan, runner, cluster.build, lambda: self.scheduler.capacities_bytes,
@@ -202,6 +208,7 @@ class Engine:
             c.Recall: self._lanes.recall,
             c.KeepCopy: self._write_behind.keep_aside,
             c.Drop: self.driver.drop,
+            c.LayTripwire: lambda lay: self.row_reads.lay_tripwire(lay.row),
             c.Evict: self.driver.evict,
             c.Answer: self._demand.answer,
             c.OpenDirect: self._demand.open_direct,
@@ -264,11 +271,13 @@ class Engine:
         return self.scheduler.statistics().warming.run
 
     def _by_block(self, samples: SampleIds) -> SampleIds:
-        """The same samples, with the blocks of a large file in the place of its entry."""
+        """The same samples, with the blocks of a large file or of a row in its place, each once."""
         blocks = self.scheduler.table.blocks
-        if not len(blocks) or not np.isin(samples, blocks.files_now()).any():
+        are_rows = samples >= blocks.rows.first
+        if not len(blocks) or not (are_rows | np.isin(samples, blocks.files_now())).any():
             return samples
-        return np.concatenate([np.asarray(blocks.of(sample) or (sample,), np.int64) for sample in samples.tolist()])
+        found = np.concatenate([np.asarray(blocks.of(sample) or (sample,), np.int64) for sample in samples.tolist()])
+        return found[np.sort(np.unique(found, return_index=True)[1])] if are_rows.any() else found
 
     def stop_prefetching(self, stop: bool) -> None:
         """Before an unmount: fetch nothing ahead any more; or go on after all."""
@@ -359,9 +368,14 @@ class Engine:
 
     def gone(self, samples: Sequence[int]) -> Callable[[], None]:
         """The files of these samples were taken out of the tree. Returns what is left to do in a worker."""
-        for sample in samples:
+        for sample in self._known(samples):
             self.driver.step(e.CopyLost(sample))
         return partial(self.fetcher.forget, samples)
+
+    def _known(self, samples: Iterable[int]) -> Iterable[int]:
+        """The samples that the scheduler knows: not the rows of a job that is being registered."""
+        known = len(self.scheduler.table.state)
+        return (sample for sample in samples if sample < known)
 
     # -- what goes wrong
 
@@ -401,14 +415,14 @@ class Engine:
         if known == (change.size_bytes, clamp_ns(change.mtime_ns), clamp_ns(change.ctime_ns)):
             if rights != manifest.rights(entry):
                 manifest.set_rights(entry, rights)
-                for sample in self.samples.of_file(entry):
+                for sample in self._known(self.samples.of_file(entry)):
                     self.driver.step(e.CopyLost(sample))
                 log.info("others may read it than before, at the source: %r", manifest.path(entry))
             return
         table = self.scheduler.table
-        samples = [  # without the blocks of which nothing is known: a large file has many
+        samples = [  # without the blocks and rows of which nothing is known: a large file has many
             sample
-            for sample in self.samples.of_file(entry)
+            for sample in self._known(self.samples.of_file(entry))
             if sample == entry or table.held_by[sample] or table.state[sample] != State.ABSENT
         ]
         before = [self.samples.sizes[sample] for sample in samples]

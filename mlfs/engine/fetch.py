@@ -63,11 +63,20 @@ class Fetched(NamedTuple):
     read_before_bytes: int = 0
 
 
+class Tripwire(NamedTuple):
+    """The page of a row that stays away from the page cache while the rest of the row is there, and its bytes."""
+
+    generation: int
+    offset: int
+    data: bytes
+
+
 class Fetcher:
     """Blocking fetches; thread-safe.
 
     Attributes:
         samples, places: what is fetched, and from where.
+        tripwires: of the rows that are staged: a READ that comes for one is answered from here.
         to_keep: what fetches brought and no place keeps yet, by sample, and the place that shall: as good as kept.
             Whoever finds that the source has something else takes it out, and then it is not kept.
 
@@ -103,6 +112,10 @@ class Fetcher:
         self._copies_went = copies_went
         self._finding = False
         self._blocks_from = samples.file_blocks.first
+        self._rows = samples.file_blocks.rows
+        self.tripwires: dict[int, Tripwire] = {}
+        self._getting: dict[int, tuple[threading.RLock, int]] = {}  # blocks that threads get; how many want each
+        self._getting_lock = threading.Lock()
         self.to_keep: dict[int, tuple[Fetched, int]] = {}
         # By file: its version was seen at the source since the mount.
         self._verified = bytearray(len(samples.manifest))
@@ -148,7 +161,10 @@ class Fetcher:
             entry = self.samples.file_of(sample)
             if entry in self._manifest.unsized.files:
                 raise OSError(*UNSIZED)
-            stage = stage and sample < self._blocks_from  # a READ that waits for a block holds its pages
+            if sample >= self._blocks_from:
+                stage = False  # a READ that waits for a block holds its pages
+                with self._alone_with(sample):
+                    return self._fetch_block(sample, entry, place, instead, close_later)
             for _ in range(TRIES):
                 fetched = self._fetch_once(sample, entry, place, instead, close_later, stage)
                 if fetched is not None:
@@ -156,6 +172,30 @@ class Fetcher:
             raise OSError(errno.ESTALE, "the file keeps changing at the source")
         except (OSError, MemoryError) as error:
             return Fetched(sample, error=as_os_error(error))
+
+    def _fetch_block(self, block: int, entry: int, place: int, instead: int, close_later: bool) -> Fetched:
+        for _ in range(TRIES):
+            fetched = self._fetch_once(block, entry, place, instead, close_later, stage=False)
+            if fetched is not None:
+                return fetched
+        raise OSError(errno.ESTALE, "the file keeps changing at the source")
+
+    @contextmanager
+    def _alone_with(self, block: int) -> Iterator[None]:
+        """Within it, no other thread gets the block: who comes second finds what the first one has brought."""
+        with self._getting_lock:
+            lock, wanted = self._getting.get(block) or (threading.RLock(), 0)
+            self._getting[block] = lock, wanted + 1
+        try:
+            with lock:
+                yield
+        finally:
+            with self._getting_lock:
+                wanted = self._getting[block][1]
+                if wanted > 1:
+                    self._getting[block] = lock, wanted - 1
+                else:
+                    del self._getting[block]
 
     def _fetch_once(
         self, sample: int, entry: int, place: int, instead: int, close_later: bool, stage: bool
@@ -224,6 +264,58 @@ class Fetcher:
     def close_read(self) -> None:
         """Close what `fetch(close_later=True)` left open."""
         self.places.source.close_read()
+
+    # -- rows
+
+    def fetch_part(
+        self, item: Item, place: int, offset: int, size: int, keep: Callable[[Fetched, tuple[int, ...]], None]
+    ) -> tuple[Buffer, Fetched]:
+        """A range of a block, and how it was got: all of the block, where a place shall keep it.
+
+        Args:
+            place: where to get it. keep: has a copy kept, before another thread can ask for the block.
+
+        Raises: OSError.
+        """
+        block, end = item.sample, offset + size
+        with self._alone_with(block):
+            held = self._waiting(block)
+            if held is not None:
+                return memoryview(held.data or b"")[offset:end], held._replace(size_bytes=size)
+            here = place or self.holder(block)  # another lane has just had it kept, and its batch is not over
+            if here and (data := self.read_held(block, here, offset, size)) is not None:
+                return data, Fetched(block, here, len(data))
+            if place or item.keep_in:
+                fetched = self.fetch(block, place, item.instead, stage=False)
+                if fetched.error is not None:
+                    raise fetched.error
+                if item.keep_in and self.places.kinds[fetched.place].is_afar:
+                    keep(fetched, item.keep_in)
+                return memoryview(fetched.data or b"")[offset:end], fetched
+            data, given_bytes, _ = self.read_range(block, offset, size)
+            return data, Fetched(block, SOURCE, size, read_before_bytes=size - given_bytes)
+
+    def push_row(self, row: int, generation: int, offset: int, data: Buffer) -> bool:
+        """Put the pages of a row into the page cache, but for its tripwire. Args: offset, data: those pages."""
+        entry, view = self.samples.file_of(row), memoryview(data)
+        begin, end = self._rows.tripwire_of(row)
+        self.tripwires[row] = Tripwire(generation, begin, bytes(view[begin - offset : end - offset]))
+        pushed = self.push(entry, generation, offset, view[: begin - offset], is_block=True)
+        pushed = pushed and self.push(entry, generation, end, view[end - offset :], is_block=True)
+        if not pushed:
+            del self.tripwires[row]
+        return pushed
+
+    def drop_row(self, row: int) -> None:
+        """Drop the pages of a row, but for the first one, which another row may end in."""
+        self.tripwires.pop(row, None)
+        begin, end = self._rows.own_pages_of(row)
+        self._pages.drop(self.samples.file_of(row), begin, end - begin)
+
+    def drop_tripwire(self, row: int) -> None:
+        """Drop the page that stays away: the kernel has read it by itself, and would tell of nobody who reads it."""
+        begin, end = self._rows.tripwire_of(row)
+        self._pages.drop(self.samples.file_of(row), begin, end - begin)
 
     # -- large samples
 
@@ -297,6 +389,11 @@ class Fetcher:
 
         Raises: OSError; ESTALE where the file has changed.
         """
+        if sample in self._getting:  # another thread gets all of it: no byte is read twice
+            with self._alone_with(sample):
+                held = self._waiting(sample)
+            if held is not None and held.data is not None:
+                return bytes(memoryview(held.data)[offset : offset + size]), 0, None
         data, given_bytes, whole = self.places.source.read_range(sample, offset, size)
         if whole is None:
             return data, given_bytes, None
@@ -491,7 +588,10 @@ class Fetcher:
     def drop(self, samples: Sequence[int]) -> None:
         """Drop the pages of samples."""
         for sample in samples:
-            self._pages.drop(self.samples.file_of(sample))
+            if sample >= self._rows.first:
+                self.drop_row(sample)
+            else:
+                self._pages.drop(self.samples.file_of(sample))
 
     def replaced(self, entry: int, change: FileChange) -> None:
         """A scan has found something else, while nobody waits for it: a file's attributes, or a directory's."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TypeVar, cast
 
 from mlfs.engine.context import Context
 from mlfs.engine.fetch import LARGEST_WHOLE_BYTES, Fetched, Fetcher, as_os_error, landed_of
+from mlfs.engine.pagecache import Buffer
 from mlfs.engine.runner import start
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler import commands as c
@@ -79,7 +80,7 @@ class Lanes:
         self._shortages = context.shortages
         self._place_of = scheduler.place_of
         self._waiters = scheduler.waiters
-        self._sizes = scheduler.table.sizes
+        self._sizes, self._first_row = scheduler.table.sizes, scheduler.table.first_row
         self._fetcher = fetcher
         self._places = fetcher.places
         self._cpu_clock = cpu_clock
@@ -115,7 +116,9 @@ class Lanes:
                 if batch.claims.pop(item.sample, None) is None:
                     continue
                 yield item.sample
-                if item.blocks:
+                if item.blocks and item.sample >= self._first_row:
+                    landed = self._fetch_row(batch, item, keep, over)
+                elif item.blocks:
                     landed = self._fetch_in_blocks(batch, item, keep, over)
                 elif self._sizes[item.sample] > LARGEST_WHOLE_BYTES:
                     landed = landed_of(
@@ -159,7 +162,34 @@ class Lanes:
                 break
             pushed += end.size_bytes
         # A file that has grown since the mount has bytes behind its blocks.
-        staged = pushed == self._sizes[item.sample]
+        return self._landed_in_blocks(batch, item, ends, pushed == self._sizes[item.sample])
+
+    def _fetch_row(self, batch: _Batch, item: c.Item, keep: _Keep, over: _Over) -> e.Landed:
+        """In a worker: get the pages that a row lies in, of each block from its own place, and push them."""
+        fetcher, samples = self._fetcher, self._fetcher.samples
+        file = samples.file_of(item.sample)
+        generation, file_bytes = samples.manifest.generation_view[file], samples.sizes[file]
+        begin, end = samples.file_blocks.rows.pages_of(item.sample)
+        ends: list[e.Landed] = []
+        parts: list[Buffer] = []
+        try:
+            for block in item.blocks:
+                first = samples.offset_of(block.sample)
+                low, high = max(begin, first), min(end, first + self._sizes[block.sample], file_bytes)
+                part, fetched = fetcher.fetch_part(block, self._place_of(block), low - first, high - low, keep.add)
+                parts.append(part)
+                ends.append(landed_of(batch.fetch, fetched))
+                if keep.bytes > self._kept_at_once_bytes:
+                    over.keeping_s += keep.write(over.kept, self._clock)
+        except OSError as error:
+            return e.Landed(batch.fetch, item.sample, error=error.errno or errno.EIO, blocks=tuple(ends))
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        whole = len(data) == min(end, file_bytes) - begin
+        staged = whole and not self._stopped and fetcher.push_row(item.sample, generation, begin, data)
+        return self._landed_in_blocks(batch, item, ends, staged)
+
+    def _landed_in_blocks(self, batch: _Batch, item: c.Item, ends: Sequence[e.Landed], staged: bool) -> e.Landed:
+        """The end of what was got by blocks: it counts for the farthest place that gave one of them."""
         place = min((end.place for end in ends), key=self._nearness)
         return e.Landed(
             batch.fetch, item.sample, place, sum(end.size_bytes for end in ends if end.place == place), staged,

@@ -123,7 +123,7 @@ class MountJobs:
 
     async def register(self, spec: JobSpec, streams: JobStreams) -> JobRun:
         """Start a job, in place of one of the same name."""
-        job = JobRun(spec, streams, self.manifest.size, name_of=self.name_of)
+        job = JobRun(spec, streams, self.manifest.sample_sizes, name_of=self.name_of)
         await self.install(job)
         return job
 

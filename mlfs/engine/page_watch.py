@@ -53,7 +53,7 @@ class PageWatch:
         self._runner = context.runner
         self._scheduler = scheduler
         self._pages = pages
-        self._samples = samples
+        self._samples, self._first_row = samples, scheduler.table.first_row
         self._looked_at = self._taken_back = 0
         self._paused = False
 
@@ -102,4 +102,5 @@ class PageWatch:
     def _gone(self, samples: Sequence[int]) -> list[int]:
         """In a worker: look which of the samples have lost pages."""
         file_of, resident = self._samples.file_of, self._pages.resident
-        return [sample for sample in samples if not self._paused and not resident(file_of(sample))]
+        files = [sample for sample in samples if sample < self._first_row]  # of a row a page is always away
+        return [sample for sample in files if not self._paused and not resident(file_of(sample))]

@@ -20,8 +20,8 @@ class PageCache(Protocol):
     def resident(self, entry: int) -> bool:
         """Whether all pages of the entry are there; True where that cannot be told."""
 
-    def drop(self, entry: int) -> None:
-        """Drop the entry's pages (its attributes may go too)."""
+    def drop(self, entry: int, offset: int = 0, size: int = 0) -> None:
+        """Drop the entry's pages, or with a size those of a range (its attributes may go too)."""
 
     def replace(self, entry: int) -> None:
         """The entry's content changed: its name leads to another inode from now on, whose attributes the kernel learns.

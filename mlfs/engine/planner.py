@@ -29,6 +29,7 @@ from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
 from mlfs.job.names import built_in
 from mlfs.orders.streams import JobStreams
+from mlfs.plan.file_blocks import FileBlocks
 from mlfs.plan.members import OwnShare, warning
 from mlfs.plan.next_use import Gathering, Missed, Reads, missed
 from mlfs.plan.owners import plan_alone
@@ -52,6 +53,7 @@ MOST_READS = np.iinfo(np.uint16).max
 MOST_EVICTING = 2_000_000
 
 Counts = npt.NDArray[np.uint16]
+Ids = npt.NDArray[np.int64]
 NodeNumbers = npt.NDArray[np.int16]
 
 
@@ -76,22 +78,28 @@ def draws_again(spec: JobSpec, samples: int) -> bool:
     return spec.num_samples is not None and samples > 0 and spec.num_samples % samples != 0
 
 
-def count_epoch(reads: Counts, spec: JobSpec, streams: JobStreams, epoch: int, gathering: Gathering) -> None:
+Kept = Callable[[JobStreams, int, int], Ids]
+"""A call that gives the samples which a rank reads in an epoch, as places keep them."""
+
+
+def count_epoch(
+    reads: Counts, spec: JobSpec, streams: JobStreams, epoch: int, gathering: Gathering, kept: Kept
+) -> None:
     """Add an epoch's reads by the ranks of this node."""
-    ranks = [streams.epoch_ids(epoch, rank) for rank in spec.ranks]
+    ranks = [kept(streams, epoch, rank) for rank in spec.ranks]
     for ids in ranks:
         counts = np.bincount(ids[ids >= 0], minlength=len(reads))
         np.minimum(reads + counts, MOST_READS, out=reads, casting="unsafe")
     gathering.add(ranks)
 
 
-def gather(spec: JobSpec, streams: JobStreams) -> Reads:
+def gather(spec: JobSpec, streams: JobStreams, kept: Kept) -> Reads:
     """The reads of this node's ranks, of some samples, in the first epochs of a job that was not counted."""
     gathering = Gathering(streams.sample_ids.size)
     for epoch in epochs_worth_counting(spec):
         if gathering.enough:
             break
-        gathering.add([streams.epoch_ids(epoch, rank) for rank in spec.ranks])
+        gathering.add([kept(streams, epoch, rank) for rank in spec.ranks])
     return gathering.gathered()
 
 
@@ -141,7 +149,8 @@ def plan_for_all(
     for counts in counted:
         reads += counts
     for member, spec in even:
-        reads[: len(member)] += np.frombuffer(bytes(member), np.uint8) * np.uint32(len(epochs_worth_counting(spec)))
+        of_job = np.frombuffer(bytes(member), np.uint8)[: len(reads)]
+        reads[: len(of_job)] += of_job * np.uint32(len(epochs_worth_counting(spec)))
     read = reads[reads > 0]
     if not rests and (not len(read) or read.min() == read.max()):
         return None
@@ -203,6 +212,7 @@ class Planner:
     Args:
         sizes: bytes by sample. capacities: what a plan fills now (`Keeping.capacities_bytes`); empty for no places.
         planned: told of each new plan, on the loop; None: keep what comes first.
+        blocks: those that places keep of files of which jobs read rows.
     """
 
     def __init__(
@@ -211,8 +221,10 @@ class Planner:
         capacities: Callable[[], Sequence[int]],
         runner: Runner,
         planned: Callable[[Plan | None], None],
+        blocks: FileBlocks | None = None,
     ) -> None:
         self._sizes = sizes
+        self._blocks = blocks or FileBlocks.none(sizes)
         self._capacities = capacities
         self._runner = runner
         self._planned = planned
@@ -229,6 +241,10 @@ class Planner:
     def statistics(self) -> PlannerStatistics:
         """Frozen figures."""
         return PlannerStatistics(tuple(sorted(self._waiting)), len(self._waiting) + self._plan_again)
+
+    def kept(self, streams: JobStreams, epoch: int, rank: int) -> Ids:
+        """The samples that a rank of a job reads in an epoch, as places keep them: blocks for rows. In a worker."""
+        return self._blocks.keeping(streams.epoch_ids(epoch, rank))
 
     def count(self, job: JobRun) -> None:
         """A job was installed: count its reads from now on, if a plan can keep more of them than what comes first."""
@@ -334,7 +350,7 @@ class Planner:
             if self._waiting.get(name) is not waiting or (from_file and int(reads.sum()) > MOST_LINES):
                 break
             try:
-                await self._runner.run("plan", count_epoch, reads, job.spec, job.streams, epoch, gathering)
+                await self._runner.run("plan", count_epoch, reads, job.spec, job.streams, epoch, gathering, self.kept)
             except JobError:
                 if not from_file or not looked_at:
                     raise
@@ -357,7 +373,7 @@ class Planner:
             together: npt.NDArray[np.uint32] = np.sum(reads, axis=0, dtype=np.uint32)
             plan = await self._runner.run("plan", share.with_copies, sizes, together)
         else:
-            members_of = [(job.member, job.spec) for job in even]
+            members_of = [(self._blocks.members(job.member), job.spec) for job in even]
             to_come = await self._to_come(counted, even)
             rests = any(one.to_come is None for one in counted)
             plan = await self._runner.run(
@@ -376,7 +392,7 @@ class Planner:
             known = self._gathered.get(job.name)
             if known is None or known[0] is not job:
                 try:
-                    reads = await self._runner.run("plan", gather, job.spec, job.streams)
+                    reads = await self._runner.run("plan", gather, job.spec, job.streams, self.kept)
                 except Exception as error:  # the job has ended meanwhile, or an order file is gone
                     log.warning("job %s: whether evicting helps is not known: %s", job.name, error)
                     return []

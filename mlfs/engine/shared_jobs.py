@@ -179,7 +179,7 @@ class SharedJobs:
         assert members is not None
         words = words_of_job(fields)
         self._tell({**words, "number": self._registrations.make(name, fields, members.own).number}, None)
-        job = JobRun(self._of_this_node(spec), streams, self._jobs.manifest.size)
+        job = JobRun(self._of_this_node(spec), streams, self._jobs.manifest.sample_sizes)
 
         async def this_job() -> JobRun:
             return job
@@ -289,7 +289,7 @@ class SharedJobs:
                 return here
             spec = self._of_this_node(parse_job(fields))
             streams = await self._runner.run("orders", self._build, spec)
-            return JobRun(spec, streams, self._jobs.manifest.size)
+            return JobRun(spec, streams, self._jobs.manifest.sample_sizes)
 
         async def follow() -> None:
             try:
@@ -471,7 +471,7 @@ class SharedOrders:
         try:
             spec = parse_job({**fields, "name": _name_of_order(key)})
             streams = await self._runner.run("orders", self._build, spec)
-            job = JobRun(spec, streams, self._jobs.manifest.size, inferred=True)
+            job = JobRun(spec, streams, self._jobs.manifest.sample_sizes, inferred=True)
         except MlfsError as error:
             log.warning("an order that another node found cannot be planned with here: %s", error)
         except Exception:  # a bug: it costs reads of the source, never the mount

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import trio
 
 from mlfs.engine.mount_jobs import MountJobs
-from mlfs.engine.planner import Planner, epochs_worth_counting
+from mlfs.engine.planner import Kept, Planner, epochs_worth_counting
 from mlfs.engine.runner import Runner
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
@@ -61,7 +61,7 @@ class SharedPlan:
         jobs: MountJobs,
     ) -> None:
         self._planner = planner
-        self._counts = ReadCounts(sizes, runner)
+        self._counts = ReadCounts(sizes, runner, planner.kept)
         self._counted_for = -1  # the node that plans, as far as was counted
         self._runner = runner
         self._clock = clock
@@ -346,8 +346,8 @@ def node_of_rank(spec: JobSpec, members: Members) -> dict[int, int]:
 class ReadCounts:
     """The counts of all jobs that are planned with, and the shares that are made of them."""
 
-    def __init__(self, sizes: memoryview, runner: Runner) -> None:
-        self._sizes = sizes
+    def __init__(self, sizes: memoryview, runner: Runner, kept: Kept) -> None:
+        self._sizes, self._kept = sizes, kept
         self._runner = runner
         self._counted: dict[str, _Counted] = {}
         self._warned: set[str] = set()
@@ -378,7 +378,8 @@ class ReadCounts:
         node_of = {rank: members.nodes.index(node) for rank, node in node_of_rank(job.spec, members).items()}
         for epoch in epochs:
             streams = [
-                (at, await self._runner.run("plan", job.streams.epoch_ids, epoch, rank)) for rank, at in node_of.items()
+                (at, await self._runner.run("plan", self._kept, job.streams, epoch, rank))
+                for rank, at in node_of.items()
             ]
             await self._runner.run("plan", readers.add, streams)
         return readers.by_epoch

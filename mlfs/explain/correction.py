@@ -557,7 +557,7 @@ class Correction:
         if like is None and found.origin is not Origin.PLACE:
             like = LearnedLoader(matcher.shape, matcher.lag)
         streams = job.streams if found.streams is None else found.streams
-        new = JobRun(found.spec, streams, self._jobs.manifest.size, like=like, name_of=job.readers.name_of)
+        new = JobRun(found.spec, streams, self._jobs.manifest.sample_sizes, like=like, name_of=job.readers.name_of)
         await load_epochs(self._jobs.runner, new)
         await self._jobs.runner.run(POOL, new.replay, opens)  # thousands, maybe: not on the loop
         return new

@@ -379,7 +379,7 @@ class InferredJobs:
         begins = {"name": name, "start_epoch": begin.epoch, "start_step": begin.step}
         spec = streams.spec.model_copy(update=begins)
         streams = JobStreams(spec, streams.sample_ids, streams.order)
-        job = JobRun(spec, streams, self._jobs.manifest.size, inferred=True, name_of=self._jobs.name_of)
+        job = JobRun(spec, streams, self._jobs.manifest.sample_sizes, inferred=True, name_of=self._jobs.name_of)
         await load_epochs(self._jobs.runner, job, most=1)
         for read in reads().recent:
             if job.member[read.entry] and job.observe(*read).another_leads:

@@ -611,6 +611,10 @@ class JobRun:
         elsewhere = self.findings.began_elsewhere(self.matcher, self.epochs.timeline)
         return [*said, elsewhere] if elsewhere else said
 
+    def may_meet(self, samples: int) -> None:
+        """There are so many samples by now, as another job has come."""
+        self.member.extend(bytes(max(0, samples - len(self.member))))
+
     def set_aside(self, aside: bool) -> None:
         """Whether its predictions are not to be believed, however few reads there are that speak against them."""
         self._set_aside = aside

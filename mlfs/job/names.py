@@ -62,6 +62,13 @@ _FIELDS: Final = {
     "tf-list-files": _EXTENSIONS | {"pattern"},
     "sorted": _EXTENSIONS,
     "manifest": frozenset({"manifest_file"}),
+    "npy": _EXTENSIONS,
+    "raw": _EXTENSIONS | {"row_bytes", "header_bytes"},
+    "ranges": frozenset({"manifest_file"}),
+    "tar": _EXTENSIONS,
+    "tfrecord": _EXTENSIONS,
+    "mds": frozenset(),
+    "megatron": _EXTENSIONS,
 }
 
 

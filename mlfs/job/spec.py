@@ -109,7 +109,8 @@ class JobSpec(BaseModel):
 
     root: str = Field(
         "",
-        description='a sub-directory of the source, relative and without ".."; "" is the whole source',
+        description='a sub-directory of the source (for rows also a file), relative and without ".."; "" is the whole'
+        " source",
         json_schema_extra=_DATA,
     )
     layout: str = Field("imagefolder", description=one_of(layout_names()), json_schema_extra=_DATA)
@@ -120,8 +121,15 @@ class JobSpec(BaseModel):
     )
     manifest_file: str | None = Field(
         None,
-        description="the absolute path of a file with one sample a line, its files between tabs (manifest layout)",
+        description="the absolute path of a file with one sample a line, its files between tabs (manifest layout), or"
+        " its file, offset and length (ranges layout)",
         json_schema_extra=_DATA,
+    )
+    row_bytes: Counted | None = Field(
+        None, description="a whole number, 1 or more: bytes of a row (raw layout)", ge=1, json_schema_extra=_DATA
+    )
+    header_bytes: Counted | None = Field(
+        None, description=f"{_COUNT}: bytes before a file's first row (raw layout)", ge=0, json_schema_extra=_DATA
     )
     pattern: str | None = Field(
         None,
@@ -669,7 +677,7 @@ class JobSpec(BaseModel):
 
 # Fields that say how a split is made.
 OF_SPLIT: Final = ("part", "without_part", "split_seed", "split_by", "split_rounding", "split_order", "stratified")
-LAYOUT_FIELDS: Final = frozenset({"extensions", "manifest_file", "pattern"})
+LAYOUT_FIELDS: Final = frozenset({"extensions", "manifest_file", "pattern", "row_bytes", "header_bytes"})
 # Fields that say which samples a job has.
 DATA_FIELDS: Final = tuple(field for field, info in JobSpec.model_fields.items() if info.json_schema_extra == _DATA)
 # What every job has, whatever its sampler.

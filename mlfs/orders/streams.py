@@ -184,14 +184,22 @@ def _no_ranks_yet(epoch: int) -> dict[int, SampleIds]:
 
 def _sizes(tree: Tree, sample_ids: SampleIds) -> npt.NDArray[np.int64]:
     """Bytes by dataset index: of all files of the sample that lie in the tree."""
-    sizes = np.where(sample_ids >= 0, tree.size[np.maximum(sample_ids, 0)], 0)
+    entries = np.maximum(sample_ids, 0)
+    are_rows = entries >= len(tree.mode)
+    sizes = np.where(sample_ids >= 0, tree.size[np.where(are_rows, 0, entries)], 0)
+    if are_rows.any():
+        sizes[are_rows] = tree.rows.columns(sample_ids[are_rows])[2]
     return sizes if sizes.ndim == 1 else sizes.sum(axis=1)
 
 
 def _directories(tree: Tree, sample_ids: SampleIds) -> npt.NDArray[np.int64]:
     """A number for the directory of each sample's first file, in the order of their paths, by dataset index; -1 for
     samples elsewhere."""
-    first = sample_ids.reshape(len(sample_ids), -1)[:, 0].tolist()
+    ids = sample_ids.reshape(len(sample_ids), -1)[:, 0].copy()
+    are_rows = ids >= len(tree.mode)
+    if are_rows.any():
+        ids[are_rows] = tree.rows.columns(ids[are_rows])[0]
+    first = ids.tolist()
     above = [tree.path(entry).rpartition(b"/")[0] if entry >= 0 else None for entry in first]
     numbers = {path: number for number, path in enumerate(sorted({path for path in above if path is not None}))}
     found = (-1 if path is None else numbers[path] for path in above)
@@ -204,7 +212,7 @@ class _PathIndex:
     def __init__(self, spec: JobSpec, tree: Tree, links: Links, sample_ids: SampleIds) -> None:
         self._paths = Paths(tree, links, spec.root)
         self._tree, self._n_entries = tree, len(tree.mode)
-        self._sample_ids = sample_ids
+        self._sample_ids = sample_ids  # rows have no path
 
     def __call__(self, path: bytes) -> int:
         """The dataset index of a path, relative to the job's root or absolute; -1 when it is not a sample's."""
@@ -229,7 +237,7 @@ class _PathIndex:
         index_of = np.full(self._n_entries, -1, dtype=np.int64)
         flat = self._sample_ids.reshape(-1)
         ids, first = np.unique(flat, return_index=True)
-        here = ids >= 0
+        here = (ids >= 0) & (ids < self._n_entries)
         index_of[ids[here]] = first[here] // max(1, flat.size // max(1, len(self._sample_ids)))
         return index_of
 
@@ -271,7 +279,7 @@ def build_streams(
         spec: the job.
         tree: the source tree (`mlfs.tree.manifest.Manifest`).
         source: the absolute path of the source, for absolute links and for absolute paths in order files.
-        outside: what is behind links that leave the source, see `mlfs.orders.layouts.outside.files_behind`.
+        outside: what is behind links that leave the source, see `mlfs.orders.layouts.outside.SourceFiles`.
         check: called with the streams before anything of them is computed, such as `mlfs.orders.streams.check_reach`.
 
     Raises:

@@ -1,8 +1,8 @@
 """Which files are kept in blocks, and the ids of each one's blocks.
 
-Pure. In: the files that were large when the data set was mounted, and their sizes as they change. Out: ranges of ids.
-The ids of all blocks stand behind those of all files, in the order of the files: so a file takes two numbers here,
-however many blocks it has, and a block takes nothing.
+Pure. In: the files that were large when the data set was mounted, and their sizes as they change; the rows of jobs.
+Out: ranges of ids. The ids of all blocks stand behind those of all files, in the order of the files: so a file takes
+two numbers here, however many blocks it has, and a block takes nothing. Behind them come the ids of rows.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from mlfs.plan.rows import Rows
+
 N = TypeVar("N", bound=np.generic)
 
 
@@ -24,10 +26,11 @@ class FileBlocks:
         sizes: bytes by file, then by block; the caller keeps them up to date.
         files: those that had more than `above_bytes` at first, ascending. counts: how many blocks each of them has.
         first: the first id of a block.
+        rows: ranges that jobs read; their sizes stand in `sizes` as well.
 
     Attributes:
         above_bytes: a file of more bytes is in blocks, if it was so at first. No block is larger.
-        first: all ids from there on are blocks.
+        first: all ids from there on are blocks, and from `rows.first` on rows.
     """
 
     def __init__(
@@ -38,7 +41,9 @@ class FileBlocks:
         first: int,
         above_bytes: int,
         block_bytes: int,
+        rows: Rows,
     ) -> None:
+        self.rows = rows
         self.above_bytes, self.block_bytes, self.first = above_bytes, block_bytes, first
         self._sizes = sizes
         self._files = files
@@ -50,18 +55,58 @@ class FileBlocks:
     def none(sizes: memoryview) -> FileBlocks:
         """No file is in blocks."""
         nothing = np.empty(0, np.int64)
-        return FileBlocks(sizes, nothing, nothing, len(sizes), sys.maxsize, 0)
+        rows = Rows(len(sizes), np.empty(0, np.int64))
+        return FileBlocks(sizes, nothing, nothing, len(sizes), sys.maxsize, 0, rows)
 
     def __len__(self) -> int:
         """How many files have blocks."""
         return len(self._file)
 
-    def of(self, file: int) -> range:
-        """The blocks that a file has now, in the order of their offsets; none for a file that is one sample."""
-        size = self._sizes[file]
-        if size <= self.above_bytes or file >= self.first:
+    def of(self, sample: int) -> range:
+        """The blocks that a file has now, in the order of their offsets, or those that a row lies in; none for a file
+        that is one sample, and for a block."""
+        size = self._sizes[sample]
+        if sample >= self.first:
+            return self._of_row(sample, size) if sample >= self.rows.first else range(0)
+        if size <= self.above_bytes:
             return range(0)
-        return self.ever_of(file)[: -(-size // self.block_bytes)]
+        return self.ever_of(sample)[: -(-size // self.block_bytes)]
+
+    def _of_row(self, row: int, size: int) -> range:
+        begin = self.rows.offset_of(row)
+        return self.of(self.rows.file_of(row))[begin // self.block_bytes : -(-(begin + size) // self.block_bytes)]
+
+    def of_rows(self, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The first block of each row, and the last one."""
+        files, offsets, lengths = self.rows.columns(rows)
+        firsts = np.asarray(self._first)[np.searchsorted(self._files, files)]
+        return firsts + offsets // self.block_bytes, firsts + (offsets + lengths - 1) // self.block_bytes
+
+    def keeping(self, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The same samples, with the block that a row begins in in the place of the row: what places keep."""
+        are_rows = samples >= self.rows.first
+        if not are_rows.any():
+            return samples
+        kept = samples.copy()
+        kept[are_rows] = self.of_rows(samples[are_rows])[0]
+        return kept
+
+    def marked_by(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """By block, whether one of these rows lies in it."""
+        begin, end = self.of_rows(rows)
+        edges = np.zeros(self.rows.first - self.first + 1, dtype=np.int64)
+        np.add.at(edges, begin - self.first, 1)
+        np.add.at(edges, end + 1 - self.first, -1)
+        marked: npt.NDArray[np.bool_] = np.cumsum(edges)[:-1] > 0
+        return marked
+
+    def members(self, member: bytearray) -> bytearray:
+        """By file and block whether a job reads it, of which the same is said by file and row."""
+        rows = self.rows.first + np.flatnonzero(np.frombuffer(bytes(member[self.rows.first :]), dtype=np.uint8))
+        if not len(rows):
+            return member
+        by_block = self.marked_by(rows).astype(np.uint8)
+        return member[: self.first] + bytes(by_block)
 
     def ever_of(self, file: int) -> range:
         """The ids that a file's blocks have, however short the file may be now."""

@@ -23,6 +23,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from mlfs.plan.rows import Rows
 from mlfs.tree.attributes import FileAttributes, Rights
 from mlfs.tree.hard_links import HardLinks
 from mlfs.tree.past import Past, PastContents
@@ -147,6 +148,7 @@ class Manifest:
         # How often an entry was updated since this manifest was made or loaded; wraps around at 65,536.
         self.generation: NDArray[np.uint16] = np.zeros(self._n, dtype=np.uint16)
         self.updates = 0
+        self._rows: Rows | None = None
         self.past = PastContents()
         self.hard_links = HardLinks(self.linked, self.linked_first)
         self._make_views()
@@ -203,14 +205,27 @@ class Manifest:
         """The arrays of `COLUMNS`, by name, not copied."""
         return {name: getattr(self, name) for name in COLUMNS}
 
-    def keep_sizes_in(self, column: NDArray[np.int64]) -> None:
+    def keep_sizes_in(self, column: NDArray[np.int64], rows: Rows) -> None:
         """Keep the sizes at the beginning of a longer column from now on, whose owner keeps others behind them.
 
-        It comes before anybody holds a view of the sizes.
+        It comes before anybody holds a view of the sizes. Args: rows: those that jobs will name.
         """
+        self._rows = rows
         column[: self._n] = self.size
         self.size = column[: self._n]
         self.size_view = self.size.data
+
+    @property
+    def rows(self) -> Rows:
+        """The ranges of files that jobs have named, whose ids stand behind those of all entries."""
+        if self._rows is None:  # of a tree that nobody mounts
+            self._rows = Rows.behind(self.size)
+        return self._rows
+
+    @property
+    def sample_sizes(self) -> NDArray[np.int64]:
+        """Bytes by sample: of entries, of blocks if large files are in blocks, of rows."""
+        return self.size if self._rows is None else self._rows.sizes
 
     # -- names and the tree
 

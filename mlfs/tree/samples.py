@@ -6,7 +6,8 @@ current.
 
 A sample is (file, offset, length); a file is an entry of the manifest. In most data sets each regular file is one
 sample: `Samples.whole_files`. A large file is many: its blocks (`Samples.in_blocks`), whose ids stand behind those of
-all entries. Or a file holds samples at offsets that somebody names: `Samples.of_parts`. Whoever holds a sample's id
+all entries; behind them come the rows that jobs name (`mlfs.plan.rows`). Or a file holds samples at offsets that
+somebody names: `Samples.of_parts`. Whoever holds a sample's id
 asks here for everything else, and never takes it for an entry of the manifest, although for whole files they are equal.
 """
 
@@ -21,6 +22,7 @@ import xxhash
 from numpy.typing import ArrayLike, NDArray
 
 from mlfs.plan.file_blocks import FileBlocks
+from mlfs.plan.rows import MOST_ROWS, Rows
 from mlfs.tree.manifest import Manifest
 
 
@@ -99,7 +101,8 @@ class Samples(ABC):
     def of_file(self, entry: int) -> Sequence[int]:
         """The samples that lie in a file, ascending; none for an entry that is no regular file.
 
-        The entry of a large file is among them, as jobs call it by that, with all blocks that it had in this mount.
+        The entry of a large file is among them, as jobs call it by that, with all blocks that it had in this mount, and
+        its rows.
         """
 
     def blocks_of(self, entry: int) -> range:
@@ -130,6 +133,13 @@ class Samples(ABC):
         It is the file's path; for a part the path, a zero byte (which no path contains), and `OFFSET+LENGTH`. A last
         block has the length of the others there.
         """
+
+    def name(self, sample: int) -> bytes:
+        """The sample as people are shown it: its file's path, and of a part its offset and length between tabs."""
+        path = self.manifest.path(self.file_of(sample))
+        if self.is_whole_file(sample):
+            return path
+        return b"%b\t%d\t%d" % (path, self.offset_of(sample), self.sizes[sample])
 
     @abstractmethod
     def version_of(self, sample: int) -> Version:
@@ -182,7 +192,7 @@ class _InBlocks(_WholeFiles):
     """Whole files, and behind them the blocks of large ones: 8 bytes a block, and some for each large file.
 
     Attributes:
-        sizes: of entries, then of blocks.
+        sizes: of entries, then of blocks, then room for those of rows.
     """
 
     def __init__(self, manifest: Manifest, above_bytes: int, block_bytes: int) -> None:
@@ -192,11 +202,15 @@ class _InBlocks(_WholeFiles):
         large = files[manifest.size[files] > above_bytes]
         counts = -(-manifest.size[large] // block_bytes)
         last = self._entries - 1 + np.cumsum(counts)
-        column = np.full(self._entries + int(counts.sum()), block_bytes, dtype=np.int64)
-        manifest.keep_sizes_in(column)
+        first_row = self._entries + int(counts.sum())
+        # Zeros, as memory that nobody has written to is not taken from the machine.
+        column = np.zeros(first_row + (MOST_ROWS if len(large) else 0), dtype=np.int64)
+        column[self._entries : first_row] = block_bytes
+        self._rows = Rows(first_row, column, large)
+        manifest.keep_sizes_in(column, self._rows)
         column[last] = manifest.size[large] - (counts - 1) * block_bytes
         self.sizes = column.data
-        self._blocks = FileBlocks(self.sizes, large, counts, self._entries, above_bytes, block_bytes)
+        self._blocks = FileBlocks(self.sizes, large, counts, self._entries, above_bytes, block_bytes, self._rows)
 
     def blocks_of(self, entry: int) -> range:
         return self._blocks.of(entry)
@@ -210,18 +224,22 @@ class _InBlocks(_WholeFiles):
         """Small files, and the blocks of the others."""
         files = self.manifest.files
         small = files[~np.isin(files, self._blocks.files_now())]
-        blocks = np.arange(self._entries, len(self), dtype=np.int64)
+        blocks = np.arange(self._entries, self._rows.first, dtype=np.int64)
         blocks = blocks[np.asarray(self.sizes)[blocks] > 0]
         return np.concatenate([small, blocks]).astype(np.uint32)
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return self._rows.end
 
     def file_of(self, sample: int) -> int:
-        return sample if sample < self._entries else self._blocks.file_of(sample)
+        if sample < self._entries:
+            return sample
+        return self._blocks.file_of(sample) if sample < self._rows.first else self._rows.file_of(sample)
 
     def offset_of(self, sample: int) -> int:
-        return 0 if sample < self._entries else self._blocks.offset_of(sample)
+        if sample < self._entries:
+            return 0
+        return self._blocks.offset_of(sample) if sample < self._rows.first else self._rows.offset_of(sample)
 
     def length_of(self, sample: int) -> int:
         return super().length_of(sample) if sample < self._entries else self.sizes[sample]
@@ -237,7 +255,7 @@ class _InBlocks(_WholeFiles):
         if not self.manifest.is_file(entry):
             return range(0)
         blocks = self._blocks.ever_of(entry)
-        return (entry, *blocks) if blocks else range(entry, entry + 1)
+        return (entry, *blocks, *self._rows.of_file(entry)) if blocks else range(entry, entry + 1)
 
     def is_whole_file(self, sample: int) -> bool:
         return sample < self._entries

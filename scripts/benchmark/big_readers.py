@@ -24,6 +24,7 @@ import xxhash
 
 MIB: Final = 1 << 20
 ROW_BYTES: Final = 100_000
+REGISTERED: Final = {"seed": 8, "sampler": "numpy", "layout": "npy", "epochs": 2, "batch_size": 8}
 PORTION_BYTES: Final = 1 << 20
 # nanoGPT's windows, and sequences of Megatron's.
 WINDOWS: Final = {"windows": (600, 2048), "sequences": (1000, 4096)}
@@ -96,6 +97,23 @@ def mapped(case: str) -> Read:
                     yield view[begin : begin + size]
 
     return read
+
+
+def make_registered_rows(directory: Path) -> None:
+    """An array of rows of 100 kB, saved by NumPy."""
+    count = int(3000 * share())
+    array = np.frombuffer(contents("registered", count * ROW_BYTES), dtype=np.uint8)
+    np.save(directory / "rows.npy", array.reshape(count, ROW_BYTES))
+
+
+def registered_rows(directory: Path) -> Iterator[bytes]:
+    """Each row once, by pread, in the order of `REGISTERED`."""
+    path = directory / "rows.npy"
+    fd = os.open(path, os.O_RDONLY)
+    count, header = divmod(os.fstat(fd).st_size, ROW_BYTES)
+    for row in np.random.default_rng(REGISTERED["seed"]).permutation(count).tolist():
+        yield os.pread(fd, ROW_BYTES, header + row * ROW_BYTES)
+    os.close(fd)
 
 
 def rows(directory: Path) -> Iterator[bytes]:
@@ -261,6 +279,7 @@ CASES: dict[str, tuple[Make, Read, tuple[str, ...]]] = {
     "one file 1 reader": (raw((1024,)), front_to_back, ()),
     "one file 4 readers": (raw((1024,)), by_four, ()),
     "rows": (raw((300,)), rows, ()),
+    "registered rows": (make_registered_rows, registered_rows, ()),
     "windows": (raw((600,)), mapped("windows"), ()),
     "sequences": (raw((300,)), mapped("sequences"), ()),
     "MDS": (make_mds, read_mds, ("streaming.base.format",)),

@@ -60,8 +60,11 @@ class FakePages:
     def resident(self, entry: int) -> bool:
         return entry in self.held
 
-    def drop(self, entry: int) -> None:
-        self.held.pop(entry, None)
+    def drop(self, entry: int, offset: int = 0, size: int = 0) -> None:
+        if size:
+            self.held[entry][offset : offset + size] = bytes(size)
+        else:
+            self.held.pop(entry, None)
 
     def replace(self, entry: int) -> None:
         self.drop(entry)

@@ -50,7 +50,7 @@ class Jobs:
 
     def __init__(self) -> None:
         self.jobs: dict[str, JobRun] = {}
-        self.manifest = SimpleNamespace(size=SIZES)
+        self.manifest = SimpleNamespace(sample_sizes=SIZES)
         self.began: list[JobRun] = []
 
     async def install(self, job: JobRun) -> None:

@@ -14,7 +14,8 @@ from orders_support import IMG_EXTENSIONS, entries_of, job, make_file, manifest_
 from mlfs.errors import JobError
 from mlfs.job.names import layout_names
 from mlfs.orders.layouts import LISTED, samples
-from mlfs.orders.layouts.outside import files_behind
+from mlfs.orders.layouts.outside import SourceFiles
+from mlfs.orders.layouts.rows import ROWS
 
 # Below, at and above "/" and between each other in every way: by bytes, by code point, by case, as prefixes.
 DIRECTORIES = ["a", "a-b", "a b", "a.jpg", ".hidden", "A", "b", "é", "\udcff", "\ue000", "\U00010000", "ÿ"]
@@ -47,7 +48,7 @@ def make_tree(root: str, paths: list[str]) -> None:
 
 def ids(source: str, **fields: object) -> list[int]:
     spec = job(**fields)
-    return samples(spec, manifest_of(source), os.fsencode(source), files_behind(os.fsencode(source))).tolist()
+    return samples(spec, manifest_of(source), os.fsencode(source), SourceFiles(os.fsencode(source))).tolist()
 
 
 @given(paths=st.lists(PATHS, max_size=30, unique=True))
@@ -213,7 +214,7 @@ def test_a_root_that_is_no_directory_is_an_error(tmp_path: Path, root: str) -> N
 
 
 def test_the_layouts_of_a_job_are_those_that_find_samples() -> None:
-    assert set(layout_names()) == {*LISTED, "manifest"}
+    assert set(layout_names()) == {*LISTED, *ROWS, "manifest"}
 
 
 def test_the_endings_are_torchvisions() -> None:

@@ -17,7 +17,7 @@ import pytest
 from orders_support import entries_of, job, make_file, manifest_of
 
 from mlfs.orders.layouts import samples
-from mlfs.orders.layouts.outside import files_behind
+from mlfs.orders.layouts.outside import SourceFiles
 
 RECORDED = sorted((Path(__file__).parent / "recorded_layouts").glob("*.json"))
 SCRIPT = Path(__file__).parents[2] / "scripts" / "record_layouts.py"
@@ -46,7 +46,7 @@ def check(path: Path) -> int:
             manifest = manifest_of(root)
             expected = entries_of(manifest, root, [os.path.join(root, name) for name in case["listed"]])
             source = os.fsencode(root)
-            found = samples(job(layout=path.stem), manifest, source, files_behind(source)).tolist()
+            found = samples(job(layout=path.stem), manifest, source, SourceFiles(source)).tolist()
             shown = [os.fsdecode(manifest.path(entry)) if entry >= 0 else None for entry in found]
             assert found == expected, f"{told['library']} {told['version']}: {case['listed']}\nfound {shown}"
     return len(told["cases"])

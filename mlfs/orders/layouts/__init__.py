@@ -1,7 +1,8 @@
 """The layouts: each says which entry of the tree a framework's data set has at each index.
 
 In: a job's root, layout and extensions; the tree. Out: sample ids. Called by `mlfs.orders.streams`. Directories that
-frameworks list are `mlfs.orders.layouts.listers`; the layout "manifest" is here.
+frameworks list are `mlfs.orders.layouts.listers`, rows of large files `mlfs.orders.layouts.rows`; the layout "manifest"
+is here.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from mlfs.job.names import layout_names
 from mlfs.orders.layouts.layout import NOTHING, Outside, SampleIds, Tree, encode
 from mlfs.orders.layouts.links import Links, Lister, Paths
 from mlfs.orders.layouts.listers import DALI, HF_IMAGEFOLDER, IMAGEFOLDER, KERAS, SORTED, TF_LIST_FILES, TIMM
+from mlfs.orders.layouts.rows import ROWS, find_rows
 from mlfs.orders.order_file import read_lines
 
 if TYPE_CHECKING:
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LISTED", "layout_names", "samples"]
 
-# Directories as a framework lists them, by the names of `mlfs.job.names` but "manifest", which a file of the user's
-# lists.
+# Directories as a framework lists them, by the names of `mlfs.job.names` but those of rows, and "manifest", which a
+# file of the user's lists.
 LISTED: Final[Mapping[str, Lister]] = {
     "imagefolder": IMAGEFOLDER,
     "timm": TIMM,
@@ -44,7 +46,7 @@ def samples(spec: JobSpec, tree: Tree, source: bytes | None = None, outside: Out
     Samples of several files (layout "manifest" only) have a row of entries each: shape (n_samples, most files of one).
 
     A linked file has its target's entry, so an entry may come up more than once; -1 stands for samples that are not
-    files of the tree (see `contract.NOT_HERE`).
+    files of the tree (see `contract.NOT_HERE`). A row has an id behind all entries.
 
     Args:
         spec: the job; `root`, `layout` and the layout's fields are looked at.
@@ -56,6 +58,10 @@ def samples(spec: JobSpec, tree: Tree, source: bytes | None = None, outside: Out
         JobError: the root is not a directory of the tree, there are no samples, or links cannot be followed.
     """
     links = Links(tree, source, outside)
+    if spec.layout in ROWS:
+        found = find_rows(spec, tree, links, outside)
+        found.flags.writeable = False
+        return found
     root = links.follow(encode(spec.root))
     if root < 0 or not stat.S_ISDIR(int(tree.mode[root])):
         hint = "give a directory of the source, relative to where mlfs is mounted"

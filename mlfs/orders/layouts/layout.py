@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from typing import BinaryIO, Final, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,24 @@ SampleIds = npt.NDArray[np.int64]
 Outside = Callable[[bytes], list[bytes] | None]
 
 
+@runtime_checkable
+class ReadsSource(Protocol):
+    """A hook that reads files of the source as well, for layouts that say which parts of a file are samples."""
+
+    def open(self, path: bytes) -> BinaryIO:
+        """A file of the source, by its path relative to it. Raises: OSError."""
+
+
+class RowNumbers(Protocol):
+    """Numbers the rows of large files, which stand behind all entries."""
+
+    def add(self, files: SampleIds, offsets: SampleIds, lengths: SampleIds) -> SampleIds:
+        """The id of each row, -1 for one that is not staged. Raises: ValueError when there are too many."""
+
+    def columns(self, rows: SampleIds) -> tuple[SampleIds, SampleIds, SampleIds]:
+        """The file of each row, its place there, and how long it is, in bytes."""
+
+
 class Tree(Protocol):
     """The frozen source tree. Entries are numbers from 0; the root is `ROOT`.
 
@@ -43,6 +61,10 @@ class Tree(Protocol):
     @property
     def size(self) -> npt.NDArray[np.int64]:
         """Bytes by entry; they count for regular files only."""
+
+    @property
+    def rows(self) -> RowNumbers:
+        """The ranges of files that jobs have named."""
 
     def children(self, entry: int) -> Sequence[int]:
         """The entries of a directory, sorted by the bytes of their names; empty for anything else."""

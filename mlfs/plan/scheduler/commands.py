@@ -79,6 +79,12 @@ class Drop(NamedTuple):
     samples: Sequence[int]
 
 
+class LayTripwire(NamedTuple):
+    """Drop the page of a row that its reader has just had, as the row stays in place for its next read."""
+
+    row: int
+
+
 class Evict(NamedTuple):
     """Have a place of this node give up its copies of these samples. Ends with Evicted."""
 
@@ -196,6 +202,7 @@ class Count(NamedTuple):
 
 
 Command = (
-    Fetch | KeepCopy | Abandon | Recall | Drop | Evict | Answer | OpenDirect | Refuse | LoadEpoch | CountReads
+    Fetch | KeepCopy | Abandon | Recall | Drop | LayTripwire
+    | Evict | Answer | OpenDirect | Refuse | LoadEpoch | CountReads
     | ForgetReads | EpochBegan | EpochLeft | AnotherLeads | JobFailed | Fault | Digested | Warn | WakeAt | Count
 )  # fmt: skip

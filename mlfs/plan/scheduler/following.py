@@ -64,6 +64,9 @@ class Following:
     def install(self, run: JobRun) -> None:
         """A job begins: it was registered, adopted in place of another, or started again."""
         before = self.end(run.name)
+        self._table.grow()
+        for other in [run, *self.jobs.values()]:
+            other.may_meet(len(self._table.state))
         self._last_number += 1
         job = JobRecord(self._last_number, run, before)
         self._records[job.number] = job

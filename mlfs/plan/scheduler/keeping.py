@@ -152,10 +152,10 @@ class Keeping:
         unread = self._unread.setdefault(place, _Unread())
         if unread.copies:
             return unread.copies
-        begin, end = unread.looked_at, min(unread.looked_at + LOOK_THROUGH, len(self._table.held_by))
+        begin, end = unread.looked_at, min(unread.looked_at + LOOK_THROUGH, self._table.first_row)
         if begin == end:
             return None
-        held = np.frombuffer(self._table.held_by, dtype=np.uint8)[begin:end] == place
+        held = self._table.holders[begin:end] == place
         for member in self._members:
             held &= np.frombuffer(member, dtype=np.uint8)[begin:end] == 0
         unread.looked_at, unread.copies = end, (begin + np.flatnonzero(held)).tolist()
@@ -190,7 +190,7 @@ class Keeping:
 
     def holds(self) -> npt.NDArray[np.bool_]:
         """By sample, whether this node holds it or is about to: a fetch of it is under way that a place waits for."""
-        holds: npt.NDArray[np.bool_] = np.frombuffer(self._table.held_by, dtype=np.uint8) != 0
+        holds: npt.NDArray[np.bool_] = self._table.holders != 0
         holds[list(self._promises)] = True
         return holds
 
@@ -220,9 +220,9 @@ class Keeping:
             return
         if plan.owner is not None:  # who owns what may change (`held_by_node`), and the plan is not ours to write to
             self._plan = replace(plan, classes=plan.classes.copy(), owner=plan.owner.copy())
-        sizes = np.asarray(self._table.sizes).astype(np.int64)
+        sizes = self._table.kept_sizes.astype(np.int64)
         sizes += -sizes % PAGE_BYTES
-        missing = np.frombuffer(self._table.held_by, dtype=np.uint8) == 0
+        missing = self._table.holders == 0
         levels = range(max(2, int(plan.classes.max(initial=NOWHERE)) + 1))
         self.reserved_bytes = [int(sizes[missing & (plan.classes == level)].sum()) for level in levels]
 
@@ -249,11 +249,11 @@ class Keeping:
     def _is_spare(self, sample: int) -> bool:
         """Whether there is room for a sample that no job reads, beyond what the jobs' samples can fill."""
         if self._spare_bytes is None:  # counted when it is first asked for: most mounts have no strangers
-            sizes = np.asarray(self._table.sizes).astype(np.int64)
+            sizes = self._table.kept_sizes.astype(np.int64)
             sizes += -sizes % PAGE_BYTES
-            taken = np.frombuffer(bytes(self._table.held_by), dtype=np.uint8) != 0
+            taken = self._table.holders != 0
             for member in self._members:
-                taken |= np.frombuffer(bytes(member), dtype=np.uint8) != 0
+                taken |= np.frombuffer(member, dtype=np.uint8)[: len(taken)] != 0
             total = sum(self._places[number].capacity_bytes for number in self._stores)
             self._spare_bytes = total - int(sizes[taken].sum())
         footprint = self._table.footprint(sample)

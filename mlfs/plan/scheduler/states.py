@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from mlfs.plan.file_blocks import FileBlocks
 from mlfs.served.partition import PAGE_BYTES
@@ -114,7 +115,8 @@ class SampleTable:
         filling: samples that are FETCHING for this node's places only (`Verb.FILL`): they are not to be staged, and the
             window has no room for them.
         sizes: bytes by sample; changes are reported by `resize`.
-        blocks: the files that are kept in blocks. Jobs read such files; places keep their blocks.
+        blocks: the files that are kept in blocks, and the rows of such files. Jobs read files or rows; places keep
+            blocks. first_row: all ids from there on are rows. has_rows: whether there are any.
 
     Invariants:
         window_bytes = sum of the footprints of all samples that are not ABSENT, but for those of `filling`.
@@ -123,8 +125,10 @@ class SampleTable:
     """
 
     def __init__(self, sizes: memoryview, window_capacity_bytes: int, blocks: FileBlocks | None = None) -> None:
-        n_samples = len(sizes)
         self.blocks = blocks or FileBlocks.none(sizes)
+        n_samples = self.blocks.rows.end
+        self.first_row: Final = self.blocks.rows.first
+        self.has_rows = False
         self.state = bytearray(n_samples)
         self.pending = bytearray(n_samples)
         self.held_by = bytearray(n_samples)
@@ -133,6 +137,23 @@ class SampleTable:
         self.sizes = sizes
         self.window_capacity_bytes = window_capacity_bytes
         self.window_bytes = 0
+
+    def grow(self) -> None:
+        """Have records of all rows that there are by now."""
+        self.has_rows = self.blocks.rows.end > self.first_row
+        more = bytes(max(0, self.blocks.rows.end - len(self.state)))
+        for column in (self.state, self.pending, self.held_by):
+            column.extend(more)
+
+    @property
+    def kept_sizes(self) -> npt.NDArray[np.int64]:
+        """Bytes by file and block: of what places keep. A row is kept by its blocks."""
+        return np.asarray(self.sizes)[: self.first_row]
+
+    @property
+    def holders(self) -> npt.NDArray[np.uint8]:
+        """`held_by` of files and blocks. Nobody may keep this view: there may come more rows."""
+        return np.frombuffer(self.held_by, dtype=np.uint8)[: self.first_row]
 
     def set_window_capacity(self, capacity_bytes: int) -> None:
         """Make the window so large from now on. Pages that lie in it beyond that go as they are read."""
@@ -166,12 +187,15 @@ class SampleTable:
         self.state[sample] = new
         return new
 
-    def by_block(self, of_files: bytearray) -> bytearray:
-        """By sample what is said of files: a file in blocks says it of its blocks, and not of itself."""
+    def by_block(self, of_samples: bytearray) -> bytearray:
+        """By file and block what is said of files and rows: a file in blocks, or a row, says it of its blocks, and not
+        of itself."""
         if not len(self.blocks):
-            return of_files
-        by_file = np.frombuffer(of_files[: self.blocks.first], dtype=np.uint8).copy()
+            return of_samples
+        of_rows = self.blocks.members(of_samples)
+        by_file = np.frombuffer(of_rows[: self.blocks.first], dtype=np.uint8).copy()
         by_block = self.blocks.of_files(by_file)
+        by_block |= np.frombuffer(of_rows[self.blocks.first : self.first_row], dtype=np.uint8)
         by_file[self.blocks.files_now()] = 0
         return bytearray(by_file.tobytes() + by_block.tobytes())
 

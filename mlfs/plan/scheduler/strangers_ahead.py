@@ -41,7 +41,7 @@ class StrangersAhead:
         self._doubted = 0
         # By process that has read since samples were last fetched: what it reads next as a job says, () if none does.
         self._go_on: OrderedDict[int, Sequence[int]] = OrderedDict()
-        self._neighbours = Neighbours(table.sizes, PATIENCE_S)
+        self._neighbours = Neighbours(table.sizes[: table.first_row], PATIENCE_S)
 
     def read(self, reads: Sequence[Read], coming: Sequence[int] = ()) -> list[int]:
         """Strangers, or readers whose order nobody knows, read samples. Returns those whose last counted use is over.
@@ -50,6 +50,8 @@ class StrangersAhead:
             coming: what they read next, if a job says it; else it is told by what came after what so far.
         """
         over = []
+        if self._table.blocks.rows:  # of a job that has just ended
+            reads = [read for read in reads if read.sample < self._table.first_row]
         if self._until_s:
             ended = [read.sample for read in reads if self._until_s.pop(read.sample, None) is not None]
             over = [sample for sample in ended if self._over(sample)]

@@ -3,7 +3,7 @@
 Pure. In: uses that are over, room that is needed. Out: `Drop` commands, at most one batch of them under way. Pages of a
 sample whose use is over linger until their room is needed, as in a plain cache. A job whose reads are predicted will
 need room: a quarter of the window is kept free of pages that linger, so that the look-ahead need not wait for it. A
-data set that fits in the rest is pushed once, and not once an epoch.
+data set that fits in the rest is pushed once, and not once an epoch. Pages of rows never linger.
 """
 
 from __future__ import annotations
@@ -54,6 +54,9 @@ class Window:
         for sample in samples:
             if state[sample] != State.RECENT or sample in readers:
                 continue
+            if sample >= table.first_row:  # its tripwire is gone, so nobody would hear of its next read
+                self._drop(sample)
+                continue
             is_scarce = self._short or table.window_bytes > LINGER_SHARE * table.window_capacity_bytes
             if is_scarce and not self.linger:
                 self._drop(sample)
@@ -89,8 +92,9 @@ class Window:
         return self._table.footprint(sample)
 
     def rescue(self, sample: int) -> bool:
-        """Whether a sample that is DROPPING may stay after all: an outdated one may not."""
-        return sample not in self._outdated
+        """Whether a sample that is DROPPING may stay after all: an outdated one may not, nor a row, which has been read
+        and has no tripwire."""
+        return sample not in self._outdated and sample < self._table.first_row
 
     def outdated(self, sample: int) -> None:
         """Have the pages of a sample that has changed at the source dropped, whoever needs them."""

@@ -1,0 +1,160 @@
+"""The layouts of rows: which range of which file each dataset index is."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from orders_support import job, manifest_of
+
+from mlfs.errors import JobError
+from mlfs.orders.layouts.outside import SourceFiles
+from mlfs.orders.streams import JobStreams, build_streams
+from mlfs.tree.manifest import Manifest
+
+ROW = 10_000
+
+
+def streams_of(source: Path, **fields: object) -> tuple[JobStreams, Manifest]:
+    tree = manifest_of(source)
+    return build_streams(job(**fields), tree, os.fsencode(source), SourceFiles(os.fsencode(source))), tree
+
+
+def ranges(tree: Manifest, ids: np.ndarray) -> list[tuple[bytes, int, int]]:
+    files, offsets, lengths = tree.rows.columns(ids)
+    return [(tree.path(f), o, n) for f, o, n in zip(files.tolist(), offsets.tolist(), lengths.tolist(), strict=True)]
+
+
+def test_rows_of_npy_are_those_that_numpy_reads(tmp_path: Path) -> None:
+    arrays = [
+        np.arange(5 * 2500, dtype=np.float32).reshape(5, 50, 50),
+        np.arange(3 * ROW, dtype=np.uint8).reshape(3, -1),
+    ]
+    for name, array in zip("ab", arrays, strict=True):
+        np.save(tmp_path / f"{name}.npy", array)
+    streams, tree = streams_of(tmp_path, layout="npy", sampler="sequential", epochs=1)
+    found = ranges(tree, streams.epoch_ids(0, 0))
+    rows = [row.tobytes() for array in arrays for row in array]
+    assert [(tmp_path / path.decode()).read_bytes()[o : o + n] for path, o, n in found] == rows
+    one, tree = streams_of(tmp_path, layout="npy", root="b.npy", sampler="sequential", epochs=1)
+    assert ranges(tree, one.epoch_ids(0, 0)) == found[5:]
+
+
+def test_raw_rows_have_one_length_behind_a_header(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(bytes(16 + 3 * ROW + 5))
+    streams, tree = streams_of(
+        tmp_path, layout="raw", root="a.bin", row_bytes=ROW, header_bytes=16, sampler="sequential", epochs=1
+    )
+    assert ranges(tree, streams.epoch_ids(0, 0)) == [(b"a.bin", 16 + n * ROW, ROW) for n in range(3)]
+
+
+def test_ranges_are_the_lines_of_a_file_and_shuffled_as_indices(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "x.tar").write_bytes(bytes(100_000))
+    lines = [(b"x.tar", at, ROW) for at in (512, 50_000, 20_000, 0)]
+    (tmp_path / "ranges").write_bytes(b"".join(b"%b\t%d\t%d\n" % line for line in lines))
+    fields = {"layout": "ranges", "manifest_file": str(tmp_path / "ranges"), "seed": 3, "epochs": 2}
+    streams, tree = streams_of(tmp_path / "source", **fields)
+    for epoch in range(2):
+        indices = streams.dataset_indices(epoch, 0)
+        assert ranges(tree, streams.epoch_ids(epoch, 0)) == [lines[index] for index in indices]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"x.tar\t0", "line 1"),
+        (b"y.tar\t0\t9000", "line 1"),
+        (b"x.tar\t-1\t9000", "line 1"),
+        (b"x.tar\t99000\t9000", "row 0 is 9000 bytes from 99000 on"),
+        (b"x.tar\t1\t4096", "has a page to itself"),
+    ],
+)
+def test_what_is_no_row_is_refused(tmp_path: Path, line: bytes, said: str) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "x.tar").write_bytes(bytes(100_000))
+    (tmp_path / "ranges").write_bytes(line + b"\n")
+    with pytest.raises(JobError, match=said):
+        streams_of(tmp_path / "source", layout="ranges", manifest_file=str(tmp_path / "ranges"))
+
+
+def test_arrays_whose_rows_do_not_lie_together_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.asfortranarray(np.zeros((300, 300))))
+    with pytest.raises(JobError, match="do not lie one behind the other"):
+        streams_of(tmp_path, layout="npy")
+    (tmp_path / "a.npy").write_bytes(b"no array at all")
+    with pytest.raises(JobError, match=r"a\.npy"):
+        streams_of(tmp_path, layout="npy")
+    (tmp_path / "a.npy").unlink()
+    with pytest.raises(JobError, match="no row"):
+        streams_of(tmp_path, layout="npy")
+
+
+def contents(source: Path, tree: Manifest, ids: np.ndarray) -> list[bytes]:
+    return [(source / os.fsdecode(path)).read_bytes()[o : o + n] for path, o, n in ranges(tree, ids)]
+
+
+def samples(count: int) -> list[bytes]:
+    return [bytes([65 + n]) * (9000 + 137 * n) for n in range(count)]
+
+
+def test_records_of_tfrecord_have_their_frames(tmp_path: Path) -> None:
+    for name, of_file in (("b", samples(3)), ("a", samples(2))):
+        records = (struct.pack("<QI", len(one), 1) + one + struct.pack("<I", 2) for one in of_file)
+        (tmp_path / f"{name}.tfrecord").write_bytes(b"".join(records))
+    streams, tree = streams_of(tmp_path, layout="tfrecord", sampler="sequential", epochs=1)
+    assert [one[12:-4] for one in contents(tmp_path, tree, streams.epoch_ids(0, 0))] == [*samples(2), *samples(3)]
+    (tmp_path / "a.tfrecord").write_bytes(struct.pack("<QI", 5, 1))
+    with pytest.raises(JobError, match=r"row 0 is 21 bytes|a\.tfrecord"):
+        streams_of(tmp_path, layout="tfrecord")
+
+
+def test_members_of_a_tar_with_one_key_are_one_sample(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        for number, one in enumerate(samples(4)):
+            for ending, data in (("seg.png", one), ("cls", b"7")):
+                member = tarfile.TarInfo(f"./dir.d/{number}{'x' * 150 * (number == 2)}.{ending}")
+                member.size = len(data)
+                archive.addfile(member, io.BytesIO(data))
+    streams, tree = streams_of(tmp_path, layout="tar", root="a.tar", sampler="sequential", epochs=1)
+    found = contents(tmp_path, tree, streams.epoch_ids(0, 0))
+    for part, one in zip(found, samples(4), strict=True):
+        with tarfile.open(fileobj=io.BytesIO(part + bytes(1024))) as archive:
+            read = [archive.extractfile(member).read() for member in archive]  # type: ignore[union-attr]
+        assert read == [one, b"7"]
+
+
+def test_samples_of_mds_are_those_of_the_shards_in_the_index(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    shards = {"shard.00000.mds": samples(3), "shard.00001.mds": samples(2)}
+    for name, of_shard in shards.items():
+        ends = np.cumsum([4 * (len(of_shard) + 2), *map(len, of_shard)])
+        head = struct.pack("<I", len(of_shard)) + ends.astype("<u4").tobytes()
+        (tmp_path / "data" / name).write_bytes(head + b"".join(of_shard))
+    index = {"version": 2, "shards": [{"raw_data": {"basename": name}, "samples": 1} for name in shards]}
+    (tmp_path / "data" / "index.json").write_text(json.dumps(index))
+    streams, tree = streams_of(tmp_path, layout="mds", root="data", sampler="sequential", epochs=1)
+    assert contents(tmp_path, tree, streams.epoch_ids(0, 0)) == [*samples(3), *samples(2)]
+    (tmp_path / "data" / "shard.00001.mds").unlink()
+    with pytest.raises(JobError, match=r"no shard 'shard\.00001\.mds'"):
+        streams_of(tmp_path, layout="mds", root="data")
+
+
+def test_sequences_of_megatron_are_those_of_its_index(tmp_path: Path) -> None:
+    lengths = np.array([6000, 9000, 5000], np.int32)
+    tokens = np.arange(lengths.sum(), dtype=np.uint16)
+    (tmp_path / "text.bin").write_bytes(tokens.tobytes())
+    begins = 2 * np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 3, 4)
+    (tmp_path / "text.idx").write_bytes(head + lengths.tobytes() + begins.tobytes() + np.arange(4).tobytes())
+    streams, tree = streams_of(tmp_path, layout="megatron", root="text.idx", sampler="sequential", epochs=1)
+    found = contents(tmp_path, tree, streams.epoch_ids(0, 0))
+    assert [np.frombuffer(one, np.uint16).tolist() for one in found] == [
+        one.tolist() for one in np.split(tokens, np.cumsum(lengths)[:-1])
+    ]

@@ -1,0 +1,99 @@
+"""Rows of large files: their ids, their pages and tripwires, and the blocks that they lie in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlfs.plan.file_blocks import FileBlocks
+from mlfs.plan.rows import Rows
+from mlfs.plan.scheduler.states import SampleTable
+
+PAGE, BLOCK = 4096, 1 << 16
+FILES = [3 * BLOCK + 100, 10, 40 * BLOCK]  # the second one is small
+
+
+def blocks() -> FileBlocks:
+    """Three files, of which two are in blocks, and room for a thousand rows."""
+    large = np.array([0, 2])
+    counts = np.array([4, 40])
+    first_row = 3 + 44
+    sizes = np.zeros(first_row + 1000, np.int64)
+    sizes[:3] = FILES
+    sizes[3:first_row] = BLOCK
+    sizes[6] = 100
+    return FileBlocks(sizes.data, large, counts, 3, BLOCK, BLOCK, Rows(first_row, sizes, large))
+
+
+def added(rows: Rows, *ranges: tuple[int, int, int]) -> list[int]:
+    return rows.add(*np.array(ranges, np.int64).T).tolist()
+
+
+def test_the_same_rows_have_the_same_ids_and_others_stand_behind_them() -> None:
+    rows = blocks().rows
+    one = added(rows, (2, 5, 3 * PAGE), (0, 100, 2 * PAGE))
+    assert one == [47, 48]
+    assert added(rows, (2, 5, 4 * PAGE)) == [49]
+    assert added(rows, (2, 5, 3 * PAGE), (0, 100, 2 * PAGE)) == one
+    assert [(rows.file_of(row), rows.offset_of(row), int(rows.sizes[row])) for row in one] == [
+        (2, 5, 3 * PAGE), (0, 100, 2 * PAGE),
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="too many"):
+        rows.add(np.full(998, 2), np.arange(998) * PAGE, np.full(998, 2 * PAGE))
+
+
+def test_rows_without_a_page_to_themselves_and_those_of_small_files_are_not_staged() -> None:
+    assert added(blocks().rows, (2, 1, PAGE), (2, PAGE, PAGE), (1, 0, 10), (2, 4 * PAGE - 1, 2 * PAGE)) == [
+        -1, 48, -1, 50,
+    ]  # fmt: skip
+
+
+@settings(deadline=None, max_examples=200)
+@given(offset=st.integers(0, 30 * BLOCK), length=st.integers(1, 5 * BLOCK))
+def test_a_tripwire_is_a_page_of_its_row_alone_and_its_read_tells_of_it(offset: int, length: int) -> None:
+    of = blocks()
+    (row,) = added(of.rows, (2, offset, length))
+    if row < 0:
+        assert length < 2 * PAGE
+        return
+    begin, end = of.rows.tripwire_of(row)
+    assert offset <= begin < end <= offset + length
+    assert end - begin == PAGE
+    assert list(of.rows.read(2, begin, PAGE)) == [row]
+    assert not list(of.rows.read(2, end, BLOCK))
+    assert not list(of.rows.read(2, begin - PAGE, PAGE))
+    assert not list(of.rows.read(0, begin, PAGE))
+    first, last = of.rows.pages_of(row)
+    assert first <= offset
+    assert offset + length <= last
+    assert last - first < length + 2 * PAGE
+    at = of.of(row)
+    assert list(at) == [7 + n for n in range(offset // BLOCK, (offset + length - 1) // BLOCK + 1)]
+    begins, ends = of.of_rows(np.array([row]))
+    assert (begins[0], ends[0]) == (at.start, at.stop - 1)
+
+
+def test_a_read_of_many_rows_tells_of_the_first() -> None:
+    """The kernel may have read on beyond what was asked for."""
+    rows = blocks().rows
+    ids = added(rows, *((2, n * 3 * PAGE, 3 * PAGE) for n in range(10)))
+    assert list(rows.read(2, 0, BLOCK)) == [ids[0]]
+    assert list(rows.read(2, 3 * PAGE, BLOCK)) == [ids[1]]
+
+
+def test_what_is_said_of_rows_is_said_of_their_blocks() -> None:
+    of = blocks()
+    table = SampleTable(of.rows.sizes.data, 1 << 30, of)
+    rows = added(of.rows, (2, BLOCK - PAGE, 3 * PAGE), (0, 0, 2 * PAGE))
+    table.grow()
+    assert len(table.state) == of.rows.end == 49
+    member = bytearray(of.rows.end)
+    member[rows[0]] = member[rows[1]] = 1
+    assert np.flatnonzero(table.by_block(member)).tolist() == [3, 7, 8]
+    table.hold(7, 1)
+    assert table.holder(rows[0]) == 0
+    table.hold(8, 1)
+    assert table.holder(rows[0]) == 1
+    assert of.keeping(np.array([1, rows[1], -1, rows[0]])).tolist() == [1, 3, -1, 7]
