@@ -24,6 +24,7 @@ class ExitCode(IntEnum):
     NOT_MOUNTED = 8
     BAD_JOB = 9
     CACHE = 10
+    AUDIT = 11
     INTERRUPTED = 130
 
 

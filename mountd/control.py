@@ -18,13 +18,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
 import trio
 
 from mlfs.engine import warm_up
+from mlfs.engine.auditor import Auditor
 from mlfs.engine.engine import Engine
 from mlfs.engine.peering import PeeringStatistics
 from mlfs.engine.recorder import Recorders
@@ -50,7 +51,7 @@ from mountd.virtual import WRITABLE, CommandAnswer, Path
 log = logging.getLogger("mlfs.control")
 
 Json = dict[str, object]
-TOP = [b"control", b"jobs", b"metrics", b"order", b"status"]
+TOP = [b"audit", b"control", b"jobs", b"metrics", b"order", b"status"]
 FIRST_PATHS = 5
 INDICES = b".indices"
 MOUNT_AGAIN = (
@@ -88,6 +89,7 @@ class Control:
         self,
         parts: MountParts,
         recorders: Recorders,
+        auditor: Auditor,
         outside: Outside | None = None,
         reports: str | None = None,
         life: LifeNote | None = None,
@@ -97,6 +99,7 @@ class Control:
         self.source = parts.about.source
         self.parts = parts
         self.recorders = recorders
+        self._auditor = auditor
         self._ending = Ending(engine, parts.primer)
         self._refreshing = parts.refreshing
         self.outside = outside
@@ -144,7 +147,7 @@ class Control:
 
     def has_file(self, path: Path) -> bool:
         """Whether there is such a file."""
-        if path in WRITABLE or path in ((b"status",), (b"metrics",)):
+        if path in WRITABLE or path in ((b"status",), (b"metrics",), (b"audit",)):
             return True
         if len(path) == 2 and path[0] == b"jobs" and path[1].endswith(b".json"):
             return self._job(path[1].removesuffix(b".json")) is not None
@@ -159,6 +162,8 @@ class Control:
             if path == (b"status",) and onlooker is not None:
                 return await self._texts.text((path, reader), lambda now: self._status_without_hidden(now, *onlooker))
             return await self._texts.text(path, _status_line if path == (b"status",) else metrics)
+        if path == (b"audit",):
+            return await self.engine.runner.run("orders", lambda: _line(asdict(self._auditor.audit())))
         if path[0] == b"jobs":
             job = self._job(path[1].removesuffix(b".json"))
             if job is None:
@@ -171,9 +176,9 @@ class Control:
         if found is None:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
         job, epoch, rank = found
-        if path[3].endswith(INDICES):
-            return await self.engine.runner.run("orders", self._indices_text, job.streams, epoch, rank)
-        return await self.engine.runner.run("orders", self._order_text, job.streams, epoch, rank, onlooker)
+        as_indices = path[3].endswith(INDICES)
+        text = self._indices_text if as_indices else partial(self._order_text, onlooker=onlooker)
+        return await self.engine.runner.run("orders", text, job.streams, epoch, rank)
 
     def _about(self, job: JobRun) -> Json:
         about = job.spec.understood() | {"state": str(job.state), "samples": len(job.streams.sample_ids)}

@@ -30,6 +30,7 @@ import trio
 from numpy.typing import NDArray
 
 from mlfs.config import MountConfig
+from mlfs.engine.auditor import Auditor
 from mlfs.engine.context import Cluster, MountLimits
 from mlfs.engine.engine import Engine, MountedData, MountMachine
 from mlfs.engine.looks import seen_before
@@ -258,8 +259,9 @@ class _Service:
         await take_threads(runner, {LOOKS: 1} if self.config.allow_other else {})
         explainer = self._make_explainer()
         recorders = Recorders(self.manifest.paths, runner, time.monotonic)
+        auditor = Auditor()
         primer = InodePrimer(self.manifest, os.fsencode(self.config.mountpoint), runner)
-        engine = self._make_engine(runner, explainer, (recorders, primer), shortages, descriptors)
+        engine = self._make_engine(runner, explainer, (recorders, primer, auditor), shortages, descriptors)
         life = LifeNote(self.config.mountpoint)
         if life.died is not None:
             self.notes.append(died_before(life.died, self.config.mountpoint))
@@ -276,7 +278,7 @@ class _Service:
         parts = MountParts(about, engine, explainer, requests, primer, self.source, self.read_failures, refreshing)
         extended = ExtendedAttributes(self.manifest, self.source, engine.looks, runner, self.config.source_timeout_s)
         onlookers = Onlookers(self.manifest, extended.has_acl, extended.may_have_acl)
-        control = Control(parts, recorders, self.outside, self.config.report, life, onlookers)
+        control = Control(parts, recorders, auditor, self.outside, self.config.report, life, onlookers)
         self._leave_record()
         try:
             self._mount(engine, control, primer, extended, refreshing)

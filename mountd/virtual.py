@@ -10,6 +10,7 @@ commands/in/     these two once more; in no listing. `commands` is mounted elsew
                  A process that does not see that mount, in a container, may open one here for reading and give the
                  line by ioctl(2), in parts (mountd.wire); `mlfs` does
 status           JSON        metrics   Prometheus text
+audit            JSON: what the reads so far show of the scripts that read (mlfs.audit)
 jobs/NAME.json   the specification as understood, with its state and how many samples the data set has
 order/NAME/EPOCH/RANK            the predicted order, or the one that mlfs serves: a path a line
 order/NAME/EPOCH/RANK.indices    the same as dataset indices, as a sampler gives them

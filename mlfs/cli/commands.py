@@ -53,6 +53,7 @@ _COMMANDS = {
     "ls": ("mlfs.cli.ls", "list the mlfs mounts of this machine"),
     "top": ("mlfs.cli.top", "watch a mount: who waits, where reads come from, what would help"),
     "report": ("mlfs.cli.report", "write a page that shows what a mount did, and what would help"),
+    "audit": ("mlfs.cli.audit", "say whether a script reads what it should: repeated orders, lost samples"),
     "doctor": ("mlfs.cli.doctor", "check this machine: what is missing, what it costs, how to mend it"),
     "unmount": ("mlfs.cli.unmount", "end a mount; says who still uses it"),
     "peers": ("mlfs.cli.peers", "join this node's mount to the other nodes' (under MPI)"),

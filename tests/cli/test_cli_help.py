@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 PAGE = (ROOT / "docs/commands.md").read_text()
 COMMANDS = (
+    "audit",
     "mount", "register", "status", "unregister", "unmount", "order", "record", "replay", "calibrate", "plan", "advise",
     "simulate", "cache", "peers", "ls", "top", "doctor", "report", "completion", "explain",
     "warmup", "refresh",

@@ -49,7 +49,7 @@ def test_a_script_is_predicted_and_gets_the_sources_bytes(script: str, images: P
         mount.register(**job)
         run([*launcher, str(SCRIPTS / script), str(images), str(tmp_path)])
         wait_until(lambda: mount.status()["jobs"][0]["state"] == "finished")
-        mount.settle()
+        assert mount.findings() == []
         status = mount.status()["jobs"][0]
     order = build_order(parse_job(job), FILES)
     for rank in range(RANKS):

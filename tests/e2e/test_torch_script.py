@@ -53,7 +53,7 @@ def test_a_plain_script_reads_in_the_registered_order(data: Path, kind: str) -> 
             assert [Path(path).name for path in order] == seen[2 * epoch]
         assert [Path(path).name for path in answer["first_paths"]["0"]] == seen[0][:5]
         wait_until(lambda: all(job["state"] == "finished" for job in mount.status()["jobs"]))
-        mount.settle()
+        assert mount.findings() == []
         for job in mount.status()["jobs"]:
             assert job["agreement"] >= 0.999, job
             assert job["ranks"][0]["epoch"] == EPOCHS - 1

@@ -164,6 +164,13 @@ class MlfsMount:
         status: dict[str, Any] = json.loads((self.path / ".mlfs" / "status").read_bytes())
         return status
 
+    def findings(self) -> list[str]:
+        """The sentences of the auditor, once every read is digested."""
+        self.settle()
+        audit = json.loads((self.path / ".mlfs" / "audit").read_bytes())
+        assert audit["jobs"]
+        return [f"{finding['kind']}: {finding['sentence']}" for finding in audit["findings"]]
+
     def taken_back(self) -> int:
         """Samples whose staged pages the kernel took back, noticed before the read or by it: each was fetched again."""
         status = self.status()

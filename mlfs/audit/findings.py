@@ -1,0 +1,379 @@
+"""The rules of the auditor: which faults a script's reads show.
+
+Pure. In: the reads of a mount. Out: numbers of each epoch, findings, and what cannot be judged. Each rule is a function
+of one loader, or of two runs in a row. A rule says nothing where the reads could come from a script that means what it
+does: evaluations go through the listing in its order, and ranks may each evaluate all of it; draws with replacement and
+repeated augmentation repeat samples; an epoch may end early. docs/audit.md says what each rule cannot see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlfs.audit.epochs import LoaderReads, RankReads, loaders
+from mlfs.audit.orders import FEWEST, Stream, are_alike, is_hardly_shuffled, is_listing, without_repeats
+from mlfs.audit.reads import SeenReads
+from mlfs.audit.report import Audit, EpochAudit, JobAudit, Kind, ScriptFault
+
+SHARED_BY_WORKERS = 0.9
+"""Share of a worker's samples that another one of its rank reads at about the same time, where both read everything."""
+FEWEST_OF_A_WORKER = 32
+"""Samples by which a worker is judged: several batches."""
+SIDE_BY_SIDE = 0.1
+"""Share of their time that such workers are apart, at most. What two draw at random is a third of it apart."""
+OVERLAP = 0.05
+"""Share of an epoch's samples that several ranks read, above which it is no padding."""
+SAME_STEP = 3
+"""SeenReads apart that the copies of a repeated augmentation lie in their ranks."""
+MISSING = 0.02
+"""Share of the samples of all other epochs that one epoch may leave out: dropped ends differ each time."""
+UNEQUAL = 0.05
+"""Share by which one rank may read more than another: padding and single batches."""
+PARTIAL = 0.95
+"""An epoch of less than that share of a whole one is the part that was left of it."""
+READ_AHEAD = 0.1
+"""Share of an epoch that workers have read and the script has not used when a run ends: it is read once more."""
+SKIPPED = 0.05
+"""Share of an epoch that a resumed run may leave out: a dropped end, and what was used last."""
+
+
+def audit(reads: SeenReads) -> Audit:
+    """Judge the reads of a mount."""
+    jobs: list[JobAudit] = []
+    findings: list[ScriptFault] = []
+    found = loaders(reads)
+    for loader in found:
+        jobs.append(_job(loader))
+        alike = list(_workers_alike(loader))
+        findings += alike
+        if not alike and not _evaluates(loader, found):
+            findings += _of_orders(loader)
+            findings += _of_samples(loader)
+    for before, after in _resumed(found):
+        findings += _of_resume(before, after)
+    return Audit(tuple(jobs), tuple(_once(findings)), reads.forgotten, reads.unknown)
+
+
+def _once(findings: list[ScriptFault]) -> Iterator[ScriptFault]:
+    """The first finding of each kind of a run, as other ranks have the same fault. All epochs alike are no replay."""
+    said: set[tuple[int, Kind]] = {(one.run, Kind.REPLAYED) for one in findings if one.kind is Kind.SAME_ORDER}
+    for one in findings:
+        if (one.run, one.kind) not in said:
+            said.add((one.run, one.kind))
+            yield one
+
+
+# -- numbers
+
+
+def _job(loader: LoaderReads) -> JobAudit:
+    readers = np.unique(loader.stream.readers)
+    samples = np.unique(loader.stream.samples)
+    epochs = tuple(_epochs(loader, samples)) if loader.shows_epochs else ()
+    unjudged = []
+    if not loader.shows_epochs:
+        unjudged.append("samples come again at any time, so the reads do not show where an epoch ends")
+    elif len(loader.stream.at) < FEWEST:
+        unjudged.append(f"fewer than {FEWEST} reads say nothing of an order")
+    elif len(epochs) < 2:
+        unjudged.append("one epoch alone does not show whether the next one has another order")
+    return JobAudit(loader.run, len(loader.ranks), len(readers), len(samples), epochs, tuple(unjudged))
+
+
+def _epochs(loader: LoaderReads, samples: NDArray[np.int32]) -> Iterator[EpochAudit]:
+    for epoch in range(max(len(rank.epochs) for rank in loader.ranks)):
+        of_ranks = [rank.epochs[epoch] for rank in loader.ranks if epoch < len(rank.epochs)]
+        counts = _ranks_by_sample(of_ranks, samples)
+        complete = all(epoch < len(rank.whole) for rank in loader.ranks)
+        reads = sum(len(part.at) for part in of_ranks)
+        by_none, by_one = int((counts == 0).sum()), int((counts == 1).sum())
+        yield EpochAudit(epoch, reads, by_none, by_one, len(samples) - by_none - by_one, complete)
+
+
+def _ranks_by_sample(of_ranks: list[Stream], samples: NDArray[np.int32]) -> NDArray[np.int64]:
+    """By sample, how many ranks read it."""
+    counts = np.zeros(len(samples), np.int64)
+    for part in of_ranks:
+        counts[np.searchsorted(samples, np.unique(part.samples))] += 1
+    return counts
+
+
+# -- orders
+
+
+def _evaluates(loader: LoaderReads, others: list[LoaderReads]) -> bool:
+    """Whether another loader of the run reads more samples, and meanwhile: then this one is an evaluation."""
+    own = loader.stream.at
+    samples = len(np.unique(loader.stream.samples))
+    return any(
+        other.run == loader.run
+        and other is not loader
+        and len(np.unique(other.stream.samples)) > samples
+        and other.stream.at[0] < own[-1]
+        and own[0] < other.stream.at[-1]
+        for other in others
+    )
+
+
+def _workers_alike(loader: LoaderReads) -> Iterator[ScriptFault]:
+    for rank in loader.ranks:
+        for epoch, stream in enumerate(rank.epochs):
+            for one, other in combinations(np.unique(stream.readers).tolist(), 2):
+                shared = _read_by_both(stream, one, other)
+                if shared:
+                    sentence = (
+                        f"workers of rank {rank.rank} read the same {shared:,} samples in epoch {epoch}: each goes"
+                        " through the whole data set"
+                    )
+                    mend = (
+                        "in the IterableDataset's __iter__: take items[info.id::info.num_workers] of"
+                        " torch.utils.data.get_worker_info()"
+                    )
+                    yield ScriptFault(Kind.WORKERS_ALIKE, loader.run, epoch, shared, sentence, mend)
+                    return
+
+
+def _read_by_both(stream: Stream, one: int, other: int) -> int:
+    """How many samples two workers read at about the same time, where they are nearly all of either; else 0."""
+    streams = [without_repeats(stream.where(stream.readers == reader)) for reader in (one, other)]
+    lengths = [len(part.at) for part in streams]
+    if min(lengths) < FEWEST_OF_A_WORKER:
+        return 0
+    common, first, second = np.intersect1d(
+        streams[0].samples, streams[1].samples, assume_unique=True, return_indices=True
+    )
+    if len(common) < SHARED_BY_WORKERS * min(lengths):
+        return 0
+    # What one worker reads in an epoch another one reads in the next, which is an epoch later.
+    apart = np.median(np.abs(streams[0].at[first] - streams[1].at[second]))
+    span = min(int(part.at[-1] - part.at[0]) for part in streams)
+    return len(common) if apart < SIDE_BY_SIDE * span else 0
+
+
+def _of_orders(loader: LoaderReads) -> Iterator[ScriptFault]:
+    yield from _ranks_alike(loader)
+    if not loader.shows_epochs:
+        return
+    for rank in loader.ranks:
+        found = [*_epochs_alike(loader, rank), *_hardly_shuffled(loader, rank)]
+        if found:  # other ranks have the same fault
+            yield from found
+            return
+
+
+def _ranks_alike(loader: LoaderReads) -> Iterator[ScriptFault]:
+    """Two ranks go through all samples in one order. Repeated augmentation gives ranks the same samples as well, and
+    others in each epoch: so the next epoch must have begun."""
+    samples = np.unique(loader.stream.samples)
+    for one, other in combinations(loader.ranks, 2):
+        for epoch, (of_one, of_other) in enumerate(zip(one.whole, other.whole, strict=False)):
+            everything = len(np.unique(of_one.samples)) >= PARTIAL * len(samples)
+            goes_on = sum(len(part.at) for part in one.epochs[epoch + 1 :]) >= FEWEST
+            if everything and goes_on and are_alike(of_one, of_other):
+                count = len(of_one.at)
+                sentence = f"ranks {one.rank} and {other.rank} read the same order in epoch {epoch}, {count:,} samples"
+                mend = "DataLoader(..., sampler=DistributedSampler(data))"
+                yield ScriptFault(Kind.RANKS_ALIKE, loader.run, epoch, count, sentence, mend)
+                return
+
+
+def _epochs_alike(loader: LoaderReads, rank: RankReads) -> Iterator[ScriptFault]:
+    whole = rank.whole
+    if len(whole) < 2:
+        return
+    repeats = [are_alike(one, other) for one, other in pairwise(whole)]
+    count = len(whole[-1].at)
+    if all(repeats):
+        sentence = f"all {len(whole)} epochs of rank {rank.rank} have one order, {count:,} reads each"
+        mend = "call sampler.set_epoch(epoch) before each epoch"
+        yield ScriptFault(Kind.SAME_ORDER, loader.run, len(whole) - 1, count, sentence, mend)
+        return
+    for epoch in range(1, len(whole)):
+        for earlier in range(epoch):
+            if repeats[epoch - 1] if earlier == epoch - 1 else are_alike(whole[earlier], whole[epoch]):
+                sentence = f"epoch {epoch} of rank {rank.rank} has the order of epoch {earlier}"
+                mend = "restore the sampler's epoch, or call sampler.set_epoch(epoch) with the epoch that follows"
+                yield ScriptFault(Kind.REPLAYED, loader.run, epoch, len(whole[epoch].at), sentence, mend)
+                return
+
+
+def _hardly_shuffled(loader: LoaderReads, rank: RankReads) -> Iterator[ScriptFault]:
+    for epoch, stream in enumerate(rank.whole or rank.epochs[:1]):
+        if is_hardly_shuffled(stream):
+            count = len(stream.at)
+            sentence = f"rank {rank.rank} reads epoch {epoch} nearly in the order of the listing, {count:,} samples"
+            mend = "shuffle all samples, or with a buffer of a third of the data set at least"
+            yield ScriptFault(Kind.HARDLY_SHUFFLED, loader.run, epoch, count, sentence, mend)
+            return
+
+
+# -- samples
+
+
+def _of_samples(loader: LoaderReads) -> Iterator[ScriptFault]:
+    if not loader.shows_epochs:
+        return
+    samples = np.unique(loader.stream.samples)
+    over = min(len(rank.whole) for rank in loader.ranks)
+    epochs = [[rank.epochs[epoch] for rank in loader.ranks] for epoch in range(over)]
+    yield from _missing(loader, epochs, samples)
+    if epochs and len(loader.ranks) > 1:
+        yield from _repeated(loader, epochs)
+        yield from _unequal(loader, epochs)
+
+
+def _missing(loader: LoaderReads, epochs: list[list[Stream]], samples: NDArray[np.int32]) -> Iterator[ScriptFault]:
+    """One epoch leaves out what all others read. If each of them leaves out others, the script draws a part."""
+    if len(epochs) > 1 and _count(epochs[0]) < PARTIAL * _count(epochs[1]):
+        epochs = epochs[1:]  # the run goes on with the rest of an epoch
+    if len(epochs) < 3:
+        return
+    first_epoch = min(len(rank.whole) for rank in loader.ranks) - len(epochs)
+    read = np.array([_ranks_by_sample(of_ranks, samples) > 0 for of_ranks in epochs])
+    # One that was read a little later, when another rank had begun the next epoch, was read as often as all others.
+    times = np.unique(loader.stream.samples, return_counts=True)[1]
+    seldom = times < np.median(times)
+    for epoch in range(len(epochs)):
+        others = np.delete(read, epoch, axis=0)
+        by_all, by_any = others.all(axis=0), others.any(axis=0)
+        left_out = int((by_all & ~read[epoch] & seldom).sum())
+        settled = by_any.sum() - by_all.sum() <= MISSING / 2 * by_any.sum()
+        if settled and left_out > max(FEWEST // 4, MISSING * by_all.sum()):
+            number = epoch + first_epoch
+            common = int(by_all.sum())
+            sentence = f"epoch {number} leaves out {left_out:,} of the {common:,} samples of all other epochs"
+            mend = "see whether the loop left that epoch early, or a rank or worker failed in it"
+            yield ScriptFault(Kind.MISSING, loader.run, number, left_out, sentence, mend)
+            return
+
+
+def _count(of_ranks: list[Stream]) -> int:
+    return sum(len(part.at) for part in of_ranks)
+
+
+def _repeated(loader: LoaderReads, epochs: list[list[Stream]]) -> Iterator[ScriptFault]:
+    """Each rank reads every sample once, and yet ranks read the same ones: what they are dealt overlaps."""
+    for epoch, of_ranks in enumerate(epochs):
+        if any(len(np.unique(part.samples)) < (1 - OVERLAP / 5) * len(part.at) for part in of_ranks):
+            continue  # drawn with replacement, or repeated on purpose
+        if min(len(part.at) for part in of_ranks) < 2 * FEWEST:
+            continue  # what workers are ahead of each other is as much as an epoch
+        # At its ends ranks are in two epochs, as some are ahead.
+        inner = [part.where(slice(len(part.at) // 10, -(len(part.at) // 10) or None)) for part in of_ranks]
+        every = np.unique(np.concatenate([part.samples for part in inner]))
+        counts = _ranks_by_sample(inner, every)
+        several = int((counts > 1).sum())
+        if several > OVERLAP * len(every) and not _at_the_same_step(of_ranks) and not _all_listing(of_ranks):
+            sentence = f"several ranks read {several:,} of the {len(every):,} samples of epoch {epoch}"
+            mend = "give all ranks' samplers one seed, and each rank its own part: sampler=DistributedSampler(data)"
+            yield ScriptFault(Kind.REPEATED, loader.run, epoch, several, sentence, mend)
+            return
+
+
+def _at_the_same_step(of_ranks: list[Stream]) -> bool:
+    """Whether ranks read the samples that they share at about the same step, as repeated augmentation does."""
+    for one, other in combinations(of_ranks, 2):
+        _, first, second = np.intersect1d(one.samples, other.samples, return_indices=True)
+        if len(first) and np.median(np.abs(first - second)) > SAME_STEP + len(one.at) // 5:
+            return False
+    return True
+
+
+def _all_listing(of_ranks: list[Stream]) -> bool:
+    return all(is_listing(part) for part in of_ranks)
+
+
+def _unequal(loader: LoaderReads, epochs: list[list[Stream]]) -> Iterator[ScriptFault]:
+    """Ranks get unequally many samples of one shuffle, in each epoch. Samples that one rank alone reads in all epochs are
+    a part of its own, or an evaluation: a rank that has more of these reads more on purpose."""
+    counts = np.array([[len(part.at) for part in of_ranks] for of_ranks in epochs])
+    sums = counts.sum(axis=0)
+    least, most = int(sums.argmin()), int(sums.argmax())
+    enough = max(FEWEST // 4, UNEQUAL * sums[most])
+    alone = _read_alone(epochs)
+    # Ranks that are ahead have read more of an epoch for a while, and no more in all.
+    if len(epochs) < 2 or sums[most] - sums[least] <= enough or not (counts[:, most] > counts[:, least]).all():
+        return
+    by_chance = len(np.unique(np.concatenate([part.samples for of_ranks in epochs for part in of_ranks]))) * (
+        sums / sums.sum()
+    ) ** len(epochs)
+    if ((alone[most] - by_chance[most]) - (alone[least] - by_chance[least])) * len(epochs) > enough / 2:
+        return
+    fewer, more = int(counts[-1, least]), int(counts[-1, most])
+    sentence = (
+        f"rank {loader.ranks[least].rank} reads {fewer:,} samples an epoch, rank {loader.ranks[most].rank} {more:,}"
+    )
+    mend = "deal samples evenly: DistributedSampler pads, and even_batches=True does in accelerate"
+    yield ScriptFault(Kind.UNEQUAL, loader.run, len(epochs) - 1, more - fewer, sentence, mend)
+
+
+def _read_alone(epochs: list[list[Stream]]) -> list[int]:
+    """By rank, how many samples it reads in each epoch, and no other rank does in any."""
+    of_rank = [np.unique(np.concatenate([epoch[rank].samples for epoch in epochs])) for rank in range(len(epochs[0]))]
+    every, ranks = np.unique(np.concatenate(of_rank), return_counts=True)
+    times = np.zeros(len(every), np.int64)
+    for of_ranks in epochs:
+        times[np.searchsorted(every, np.unique(np.concatenate([part.samples for part in of_ranks])))] += 1
+    always = every[(ranks == 1) & (times == len(epochs))]
+    return [len(np.intersect1d(samples, always)) for samples in of_rank]
+
+
+# -- runs that go on
+
+
+def _resumed(found: list[LoaderReads]) -> Iterator[tuple[LoaderReads, LoaderReads]]:
+    """Two runs in a row that read the same samples, the earlier first."""
+    for at, after in enumerate(found):
+        samples = np.unique(after.stream.samples)
+        for before in reversed(found[:at]):
+            if before.run == after.run or before.stream.at[-1] > after.stream.at[0]:
+                continue
+            common = len(np.intersect1d(samples, before.stream.samples))
+            if 2 * common > min(len(samples), len(np.unique(before.stream.samples))):
+                yield before, after
+                break
+
+
+def _of_resume(before: LoaderReads, after: LoaderReads) -> Iterator[ScriptFault]:
+    if not (before.shows_epochs and after.shows_epochs):
+        return
+    yield from _replayed(before, after)
+    if all(len(rank.epochs) > 1 for rank in after.ranks):
+        yield from _rest_of_epoch(before, after)
+
+
+def _replayed(before: LoaderReads, after: LoaderReads) -> Iterator[ScriptFault]:
+    """The second run begins with the order of the first one's beginning, and goes on with another: it is no new run."""
+    first, second = before.ranks[0].whole, after.ranks[0].whole
+    if len(first) < 2 or len(second) < 2 or len(before.ranks) != len(after.ranks):
+        return
+    if are_alike(first[0], second[0]) and not are_alike(first[1], second[1]):
+        sentence = "a resumed run began with the order of epoch 0 of the run before, and then went on in another one"
+        mend = "restore the sampler's epoch before the first batch: sampler.set_epoch(epoch)"
+        yield ScriptFault(Kind.REPLAYED, after.run, 0, len(second[0].at), sentence, mend)
+
+
+def _rest_of_epoch(before: LoaderReads, after: LoaderReads) -> Iterator[ScriptFault]:
+    """A run that begins with a part of an epoch goes on where the run before has ended, if all is well."""
+    every = _samples([rank.epochs[1] for rank in after.ranks])
+    rest = _samples([rank.epochs[0] for rank in after.ranks])
+    done = _samples([rank.epochs[-1] for rank in before.ranks])
+    if len(rest) >= PARTIAL * len(every) or len(done) >= PARTIAL * len(every):
+        return
+    again, never = len(np.intersect1d(rest, done)), len(every) - len(np.union1d(rest, done))
+    if again > READ_AHEAD * len(every):
+        sentence = f"the resumed run read {again:,} samples of the epoch again that the run before had read"
+        mend = "restore the sampler's position (StatefulDataLoader.load_state_dict), or skip what was read"
+        yield ScriptFault(Kind.REPEATS, after.run, 0, again, sentence, mend)
+    if never > SKIPPED * len(every):
+        sentence = f"neither run read {never:,} of the {len(every):,} samples of the epoch in which the run was resumed"
+        mend = "skip the batches that were used, no more: accelerate.skip_first_batches, or the loader's state"
+        yield ScriptFault(Kind.SKIPS, after.run, 0, never, sentence, mend)
+
+
+def _samples(streams: list[Stream]) -> NDArray[np.int32]:
+    return np.unique(np.concatenate([stream.samples for stream in streams]))

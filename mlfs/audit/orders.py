@@ -1,0 +1,129 @@
+"""Compares orders of samples: whether two are the same, whether one is no shuffle.
+
+Pure. In: streams of samples, each with the reader of each read. Out: yes or no. Several workers of a rank take turns
+that differ a little each time, so orders are compared by where samples stand, and by what follows what within a worker.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+FEWEST = 64
+"""SeenReads below which nothing is said of an order: by chance, short ones are alike now and then."""
+SAME_SAMPLES = 0.85
+"""Share of the samples that two orders must have in common to be compared: the ends of epochs differ by padding, and by
+batches that ranks are ahead of each other."""
+SAME_PLACE = 0.05
+"""Most of the samples of a repeated order move by less than this share of its length. In two shuffles a third."""
+MOVES = 24
+"""Places that the samples of a repeated order may move in any case: some batches, by which workers are ahead."""
+SAME_PAIRS = 0.6
+"""Share of the samples with the same one after them in one worker. Batches go to workers in turn, so that at least all
+pairs within batches come again. A buffer that shuffles little keeps places, and no pairs."""
+ASCENDING = 0.9
+"""Share of ascending steps from which an order is that of the listing."""
+LONGEST_LAG = 4
+"""Files of a sample that lie in several directories, each of which is read in order: image, label, mask, depth."""
+ALIKE_STEPS = 0.5
+"""Share of the steps between one file of a sample and that of the next which are of one length in a listing."""
+LONG_RUN = 8
+"""Ascending reads in a row that no shuffle has: one of 40,320 places begins so many."""
+HARDLY = 0.1
+"""Mean distance of a sample from its place in the listing, as a share of the length, below which an order is hardly
+shuffled. A uniform shuffle has a third; a buffer of a third of the data set has this."""
+
+
+class Stream(NamedTuple):
+    """SeenReads in the order in which they came.
+
+    Attributes:
+        samples, readers: shape (n,). at: shape (n,), the number of each read among all of the mount, ascending.
+    """
+
+    samples: NDArray[np.int32]
+    readers: NDArray[np.int32]
+    at: NDArray[np.int64]
+
+    def where(self, which: NDArray[np.bool_] | NDArray[np.int64] | slice) -> Stream:
+        """Some of the reads."""
+        return Stream(self.samples[which], self.readers[which], self.at[which])
+
+
+def of_reader(stream: Stream, reader: int) -> NDArray[np.int32]:
+    """The samples of one reader."""
+    return stream.where(stream.readers == reader).samples
+
+
+def without_repeats(stream: Stream) -> Stream:
+    """The first read of each sample."""
+    _, first = np.unique(stream.samples, return_index=True)
+    return stream.where(np.sort(first))
+
+
+def is_listing(stream: Stream) -> bool:
+    """Whether each reader goes through the listing in its order, as evaluations do."""
+    by_reader = [of_reader(stream, reader).astype(np.int64) for reader in np.unique(stream.readers).tolist()]
+    for lag in range(1, LONGEST_LAG + 1):
+        steps = [samples[lag:] - samples[:-lag] for samples in by_reader if len(samples) > lag]
+        if steps and _is_regular(np.concatenate(steps), lag):
+            return True
+    return False
+
+
+def _is_regular(steps: NDArray[np.int64], lag: int) -> bool:
+    """Whether nearly all steps ascend; and, from one file of a sample to the same one of the next, mostly alike: at
+    such a distance a small buffer ascends as well."""
+    if (steps > 0).mean() < ASCENDING:
+        return False
+    return lag == 1 or bool(np.unique(steps, return_counts=True)[1].max() >= ALIKE_STEPS * len(steps))
+
+
+def is_hardly_shuffled(stream: Stream) -> bool:
+    """Whether samples stay near their place in the listing, though the order is another one."""
+    samples = _without_runs(without_repeats(stream))
+    if len(samples) < 2 * FEWEST:
+        return False
+    places = np.empty(len(samples))
+    places[np.argsort(samples, kind="stable")] = np.arange(len(samples))
+    distance = np.abs(places - np.arange(len(samples))).mean() / len(samples)
+    return bool(distance < HARDLY) and not is_listing(stream)
+
+
+def _without_runs(stream: Stream) -> NDArray[np.int32]:
+    """The samples without those of an evaluation, which a reader goes through in ascending order."""
+    kept = np.ones(len(stream.at), np.bool_)
+    for reader in np.unique(stream.readers).tolist():
+        own = np.flatnonzero(stream.readers == reader)
+        breaks = np.flatnonzero(np.diff(stream.samples[own]) <= 0) + 1
+        edges = [0, *breaks.tolist(), len(own)]
+        for begins, ends in pairwise(edges):
+            if ends - begins >= LONG_RUN:
+                kept[own[begins:ends]] = False
+    return stream.samples[kept]
+
+
+def are_alike(one: Stream, other: Stream) -> bool:
+    """Whether two streams read the same samples in the same order, which is not that of the listing."""
+    one, other = without_repeats(one), without_repeats(other)
+    longer = max(len(one.samples), len(other.samples))
+    common, at_one, at_other = np.intersect1d(one.samples, other.samples, assume_unique=True, return_indices=True)
+    if len(common) < max(FEWEST, SAME_SAMPLES * longer):
+        return False
+    places_one, places_other = np.argsort(np.argsort(at_one)), np.argsort(np.argsort(at_other))
+    if np.median(np.abs(places_one - places_other)) > max(MOVES, SAME_PLACE * len(common)):
+        return False
+    pairs = np.intersect1d(_pairs(one), _pairs(other))
+    return len(pairs) >= SAME_PAIRS * len(common) and not is_listing(one)
+
+
+def _pairs(stream: Stream) -> NDArray[np.int64]:
+    """Each sample with the one after it in the same reader."""
+    pairs = []
+    for reader in np.unique(stream.readers).tolist():
+        samples = of_reader(stream, reader).astype(np.int64)
+        pairs.append(samples[:-1] << 32 | samples[1:])
+    return np.concatenate(pairs) if pairs else np.empty(0, np.int64)

@@ -1,0 +1,93 @@
+"""Keeps the last reads of a mount, in the order in which they came: who read what.
+
+Pure. In: batches of reads; who a process belongs to, asked once a process. Out: arrays for `mlfs.audit.epochs`. A read
+costs six bytes, and a share of a few calls a batch.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlfs.follow.evidence import Read
+
+MOST_READS = 1 << 23
+"""SeenReads that are kept: six epochs of ImageNet. When there are more, the older half of them goes."""
+
+UNKNOWN = -1
+"""Stands for a reader that nothing is known of."""
+
+
+class Kin(NamedTuple):
+    """The place of a reader in its run.
+
+    Attributes:
+        run: the process that all ranks of the run come from; that of the rank, where it was started by itself.
+        rank: the number that a launcher gave it, or the rank's process; workers have that of the process that they
+            work for.
+    """
+
+    run: int
+    rank: int
+
+
+class SeenReads(NamedTuple):
+    """SeenReads in the order in which they came.
+
+    Attributes:
+        samples: shape (n,). readers: shape (n,), indices into `kin`. forgotten: reads before these that are not kept.
+        unknown: reads by processes that the kernel did not name, which are not among these.
+    """
+
+    samples: NDArray[np.int32]
+    readers: NDArray[np.int32]
+    kin: tuple[Kin, ...]
+    forgotten: int = 0
+    unknown: int = 0
+
+
+class ReadLog:
+    """The last reads of a mount.
+
+    Args:
+        place_of: the run and the rank of a process, by the process and its parent; None: its reads cannot be judged.
+        most_reads: that are kept.
+    """
+
+    def __init__(self, place_of: Callable[[int, int], Kin | None], most_reads: int = MOST_READS) -> None:
+        self._place_of = place_of
+        self._most_reads = most_reads
+        self._samples = array("i")
+        self._readers = array("i")
+        self._indices: dict[int, int] = {}  # by process
+        self._kin: list[Kin] = []
+        self._forgotten = 0
+
+    def add(self, reads: Sequence[Read]) -> None:
+        """SeenReads came, in this order."""
+        indices = self._indices
+        for process, parent in {(process, parent) for _, process, parent, _ in reads}:
+            if process not in indices:
+                self._comes(process, parent)
+        self._samples.extend([sample for sample, _, _, _ in reads])
+        self._readers.extend([indices[process] for _, process, _, _ in reads])
+        if len(self._samples) > self._most_reads:
+            half = len(self._samples) // 2
+            del self._samples[:half], self._readers[:half]
+            self._forgotten += half
+
+    def _comes(self, process: int, parent: int) -> None:
+        place = self._place_of(process, parent)
+        self._indices[process] = len(self._kin) if place is not None else UNKNOWN
+        if place is not None:
+            self._kin.append(place)
+
+    def reads(self) -> SeenReads:
+        """A copy of what is kept."""
+        samples, readers = np.array(self._samples, np.int32), np.array(self._readers, np.int32)
+        known = readers != UNKNOWN
+        return SeenReads(samples[known], readers[known], tuple(self._kin), self._forgotten, int((~known).sum()))

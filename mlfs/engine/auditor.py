@@ -1,0 +1,74 @@
+"""Keeps the last reads of a mount for the auditor (`mlfs.audit`), which judges them when somebody asks.
+
+In: reads from the engine (a `mlfs.engine.mount_jobs.Listener`). Out: the audit. Which run and rank a process is of is
+looked up here, once a process: in the environment that a launcher gave it, and by whose worker it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mlfs.audit.findings import audit
+from mlfs.audit.reads import Kin, ReadLog
+from mlfs.audit.report import Audit
+from mlfs.engine.digest import kin_of, name_of
+from mlfs.follow.by_sample import NO_PID
+from mlfs.follow.evidence import Read
+from mlfs.launchers import told_rank
+
+# The name that torch gives to the worker processes of a DataLoader.
+WORKER_NAME = "pt_data_worker"
+# What Python runs in a process that multiprocessing has spawned.
+SPAWNED = b"multiprocessing"
+
+
+class Auditor:
+    """The reads of a mount that can be audited."""
+
+    def __init__(self) -> None:
+        self._log = ReadLog(place_of)
+
+    def opened(self, opens: Sequence[Read]) -> None:
+        """Files were opened, in this order."""
+        self._log.add(opens)
+
+    def installed(self, job: object) -> None:
+        """A job was installed, which is no matter here."""
+
+    def audit(self) -> Audit:
+        """Judge the reads so far. It computes for a second and more where millions were kept: for a worker thread."""
+        return audit(self._log.reads())
+
+
+def place_of(process: int, parent: int) -> Kin | None:
+    """The run and the rank of a process; None for one that the kernel does not name.
+
+    A worker is of its parent's rank: torch names its workers, others have the command line that their parent has, or
+    one of multiprocessing's. Ranks that a launcher started are of one run; any other process is a run by itself.
+    """
+    if process == NO_PID:
+        return None
+    command = _command_of(process)
+    works = name_of(process).startswith(WORKER_NAME) or SPAWNED in command or command == _command_of(parent)
+    of_rank = parent if works and parent > 1 else process
+    told = told_rank(_environment_of(process))
+    return Kin(of_rank, of_rank) if told is None else Kin(kin_of(of_rank)[1], told[0])
+
+
+def _command_of(process: int) -> bytes:
+    """The command line of a process; b"" where it is gone."""
+    try:
+        with open(f"/proc/{process}/cmdline", "rb") as command:
+            return command.read()
+    except OSError:
+        return b""
+
+
+def _environment_of(process: int) -> Mapping[str, str]:
+    """The environment with which a process was started; empty where it may not be read."""
+    try:
+        with open(f"/proc/{process}/environ", "rb") as environment:
+            pairs = (pair.decode(errors="replace").partition("=") for pair in environment.read().split(b"\0"))
+            return {name: value for name, _, value in pairs}
+    except OSError:
+        return {}

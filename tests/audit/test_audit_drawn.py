@@ -1,0 +1,204 @@
+"""The auditor on drawn scripts: nothing is said of scripts that mean what they do, and faults are found.
+
+Each case is a script of any shape: data sets of 300 to 1,500 samples, 1 to 4 ranks, up to 8 workers that persist or do
+not. The smallest are too small for some faults to be told from chance: so many scripts of a case must be judged right.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from audit.loops import Loop, Script, buffered, dealt, drawn, kinds, shuffled
+
+SCRIPTS = 24
+RIGHT = 0.9
+Case = Callable[[random.Random, Loop, Script], None]
+
+
+def halves(rng: random.Random, loop: Loop) -> tuple[list, int]:
+    epochs = dealt(loop, lambda epoch: shuffled(rng, loop.samples))
+    return epochs, int(len(epochs[1][0]) * rng.uniform(0.3, 0.7))
+
+
+def plain(rng: random.Random, loop: Loop, script: Script) -> None:
+    script.run(loop, dealt(loop, lambda epoch: shuffled(rng, loop.samples)))
+
+
+def with_validation(rng: random.Random, loop: Loop, script: Script) -> None:
+    validation = list(range(loop.samples, loop.samples * 6 // 5))
+    script.run(loop, dealt(loop, lambda epoch: shuffled(rng, loop.samples)), validation, rng.random() < 0.5)
+
+
+def with_a_drawn_validation(rng: random.Random, loop: Loop, script: Script) -> None:
+    validation = [loop.samples + index for index in shuffled(rng, loop.samples // 5)]
+    script.run(loop, dealt(loop, lambda epoch: shuffled(rng, loop.samples)), validation)
+
+
+def in_listing_order(rng: random.Random, loop: Loop, script: Script) -> None:
+    script.run(loop, dealt(loop, lambda epoch: list(range(loop.samples))))
+
+
+def all_ranks_evaluate(rng: random.Random, loop: Loop, script: Script) -> None:
+    script.run(loop, [[list(range(loop.samples))] * loop.ranks] * loop.epochs)
+
+
+def with_replacement(rng: random.Random, loop: Loop, script: Script) -> None:
+    script.run(loop, dealt(loop, lambda epoch: rng.choices(range(loop.samples), k=loop.samples)))
+
+
+def weighted(rng: random.Random, loop: Loop, script: Script) -> None:
+    weights = [rng.random() ** 3 for _ in range(loop.samples)]
+    script.run(loop, dealt(loop, lambda epoch: rng.choices(range(loop.samples), weights, k=loop.samples)))
+
+
+def a_part_of_each_shuffle(rng: random.Random, loop: Loop, script: Script) -> None:
+    script.run(loop, dealt(loop, lambda epoch: shuffled(rng, loop.samples)[: loop.samples * 3 // 5]))
+
+
+def repeated_augmentation(rng: random.Random, loop: Loop, script: Script) -> None:
+    def order(epoch: int) -> list[int]:
+        return [sample for sample in shuffled(rng, loop.samples)[: loop.samples // 3] for _ in range(3)]
+
+    script.run(loop, dealt(loop, order))
+
+
+def each_sample_twice(rng: random.Random, loop: Loop, script: Script) -> None:
+    def order(epoch: int) -> list[int]:
+        return [index % loop.samples for index in shuffled(rng, 2 * loop.samples)]
+
+    script.run(loop, dealt(loop, order))
+
+
+def epochs_that_end_early(rng: random.Random, loop: Loop, script: Script) -> None:
+    epochs = dealt(loop, lambda epoch: shuffled(rng, loop.samples))
+    script.run(loop, [[r[: int(len(r) * share)] for r in e] for e in epochs for share in [rng.uniform(0.3, 1)]])
+
+
+def images_and_labels(rng: random.Random, loop: Loop, script: Script) -> None:
+    half = loop.samples // 2
+    script.run(loop, dealt(loop, lambda epoch: [f for s in shuffled(rng, half) for f in (s, s + half)]))
+
+
+def clips(rng: random.Random, loop: Loop, script: Script) -> None:
+    def order(epoch: int) -> list[int]:
+        return [10 * clip + frame for clip in shuffled(rng, loop.samples // 10) for frame in range(10)]
+
+    script.run(loop, dealt(loop, order))
+
+
+def resumed(rng: random.Random, loop: Loop, script: Script) -> None:
+    epochs, cut = halves(rng, loop)
+    script.run(loop, [epochs[0], [rank[:cut] for rank in epochs[1]]])
+    script.run(loop, [[rank[cut:] for rank in epochs[1]], *epochs[2:]])
+
+
+def epoch_begun_anew(rng: random.Random, loop: Loop, script: Script) -> None:
+    epochs, cut = halves(rng, loop)
+    script.run(loop, [epochs[0], [rank[:cut] for rank in epochs[1]]])
+    script.run(loop, epochs[1:])
+
+
+def run_begun_anew(rng: random.Random, loop: Loop, script: Script) -> None:
+    epochs, cut = halves(rng, loop)
+    script.run(loop, [epochs[0], [rank[:cut] for rank in epochs[1]]])
+    script.run(loop, epochs)
+
+
+MEANT = [
+    plain, with_validation, with_a_drawn_validation, in_listing_order, all_ranks_evaluate, with_replacement, weighted,
+    a_part_of_each_shuffle, repeated_augmentation, each_sample_twice, epochs_that_end_early, images_and_labels, clips,
+    resumed, epoch_begun_anew, run_begun_anew,
+]  # fmt: skip
+
+
+def same_order(rng: random.Random, loop: Loop, script: Script) -> None:
+    order = shuffled(rng, loop.samples)
+    script.run(loop, dealt(loop, lambda epoch: order))
+
+
+def replayed(rng: random.Random, loop: Loop, script: Script) -> None:
+    epochs = dealt(loop, lambda epoch: shuffled(rng, loop.samples))
+    script.run(loop, [*epochs[:3], epochs[0]])
+
+
+def replayed_after_resume(rng: random.Random, loop: Loop, script: Script) -> None:
+    epochs = dealt(loop, lambda epoch: shuffled(rng, loop.samples))
+    script.run(loop, epochs[:2])
+    script.run(loop, [epochs[0], *epochs[2:]])
+
+
+def ranks_alike(rng: random.Random, loop: Loop, script: Script) -> None:
+    script.run(loop, [[shuffled(rng, loop.samples)] * max(2, loop.ranks) for _ in range(loop.epochs)])
+
+
+def workers_alike(rng: random.Random, loop: Loop, script: Script) -> None:
+    loop = loop._replace(workers=max(2, loop.workers), ranks=1)
+    script.run_unsharded(loop, dealt(loop, lambda epoch: shuffled(rng, loop.samples)))
+
+
+def ranks_overlap(rng: random.Random, loop: Loop, script: Script) -> None:
+    half = loop.samples // 2
+    script.run(loop, [[shuffled(rng, loop.samples)[:half] for _ in range(2)] for _ in range(loop.epochs)])
+
+
+def samples_lost(rng: random.Random, loop: Loop, script: Script) -> None:
+    epochs = dealt(loop, lambda epoch: shuffled(rng, loop.samples))
+    script.run(loop, [epochs[0], [rank[: int(0.8 * len(rank))] for rank in epochs[1]], *epochs[2:]])
+
+
+def ranks_unequal(rng: random.Random, loop: Loop, script: Script) -> None:
+    loop = loop._replace(ranks=max(2, loop.ranks))
+    epochs = dealt(loop, lambda epoch: shuffled(rng, loop.samples))
+    script.run(loop, [[epoch[0][: int(0.8 * len(epoch[0]))], *epoch[1:]] for epoch in epochs])
+
+
+def small_buffer(rng: random.Random, loop: Loop, script: Script) -> None:
+    script.run(loop, dealt(loop, lambda epoch: buffered(rng, loop.samples, loop.samples // 20)))
+
+
+def resume_repeats(rng: random.Random, loop: Loop, script: Script) -> None:
+    epochs, _ = halves(rng, loop)
+    cut = int(0.6 * len(epochs[1][0]))
+    script.run(loop, [epochs[0], [rank[:cut] for rank in epochs[1]]])
+    script.run(loop, [[rank[cut // 2 :] for rank in epochs[1]], *epochs[2:]])
+
+
+def resume_skips(rng: random.Random, loop: Loop, script: Script) -> None:
+    epochs, _ = halves(rng, loop)
+    cut = int(0.3 * len(epochs[1][0]))
+    script.run(loop, [epochs[0], [rank[:cut] for rank in epochs[1]]])
+    script.run(loop, [[rank[2 * cut :] for rank in epochs[1]], *epochs[2:]])
+
+
+FAULTS = {
+    same_order: "same-order-each-epoch", replayed: "epoch-replayed", replayed_after_resume: "epoch-replayed",
+    ranks_alike: "ranks-read-alike", workers_alike: "workers-read-alike", ranks_overlap: "samples-repeated",
+    samples_lost: "samples-missing", ranks_unequal: "ranks-unequal", small_buffer: "hardly-shuffled",
+    resume_repeats: "resume-repeats", resume_skips: "resume-skips",
+}  # fmt: skip
+
+
+def judged(case: Case) -> list[list[str]]:
+    """The kinds that are found in scripts of a case."""
+    found = []
+    for seed in range(SCRIPTS):
+        rng = random.Random(f"{case.__name__} {seed}")
+        loop, script = drawn(rng), Script(rng)
+        case(rng, loop, script)
+        found.append(sorted(kinds(script.audit())))
+    return found
+
+
+@pytest.mark.parametrize("case", MEANT, ids=lambda case: case.__name__)
+def test_nothing_is_said_of_a_script_that_means_what_it_does(case: Case) -> None:
+    alarms = [found for found in judged(case) if found]
+    assert len(alarms) <= 1, alarms
+
+
+@pytest.mark.parametrize("case", FAULTS, ids=lambda case: case.__name__)
+def test_a_fault_is_found_and_no_other(case: Case) -> None:
+    found = judged(case)
+    right = [kinds_found for kinds_found in found if kinds_found == [FAULTS[case]]]
+    assert len(right) >= RIGHT * SCRIPTS, found
