@@ -288,7 +288,7 @@ def _all_listing(of_ranks: list[Stream]) -> bool:
 
 
 def _unequal(loader: LoaderReads, epochs: list[list[Stream]]) -> Iterator[ScriptFault]:
-    """Ranks get unequally many samples of one shuffle, in each epoch. Samples that one rank alone reads in all epochs are
+    """Ranks get unequally many samples of one shuffle, in each epoch. Samples that a rank alone reads in all epochs are
     a part of its own, or an evaluation: a rank that has more of these reads more on purpose."""
     counts = np.array([[len(part.at) for part in of_ranks] for of_ranks in epochs])
     sums = counts.sum(axis=0)
