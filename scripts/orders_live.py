@@ -1,4 +1,5 @@
-"""What papers say of orders, counted in the orders of a real mount: the figures of docs/papers.md, column "ours, live".
+"""Claims of papers about orders, counted in the orders of a real mount: the column "live" of
+docs/decisions/papers-measured.md.
 
     PYTHONPATH=. python scripts/orders_live.py [--files 1281167] [--at DIR] [frequency reuse locality hits eviction ...]
 

@@ -1,4 +1,4 @@
-"""What papers have measured of orders themselves, from orders drawn here, as docs/papers.md has it."""
+"""What papers have measured of orders themselves, from orders drawn here: docs/decisions/papers-measured.md."""
 
 from __future__ import annotations
 
