@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mlfs.audit.orders import FEWEST, Stream
+from mlfs.audit.orders import FEWEST, Stream, distinct
 from mlfs.audit.reads import SeenReads
 
 SHARED = 0.02
@@ -85,8 +85,10 @@ def loaders(reads: SeenReads) -> list[LoaderReads]:
     for run in np.unique(runs).tolist():
         of_run = everything.where(runs == run)
         loader_of = _loader_of_reader(of_run, ranks)
-        by_read = np.array([loader_of[reader] for reader in of_run.readers.tolist()])
-        found += [_loader(run, of_run.where(by_read == one), ranks) for one in np.unique(by_read).tolist()]
+        table = np.zeros(len(reads.kin), np.int32)
+        table[list(loader_of)] = list(loader_of.values())
+        by_read = table[of_run.readers]
+        found += [_loader(run, of_run.where(by_read == one), ranks) for one in distinct(by_read).tolist()]
     return sorted(found, key=lambda loader: int(loader.stream.at[0]))
 
 
@@ -109,22 +111,23 @@ def _loader_of_reader(stream: Stream, ranks: NDArray[np.int64]) -> dict[int, int
         return reader
 
     last_by = np.full(int(stream.samples.max()) + 1, -1, np.int64)
-    spans: list[tuple[int, int, int, int]] = []  # rank, first and last read, reader
+    alive: dict[int, list[tuple[int, int, int]]] = {}  # by rank, readers that read still: first and last read, reader
     readers, births = np.unique(stream.readers, return_index=True)
     for reader in readers[np.argsort(births)].tolist():
         own = stream.where(stream.readers == reader)
-        samples = np.unique(own.samples)
+        samples = distinct(own.samples)
         above[reader] = reader
         shared = Counter(first(other) for other in last_by[samples].tolist() if other >= 0)
         for other, count in shared.items():
             if count >= max(FEWEST_SHARED, SHARED * len(samples)):
                 above[first(reader)] = first(other)
         rank, begins, ends = int(ranks[reader]), int(own.at[0]), int(own.at[-1])
-        for other_rank, other_begins, other_ends, other in spans:
+        beside = [one for one in alive.get(rank, ()) if one[1] > begins]
+        for other_begins, other_ends, other in beside:
             shorter = min(ends - begins, other_ends - other_begins)
-            if rank == other_rank and min(ends, other_ends) - max(begins, other_begins) > SIDE_BY_SIDE * shorter:
+            if min(ends, other_ends) - begins > SIDE_BY_SIDE * shorter:
                 above[first(reader)] = first(other)
-        spans.append((rank, begins, ends, reader))
+        alive[rank] = [*beside, (begins, ends, reader)]
         last_by[samples] = reader
     return {reader: first(reader) for reader in above}
 

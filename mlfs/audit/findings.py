@@ -15,7 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlfs.audit.epochs import LoaderReads, RankReads, loaders
-from mlfs.audit.orders import FEWEST, Stream, are_alike, is_hardly_shuffled, is_listing, without_repeats
+from mlfs.audit.orders import (
+    FEWEST,
+    MOST_COMPARED,
+    Stream,
+    are_alike,
+    distinct,
+    is_hardly_shuffled,
+    is_listing,
+    without_repeats,
+)
 from mlfs.audit.reads import SeenReads
 from mlfs.audit.report import Audit, EpochAudit, JobAudit, Kind, ScriptFault
 
@@ -71,8 +80,8 @@ def _once(findings: list[ScriptFault]) -> Iterator[ScriptFault]:
 
 
 def _job(loader: LoaderReads) -> JobAudit:
-    readers = np.unique(loader.stream.readers)
-    samples = np.unique(loader.stream.samples)
+    readers = distinct(loader.stream.readers)
+    samples = distinct(loader.stream.samples)
     epochs = tuple(_epochs(loader, samples)) if loader.shows_epochs else ()
     unjudged = []
     if not loader.shows_epochs:
@@ -98,7 +107,7 @@ def _ranks_by_sample(of_ranks: list[Stream], samples: NDArray[np.int32]) -> NDAr
     """By sample, how many ranks read it."""
     counts = np.zeros(len(samples), np.int64)
     for part in of_ranks:
-        counts[np.searchsorted(samples, np.unique(part.samples))] += 1
+        counts[np.searchsorted(samples, distinct(part.samples))] += 1
     return counts
 
 
@@ -108,11 +117,11 @@ def _ranks_by_sample(of_ranks: list[Stream], samples: NDArray[np.int32]) -> NDAr
 def _evaluates(loader: LoaderReads, others: list[LoaderReads]) -> bool:
     """Whether another loader of the run reads more samples, and meanwhile: then this one is an evaluation."""
     own = loader.stream.at
-    samples = len(np.unique(loader.stream.samples))
+    samples = len(distinct(loader.stream.samples))
     return any(
         other.run == loader.run
         and other is not loader
-        and len(np.unique(other.stream.samples)) > samples
+        and len(distinct(other.stream.samples)) > samples
         and other.stream.at[0] < own[-1]
         and own[0] < other.stream.at[-1]
         for other in others
@@ -121,8 +130,9 @@ def _evaluates(loader: LoaderReads, others: list[LoaderReads]) -> bool:
 
 def _workers_alike(loader: LoaderReads) -> Iterator[ScriptFault]:
     for rank in loader.ranks:
-        for epoch, stream in enumerate(rank.epochs):
-            for one, other in combinations(np.unique(stream.readers).tolist(), 2):
+        for epoch, whole in enumerate(rank.epochs):
+            stream = whole.where(slice(0, MOST_COMPARED))
+            for one, other in combinations(distinct(stream.readers).tolist(), 2):
                 shared = _read_by_both(stream, one, other)
                 if shared:
                     sentence = (
@@ -168,10 +178,10 @@ def _of_orders(loader: LoaderReads) -> Iterator[ScriptFault]:
 def _ranks_alike(loader: LoaderReads) -> Iterator[ScriptFault]:
     """Two ranks go through all samples in one order. Repeated augmentation gives ranks the same samples as well, and
     others in each epoch: so the next epoch must have begun."""
-    samples = np.unique(loader.stream.samples)
+    samples = distinct(loader.stream.samples)
     for one, other in combinations(loader.ranks, 2):
         for epoch, (of_one, of_other) in enumerate(zip(one.whole, other.whole, strict=False)):
-            everything = len(np.unique(of_one.samples)) >= PARTIAL * len(samples)
+            everything = len(distinct(of_one.samples)) >= PARTIAL * len(samples)
             goes_on = sum(len(part.at) for part in one.epochs[epoch + 1 :]) >= FEWEST
             if everything and goes_on and are_alike(of_one, of_other):
                 count = len(of_one.at)
@@ -217,7 +227,7 @@ def _hardly_shuffled(loader: LoaderReads, rank: RankReads) -> Iterator[ScriptFau
 def _of_samples(loader: LoaderReads) -> Iterator[ScriptFault]:
     if not loader.shows_epochs:
         return
-    samples = np.unique(loader.stream.samples)
+    samples = distinct(loader.stream.samples)
     over = min(len(rank.whole) for rank in loader.ranks)
     epochs = [[rank.epochs[epoch] for rank in loader.ranks] for epoch in range(over)]
     yield from _missing(loader, epochs, samples)
@@ -258,13 +268,13 @@ def _count(of_ranks: list[Stream]) -> int:
 def _repeated(loader: LoaderReads, epochs: list[list[Stream]]) -> Iterator[ScriptFault]:
     """Each rank reads every sample once, and yet ranks read the same ones: what they are dealt overlaps."""
     for epoch, of_ranks in enumerate(epochs):
-        if any(len(np.unique(part.samples)) < (1 - OVERLAP / 5) * len(part.at) for part in of_ranks):
+        if any(len(distinct(part.samples)) < (1 - OVERLAP / 5) * len(part.at) for part in of_ranks):
             continue  # drawn with replacement, or repeated on purpose
         if min(len(part.at) for part in of_ranks) < 2 * FEWEST:
             continue  # what workers are ahead of each other is as much as an epoch
         # At its ends ranks are in two epochs, as some are ahead.
         inner = [part.where(slice(len(part.at) // 10, -(len(part.at) // 10) or None)) for part in of_ranks]
-        every = np.unique(np.concatenate([part.samples for part in inner]))
+        every = distinct(np.concatenate([part.samples for part in inner]))
         counts = _ranks_by_sample(inner, every)
         several = int((counts > 1).sum())
         if several > OVERLAP * len(every) and not _at_the_same_step(of_ranks) and not _all_listing(of_ranks):
@@ -317,7 +327,7 @@ def _read_alone(epochs: list[list[Stream]]) -> list[int]:
     every, ranks = np.unique(np.concatenate(of_rank), return_counts=True)
     times = np.zeros(len(every), np.int64)
     for of_ranks in epochs:
-        times[np.searchsorted(every, np.unique(np.concatenate([part.samples for part in of_ranks])))] += 1
+        times[np.searchsorted(every, distinct(np.concatenate([part.samples for part in of_ranks])))] += 1
     always = every[(ranks == 1) & (times == len(epochs))]
     return [len(np.intersect1d(samples, always)) for samples in of_rank]
 
@@ -328,12 +338,12 @@ def _read_alone(epochs: list[list[Stream]]) -> list[int]:
 def _resumed(found: list[LoaderReads]) -> Iterator[tuple[LoaderReads, LoaderReads]]:
     """Two runs in a row that read the same samples, the earlier first."""
     for at, after in enumerate(found):
-        samples = np.unique(after.stream.samples)
+        samples = distinct(after.stream.samples)
         for before in reversed(found[:at]):
             if before.run == after.run or before.stream.at[-1] > after.stream.at[0]:
                 continue
             common = len(np.intersect1d(samples, before.stream.samples))
-            if 2 * common > min(len(samples), len(np.unique(before.stream.samples))):
+            if 2 * common > min(len(samples), len(distinct(before.stream.samples))):
                 yield before, after
                 break
 
@@ -376,4 +386,4 @@ def _rest_of_epoch(before: LoaderReads, after: LoaderReads) -> Iterator[ScriptFa
 
 
 def _samples(streams: list[Stream]) -> NDArray[np.int32]:
-    return np.unique(np.concatenate([stream.samples for stream in streams]))
+    return distinct(np.concatenate([stream.samples for stream in streams]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from mlfs.follow.evidence import Read
 MOST_READS = 1 << 23
 """SeenReads that are kept: six epochs of ImageNet. When there are more, the older half of them goes."""
 
+_SAMPLE, _PROCESS = itemgetter(0), itemgetter(1)  # of a read; asked of each
 UNKNOWN = -1
 """Stands for a reader that nothing is known of."""
 
@@ -70,11 +72,13 @@ class ReadLog:
     def add(self, reads: Sequence[Read]) -> None:
         """SeenReads came, in this order."""
         indices = self._indices
-        for process, parent in {(process, parent) for _, process, parent, _ in reads}:
-            if process not in indices:
-                self._comes(process, parent)
-        self._samples.extend([sample for sample, _, _, _ in reads])
-        self._readers.extend([indices[process] for _, process, _, _ in reads])
+        processes = list(map(_PROCESS, reads))
+        if not indices.keys() >= set(processes):
+            for read in reads:
+                if read.process not in indices:
+                    self._comes(read.process, read.parent)
+        self._samples.extend(map(_SAMPLE, reads))
+        self._readers.extend(map(indices.__getitem__, processes))
         if len(self._samples) > self._most_reads:
             half = len(self._samples) // 2
             del self._samples[:half], self._readers[:half]
