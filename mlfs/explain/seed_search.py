@@ -50,6 +50,13 @@ def ranges_wanted(text: str | None) -> Ranges:
     return tuple((int(low), int(high)) for low, high in pairs)
 
 
+def extent_wanted(hints: Sequence[int], again: bool, words: WordsAsked | None) -> SearchExtent:
+    """The bounds of a search: all seeds, but where a test narrows them."""
+    ranges = ranges_wanted(os.environ.get(RANGES_VARIABLE))
+    common, latest = (COMMON_SEEDS, LATEST_WORD) if ranges == WHOLE else (FEW_SEEDS, FEW_WORDS)
+    return SearchExtent(ranges, common, latest=latest, hints=tuple(dict.fromkeys(hints)), again=again, words=words)
+
+
 class SeedSearch:
     """One search, seen from the daemon."""
 
@@ -60,11 +67,7 @@ class SeedSearch:
         again: bool = False,
         words: WordsAsked | None = None,
     ) -> None:
-        ranges = ranges_wanted(os.environ.get(RANGES_VARIABLE))
-        common, latest = (COMMON_SEEDS, LATEST_WORD) if ranges == WHOLE else (FEW_SEEDS, FEW_WORDS)
-        first = tuple(dict.fromkeys(hints))
-        extent = SearchExtent(ranges, common, latest=latest, hints=first, again=again, words=words)
-        self._question = pickle.dumps((list(data_sets), extent))
+        self._question = pickle.dumps((list(data_sets), extent_wanted(hints, again, words)))
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._killed = False

@@ -10,6 +10,7 @@ import trio
 import trio.testing
 from support.explaining import FILES, SearchInline, explaining, order_of, simulate
 
+from mlfs.explain.seed_search import SeedSearch
 from mlfs.explain.statistics import InferenceState, InferenceStatistics
 
 
@@ -38,6 +39,7 @@ def test_reads_that_nobody_told_are_explained_until_somebody_registers(tmp_path:
 
 def test_what_was_inferred_ends_when_the_reads_say_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFS_INFER_SEEDS", "0-16")
+    monkeypatch.setattr("mlfs.explain.attempt.SeedSearch", SeedSearch)
 
     async def body() -> None:
         async with explaining(tmp_path, infer=True) as (jobs, _):

@@ -18,6 +18,7 @@ from mlfs.explain.port import Jobs, Observer
 from mlfs.explain.question import DataSet
 from mlfs.explain.search import find
 from mlfs.explain.search_stages import Event, SearchExtent, WordsAsked
+from mlfs.explain.seed_search import extent_wanted
 from mlfs.follow.evidence import Read
 from mlfs.follow.job import JobRun, no_name
 from mlfs.follow.matching import Open
@@ -46,18 +47,19 @@ class Inline:
         call(*args)
 
 
-class SearchInline:
-    """In the place of `mlfs.explain.seed_search.SeedSearch`: no process of its own, and few seeds."""
-
-    SEEDS = 128
+class SearchHere:
+    """In the place of `mlfs.explain.seed_search.SeedSearch`: no process of its own."""
 
     def __init__(
         self, data_sets: Sequence[DataSet], hints: Sequence[int], again: bool, words: WordsAsked | None
     ) -> None:
-        few = ((0, self.SEEDS),)
         self._data_sets = list(data_sets)
-        self._extent = SearchExtent(few, self.SEEDS, latest=self.SEEDS, hints=tuple(hints), again=again, words=words)
+        self._extent = self.extent(hints, again, words)
         self._killed = False
+
+    def extent(self, hints: Sequence[int], again: bool, words: WordsAsked | None) -> SearchExtent:
+        """How far it searches: as far as the process would."""
+        return extent_wanted(hints, again, words)
 
     def run(self, on_event: Callable[[Event], None]) -> int:
         for event in find(self._data_sets, self._extent):
@@ -68,6 +70,16 @@ class SearchInline:
 
     def kill(self) -> None:
         self._killed = True
+
+
+class SearchInline(SearchHere):
+    """One of few seeds."""
+
+    SEEDS = 128
+
+    def extent(self, hints: Sequence[int], again: bool, words: WordsAsked | None) -> SearchExtent:
+        few = ((0, self.SEEDS),)
+        return SearchExtent(few, self.SEEDS, latest=self.SEEDS, hints=tuple(hints), again=again, words=words)
 
 
 class FakeJobs:

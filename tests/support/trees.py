@@ -33,9 +33,12 @@ def make_tree(root: Path, spec: Spec) -> Path:
     directory. Odd names: pass them as os.fsdecode gives them.
     """
     root.mkdir(parents=True, exist_ok=True)
+    there = {root}
     for name, what in spec.items():
         path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.parent not in there:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            there.add(path.parent)
         if what is None:
             path.mkdir(exist_ok=True)
         elif isinstance(what, Link):
@@ -54,8 +57,10 @@ def image_folder(classes: int = 3, files: int = 4, size: int = 2000) -> dict[str
 
 def make_classes(root: Path, files: int, classes: int, content_of: Callable[[int], bytes]) -> Path:
     """Fill `root` in ImageFolder's layout: file number i, with content_of(i), is in class i % classes."""
-    for index in range(files):
-        path = root / f"class{index % classes}" / f"{index:05d}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content_of(index))
+    root.mkdir(parents=True, exist_ok=True)
+    for number in range(min(files, classes)):
+        (root / f"class{number}").mkdir(exist_ok=True)
+    for index in range(files):  # hundreds in most tests, so by plain calls
+        with open(f"{root}/class{index % classes}/{index:05d}.jpg", "wb", buffering=0) as file:
+            file.write(content_of(index))
     return root
