@@ -71,14 +71,16 @@ class Whose(NamedTuple):
     Attributes:
         parent: its parent process, 0 where that is not known.
         rank, world: which rank it reads for, of how many; -1 and 0 where nothing tells.
+        is_copy: whether it runs what its parent runs, as a loader's workers do. Launchers start ranks as programs.
     """
 
     parent: int
     rank: int = -1
     world: int = 0
+    is_copy: bool = False
 
 
-_MOST_ENVIRONMENT_BYTES = 1 << 20
+_MOST_WORDS_BYTES = 1 << 20
 
 
 def whose(kin: Sequence[tuple[int, int]]) -> list[Whose]:
@@ -86,16 +88,22 @@ def whose(kin: Sequence[tuple[int, int]]) -> list[Whose]:
 
     A loader's workers have the environment of their rank. Nothing but the launchers' variables is looked at.
     """
-    return [Whose(parent, *(told_rank(_environment(process)) or (-1, 0))) for process, parent in kin]
+    found = []
+    for process, parent in kin:
+        environment = dict(os.fsdecode(word).split("=", 1) for word in _words(process, "environ") if b"=" in word)
+        command = _words(process, "cmdline")
+        is_copy = bool(command) and command == _words(parent, "cmdline")
+        found.append(Whose(parent, *(told_rank(environment) or (-1, 0)), is_copy))
+    return found
 
 
-def _environment(process: int) -> dict[str, str]:
+def _words(process: int, name: str) -> list[bytes]:
+    """The words in a file of a process's; none where it has ended, or belongs to somebody else."""
     try:
-        with Path(f"/proc/{process}/environ").open("rb") as file:
-            words = file.read(_MOST_ENVIRONMENT_BYTES).split(b"\0")
+        with Path(f"/proc/{process}/{name}").open("rb") as file:
+            return file.read(_MOST_WORDS_BYTES).split(b"\0")
     except OSError:
-        return {}  # the process has ended, or belongs to somebody else
-    return dict(os.fsdecode(word).split("=", 1) for word in words if b"=" in word)
+        return []
 
 
 # -- a job's ranks: how many there are, and which of them are this node's

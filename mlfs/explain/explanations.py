@@ -107,7 +107,8 @@ def chosen(specs: Iterable[JobSpec], data_set: DataSet, epochs: Sequence[int]) -
 
 
 def _positions(spec: JobSpec, data_set: DataSet, epoch: int) -> Iterable[Mapping[int, int]]:
-    """For each rank, where dataset indices stand in its stream: all those that were read, and perhaps others."""
+    """For each rank, or worker that takes single samples, where dataset indices stand in its stream: all those that
+    were read, and perhaps others."""
     n, default = data_set.n, spec.sampler == "torch-random" and spec.generator == "default"
     if default or (spec.sampler == "torch-distributed" and spec.world_size == 1):
         seed = _drawn(spec, epoch) if default else spec.seed + (epoch if spec.set_epoch else 0)
@@ -116,9 +117,11 @@ def _positions(spec: JobSpec, data_set: DataSet, epoch: int) -> Iterable[Mapping
     order = build_order(spec, n)
     for rank in spec.ranks:
         stream = order.rank_stream(epoch, rank)
+        turns = (spec.num_workers or 1) if spec.worker_dealing == "samples" else 1
         if spec.endless and epoch:  # the batch before may have the end of one pass and the beginning of the next
-            stream = np.concatenate([order.rank_stream(epoch - 1, rank)[-spec.batch_size :], stream])
-        yield places_of(stream, data_set.read)
+            stream = np.concatenate([order.rank_stream(epoch - 1, rank)[-spec.batch_size * turns :], stream])
+        for turn in range(turns):
+            yield places_of(stream[turn::turns], data_set.read)
 
 
 def _drawn(spec: JobSpec, epoch: int) -> int:
@@ -295,8 +298,9 @@ def of_finding(
     going_on = [ranked[0] | more for more in continued(before.drawings, before.last, draws)]
     ranked = [*going_on, *_progressing(before, refined), *ranked]
     ranked = led_by(repeated(finding, opens), {"set_epoch": False}, ranked)
-    found = dealt(refined, opens, whose(reads.kin()))
-    return _proposed(candidate, led_by(found, {"trailing_permutation": False}, ranked))
+    readers = whose(reads.kin())
+    ranked = led_by(dealt(refined, opens, readers), {"trailing_permutation": False}, ranked)
+    return _proposed(candidate, to_workers(ranked, readers))
 
 
 def of_draws(candidate: Candidate, finding: Finding, draws: Sequence[Draw]) -> list[Hypothesis]:
@@ -304,15 +308,11 @@ def of_draws(candidate: Candidate, finding: Finding, draws: Sequence[Draw]) -> l
     return _proposed(candidate, explanations(finding, draws))
 
 
-def of_recipe(candidate: Candidate, recipe: Recipe, opens: Sequence[Sequence[int]]) -> list[Hypothesis]:
-    """The hypotheses of a recipe that explains the reads.
-
-    Args:
-        opens: what each process opened first, as entries, each open counted.
-    """
-    orders = recipe.orders
+def of_recipe(candidate: Candidate, recipe: Recipe, reads: FirstReads) -> list[Hypothesis]:
+    """The hypotheses of a recipe that explains the reads."""
+    orders = [preset_of(fields) for fields in to_workers(recipe.orders, whose(reads.kin()))]
     if repeats_samples(recipe.fields):
-        indices = as_indices(opens, candidate.ids)
+        indices = as_indices(reads.opens(), candidate.ids)
         found = repeated_permutation(indices.n, int(str(recipe.fields["seed"])), indices.heads)
         orders = [] if found is None else [fields | found for fields in orders]
     return _proposed(candidate, [{"name": JOB_NAME} | fields for fields in orders])
@@ -465,6 +465,24 @@ def dealt(finding: Finding, heads: Sequence[Sequence[int]], readers: Sequence[Wh
     fields: Fields = {"sampler": "accelerate", "generator": "own", "seed": finding.seed, "world_size": world}
     # Ranks that have not read yet are taken to be here when most of the others are.
     return fields | {"batch_size": finding.batch, "ranks": list(range(world)) if 2 * len(ranks) > world else ranks}
+
+
+def to_workers(ranked: Sequence[Fields], readers: Sequence[Whose]) -> Sequence[Fields]:
+    """The same orders, if those that seem to be ranks are one loader's workers, which take its samples in turn.
+
+    They are copies of one process then, no launcher has told them that they are ranks, and they read no batches.
+    """
+    parents = [reader.parent for reader in readers if reader.is_copy and reader.world <= 1]
+    workers = int(str(ranked[0].get("world_size", 1))) if ranked and "batch_size" not in ranked[0] else 1
+    if workers == 1 or len(parents) < workers or parents.count(parents[0]) < len(parents):
+        return ranked
+    dealt_to_them: Fields = {"world_size": 1, "num_workers": workers, "worker_dealing": "samples"}
+    found = [
+        {name: value for name, value in fields.items() if name not in ("dealing", "ranks")} | dealt_to_them
+        for fields in ranked
+        if (fields["sampler"], fields["world_size"]) == (COMPOSED, workers) and fields.get("dealing") != "contiguous"
+    ]
+    return found or ranked
 
 
 def _world_given(readers: Sequence[Whose]) -> int:

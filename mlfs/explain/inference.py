@@ -434,8 +434,8 @@ class Inference:
                     continue
                 self._happens(Cause.FOUND)
                 if isinstance(event, Recipe):
-                    opens = self._shuffling().opens()
-                    ranked = await self._jobs.runner.run(POOL, of_recipe, data_sets[event.data_set], event, opens)
+                    reads = self._shuffling()
+                    ranked = await self._jobs.runner.run(POOL, of_recipe, data_sets[event.data_set], event, reads)
                     installed = await self._install_found(ranked)
                 elif isinstance(event, SeedFound):
                     candidate = data_sets[event.finding.data_set]

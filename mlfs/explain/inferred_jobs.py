@@ -427,7 +427,8 @@ def where(streams: JobStreams, epoch: int, recent: Sequence[Read], totals: tuple
 def _following(streams: JobStreams, epoch: int, recent: Sequence[Read]) -> tuple[float, int]:
     """The share of reads that come right behind the last one of their process, and the lowest position of those."""
     entries = {read.entry for read in recent}
-    following, lowest = 0, streams.length(epoch)
+    following, lowest, spec = 0, streams.length(epoch), streams.spec
+    apart = spec.num_workers or 1 if spec.batch_size == 1 else 1  # workers take single samples in turn
     last: dict[tuple[int, int], int] = {}
     positions = [places_of(streams.epoch_ids(epoch, rank), entries) for rank in streams.ranks]
     for entry, pid, _ in recent:
@@ -435,8 +436,8 @@ def _following(streams: JobStreams, epoch: int, recent: Sequence[Read]) -> tuple
             at = position_of.get(entry)
             if at is None:
                 continue
-            if last.get((pid, rank), -2) == at - 1:
+            if last.get((pid, rank), -apart - 1) == at - apart:
                 following += 1
-                lowest = min(lowest, at - 1)
+                lowest = min(lowest, at - apart)
             last[pid, rank] = at
     return following / len(recent), lowest

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from math import gcd
+from math import gcd, log2
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from mlfs.explain.evidence import NEARLY_BITS, SEED_BITS, bits_near_the_start, b
 from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields
 from mlfs.explain.question import DataSet, read_in
 from mlfs.explain.splits import SplitPart
-from mlfs.explain.usual import BATCHES_OF_KERAS, FEWEST_IN_A_ROUND, UsualOrder, preset_of, usual_orders, usual_seeds
+from mlfs.explain.usual import BATCHES_OF_KERAS, FEWEST_IN_A_ROUND, UsualOrder, usual_orders, usual_seeds
 from mlfs.job import JobSpec, parse_job
 from mlfs.job.parse import COMPOSED
 from mlfs.orders.order import Indices, Resolve, build_order
@@ -110,7 +110,7 @@ def explaining(
                 epoch = by_groups[index].first_epoch(fields) if "column" in fields else common
                 shape = None if epoch is None else _shape(epoch, data_set, cached)
                 if shape is not None:
-                    yield Recipe(index, [preset_of(fields | shape) for fields in order.orders])
+                    yield Recipe(index, [fields | shape for fields in order.orders])
                     return
             yield None
 
@@ -201,7 +201,8 @@ def _shape(epoch: FirstEpoch, data_set: DataSet, cached: int) -> Fields | None:
     if spec.sampler == COMPOSED:
         return _dealt(streams[0], data_set)
     threads = spec.sampler in OF_THREADS
-    readers = [_Readers(_without_repeats(stream[stream >= cached]), data_set, threads) for stream in streams]
+    read = [_without_repeats(stream[stream >= cached]) for stream in streams]
+    readers = [_Readers(stream, data_set, threads, cached > 0) for stream in read]
     if not any(reader.proved for reader in readers):
         return None
     found: Fields = {"epochs": EPOCHS, "world_size": spec.world_size}
@@ -219,9 +220,10 @@ def _shape(epoch: FirstEpoch, data_set: DataSet, cached: int) -> Fields | None:
 
 
 def _batch_with_gaps(stream: Indices, data_set: DataSet) -> int:
-    """The batch size of a rank whose workers read a part of each batch only; 0 where nothing shows it."""
+    """The batch size of a rank whose workers read a part of each batch only, powers of two before other sizes that fit
+    as well; 0 where nothing shows it."""
     workers = len(data_set.heads)
-    for batch in range(2, _LARGEST_WITH_GAPS) if workers > 1 else ():
+    for batch in sorted(range(2, _LARGEST_WITH_GAPS), key=int.bit_count) if workers > 1 else ():
         turns = [{place // batch % workers for place in head} for head in read_in(stream, data_set).heads]
         if sum(map(len, turns)) == len(set().union(*turns)) == workers:
             return batch
@@ -255,27 +257,29 @@ class _Readers:
         batch: the rank's batch size, 0 where nothing shows it.
     """
 
-    def __init__(self, stream: Indices, data_set: DataSet, threads: bool) -> None:
+    def __init__(self, stream: Indices, data_set: DataSet, threads: bool, gaps: bool) -> None:
         heads = [list(head) for head in read_in(stream, data_set).heads]
         patterns = [pattern for places in heads if (pattern := pattern_of(places, 0, 1)) is not None]
         proving = [one for one in patterns if bits_of_distinct(data_set.n, one.matched) >= SEED_BITS]
         beginnings = [places[0] for places in heads if _in_a_row(places[:_TELLING_READS])]
-        following = sum(map(_in_steps_of_one, heads)) if any(0 in places[:1] for places in heads) else 0
-        self.proved = bool(proving) or bits_of_distinct(data_set.n, following) >= SEED_BITS
+        forward = sum(_bits_of_steps(places, data_set.n, gaps) for places in heads)
+        self.proved = bool(proving) or (forward >= SEED_BITS and any(0 in places[:1] for places in heads))
         if threads:
             bits = max((bits_near_the_start(places, data_set.n) for places in heads), default=0.0)
             self.proved = bits >= NEARLY_BITS
-        self.processes, self.here = len(beginnings), bool(beginnings)
+        self.processes, self.here = len(beginnings), bool(beginnings) or self.proved
         self.batch = next((one.batch for one in proving if one.batch), gcd(*beginnings))
 
 
-def _in_steps_of_one(places: list[int]) -> int:
-    """How many reads a process makes right behind the one before, if it goes forward only.
+def _bits_of_steps(places: list[int], n: int, gaps: bool) -> float:
+    """The bits of a process that goes forward only: of its steps by one, and of others where batches have gaps. By
+    chance a step is as short as it is in so many of n cases.
 
-    Batches whose samples are repeated are not of one length, when each sample is counted once.
+    Batches whose samples are repeated are not of one length either, when each sample is counted once.
     """
     steps = [after - before for before, after in pairwise(places[:-1])]
-    return steps.count(1) if steps and places[0] >= 0 and min(steps) >= 1 else 0
+    forward = steps and places[0] >= 0 and min(steps) >= 1
+    return sum(log2(n / step) - (step > 1) for step in steps if gaps or step == 1) if forward else 0.0
 
 
 def _in_a_row(places: list[int]) -> bool:

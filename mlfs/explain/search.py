@@ -17,7 +17,7 @@ and the caller may stop at any of them.
    `generators` then finds out which generators may have drawn it.
 6. The million seeds of which Keras' image_dataset_from_directory draws one, where the script gives it none.
 7. All 2^32 seeds again, where none of the ranks that read on this node is rank 0.
-8. Stage 4 where there are many samples; the samplers of stage 3 with less usual seeds, and less usual orders.
+8. Less usual parts where there are many samples; the samplers of stage 3 with less usual seeds, and less usual orders.
 """
 
 from __future__ import annotations
@@ -52,8 +52,16 @@ from mlfs.explain.search_stages import (
     slices,
     words_of,
 )
-from mlfs.explain.splits import SplitPart, parts_of
-from mlfs.explain.usual import FURTHEST_LOOKED_THROUGH, LOOKED_THROUGH, POPULAR_SEEDS, UsualOrder, usual_seeds
+from mlfs.explain.splits import MOST_BITS, SplitPart, parts_of
+from mlfs.explain.usual import (
+    FURTHEST_LOOKED_THROUGH,
+    LOOKED_THROUGH,
+    POPULAR_SEEDS,
+    Seed,
+    UsualOrder,
+    usual_orders,
+    usual_seeds,
+)
 from mlfs.explain.word_search import find_place
 
 COMMON_STAGE = "common seeds"
@@ -63,8 +71,9 @@ KERAS_STAGE = "seeds that Keras draws"
 CHOSEN_STAGE = "seeds that people choose, a model made first"
 # Stage 1 takes a tenth of a second with so many, and most other seeds are smaller.
 _SMALLEST_SEEDS = 1 << 12
-# Beyond so many samples stage 4 takes as long as stage 5, and comes last.
-_MANY = 200_000
+# By the samples of a data set, how unusual parts stage 4 tries: it takes seconds, and a quarter of a minute at most.
+# Those that are less usual come last.
+_BITS_OF_PARTS = ((12_500, MOST_BITS), (200_000, 6.0), (NEVER, 2.5))
 # How many words of each seed's generator stage 2 looks at: a model of a million parameters, two for a hint. A tenth of
 # a second for each without numba, which costs seconds to compile.
 _FIRST_LOOK, _FIRST_LOOK_HINTS = 1 << 20, 1 << 21
@@ -103,7 +112,7 @@ def _stages(data_sets: list[DataSet], extent: SearchExtent) -> Iterator[Iterator
     if not extent.again:
         yield _chosen(data_sets, sure, popular, search_numpy.search)
         yield _recipes(OTHERS_STAGE, data_sets, partial(usual, hints=extent.hints))
-        yield _parts(data_sets, extent, range(_MANY))
+        yield _parts(data_sets, extent)
     search = extent.search()
     yield _chosen(data_sets, sure, _last_looks(extent, [*first, *popular], search), search)
     yield _all("all seeds", data_sets, sure, extent.ranges, search)
@@ -111,7 +120,7 @@ def _stages(data_sets: list[DataSet], extent: SearchExtent) -> Iterator[Iterator
         yield _keras(data_sets, extent.ranges)
     yield _all("all seeds, other nodes' ranks", data_sets, rest, extent.ranges, search)
     if not extent.again:
-        yield _parts(data_sets, extent, range(_MANY, NEVER))
+        yield _parts(data_sets, extent, late=True)
         yield _recipes(UNUSUAL_STAGE, data_sets, partial(less_usual, hints=extent.hints))
 
 
@@ -134,16 +143,22 @@ def _recipes(stage: str, data_sets: list[DataSet], orders: Callable[[int], Seque
         yield StageProgress(stage, done, of) if recipe is None else recipe
 
 
-def _parts(data_sets: list[DataSet], extent: SearchExtent, sizes: range) -> Iterator[Event]:
-    """Stages 4 and 8, of data sets of these sizes."""
+def _parts(data_sets: list[DataSet], extent: SearchExtent, late: bool = False) -> Iterator[Event]:
+    """Stages 4 and 8."""
     seeds = usual_seeds(extent.hints)
-    asked = [(at, data_set) for at, data_set in enumerate(data_sets) if data_set.n in sizes]
-    # Among parts that are about as usual those of one length and seed follow each other: they have orders in common.
-    parts = [(at, part) for at, data_set in asked for part in sorted(parts_of(data_set, seeds), key=_alike)]
+    parts: list[tuple[int, SplitPart]] = []
+    for at, data_set in enumerate(data_sets):
+        early = next(bits for most, bits in _BITS_OF_PARTS if data_set.n <= most)
+        tried = parts_of(data_set, seeds, MOST_BITS if late else early)
+        # Among parts that are about as usual those of one length and seed follow each other, with orders in common.
+        parts += [(at, part) for part in sorted(tried, key=_alike) if (part.bits > early) is late]
     yield StageProgress(SPLITS_STAGE, 0, len(parts))
     for done, (at, part) in enumerate(parts, 1):
         found = _order_of(part, extent)
-        if isinstance(found, Recipe):
+        whole = _whole(data_sets[at], part) if isinstance(found, SeedFound) and found.finding.seed < 0 else None
+        if whole is not None:
+            yield whole._replace(data_set=at)
+        elif isinstance(found, Recipe):
             yield Recipe(at, [part.fields | order for order in found.orders])
         elif found is not None:
             yield found._replace(finding=found.finding._replace(data_set=at, part=part.fields))
@@ -152,6 +167,14 @@ def _parts(data_sets: list[DataSet], extent: SearchExtent, sizes: range) -> Iter
 
 def _alike(part: SplitPart) -> tuple[int, int, int]:
     return round(part.bits), part.data_set.n, part.seed or 0
+
+
+def _whole(data_set: DataSet, part: SplitPart) -> Recipe | None:
+    """The shuffled list as a whole, if a part that is read as it stands is its beginning: the first reads are of both,
+    and a part is the less usual one."""
+    seeds = (Seed(0.0, part.seed or 0),) if part.fields.get("part") == 0 else ()
+    loops = [order for order in usual_orders(data_set.n, seeds, None, MOST_BITS) if order.is_loop]
+    return next(filter(None, explaining([data_set], lambda _: loops)), None)
 
 
 def _order_of(part: SplitPart, extent: SearchExtent) -> SeedFound | Recipe | None:

@@ -32,7 +32,7 @@ _CACHED: Final = (0.5, 0.25, 0.75, *(tenths / 10 for tenths in range(1, 10)))
 # Some round a share up and others down, what is left is rounded as well, and 1 - 0.8 is a little less than 0.2: so of
 # 1,200 samples 959, 960 or 961 are eight tenths.
 _BITS_OF_ROUNDING: Final = 3.0
-MOST_BITS: Final = 6.0
+MOST_BITS: Final = 7.0
 """So unusual parts are tried, with the seed of the split among their bits."""
 
 # A part is no guess worth a look where all reads lie in it by chance so often. Of ten reads nine tenths pass.
@@ -55,10 +55,10 @@ class SplitPart(NamedTuple):
     cached: int = 0
 
 
-def parts_of(data_set: DataSet, seeds: Sequence[Seed]) -> list[SplitPart]:
-    """The parts that all reads may be of, if one of these seeds has shuffled the data set."""
+def parts_of(data_set: DataSet, seeds: Sequence[Seed], most: float = MOST_BITS) -> list[SplitPart]:
+    """The parts that all reads may be of, if one of these seeds has shuffled the data set, up to so many bits."""
     wanted = np.unique(np.fromiter(data_set.read, dtype=np.int64))
-    found = [*_cached(data_set, wanted), *_split(data_set, wanted, seeds)] if len(wanted) else []
+    found = [*_cached(data_set, wanted), *_split(data_set, wanted, seeds, most)] if len(wanted) else []
     return sorted(found, key=lambda part: part.bits)
 
 
@@ -70,12 +70,12 @@ def _cached(data_set: DataSet, wanted: Indices) -> Iterator[SplitPart]:
             yield SplitPart(0.0, None, {"cached_samples": cached}, data_set, cached)
 
 
-def _split(data_set: DataSet, wanted: Indices, seeds: Sequence[Seed]) -> Iterator[SplitPart]:
+def _split(data_set: DataSet, wanted: Indices, seeds: Sequence[Seed], most: float) -> Iterator[SplitPart]:
     n = data_set.n
     place = np.empty(n, dtype=np.int64)
     for (of_seed, seed), (by, of_library) in ((seed, by) for seed in seeds for by in _SHUFFLED_BY.items()):
         bits = of_seed + of_library
-        if bits > MOST_BITS:
+        if bits > most:
             continue
         try:
             place[shuffled(n, seed, by)] = np.arange(n)
@@ -84,7 +84,7 @@ def _split(data_set: DataSet, wanted: Indices, seeds: Sequence[Seed]) -> Iterato
         said: Fields = {"split_seed": seed, "split_by": by}
         at = np.sort(place[wanted])
         for more, first, end in _pieces(n, int(at[0]), int(at[-1])):
-            if bits + more <= MOST_BITS and _is_guess(end - first, n, wanted):
+            if bits + more <= most and _is_guess(end - first, n, wanted):
                 lengths = [first, n - first] if first else [end, n - end]
                 fields = {"split": lengths, "part": int(first > 0)} | said
                 yield SplitPart(bits + more, seed, fields, data_set.numbered(place - first, end - first))
@@ -93,7 +93,7 @@ def _split(data_set: DataSet, wanted: Indices, seeds: Sequence[Seed]) -> Iterato
             lengths = [each + (fold < longer) for fold in range(folds)]
             ends = np.cumsum(lengths)
             seen = set(np.searchsorted(ends, at, side="right").tolist())
-            for fold in set(range(folds)) - seen if bits + more <= MOST_BITS else ():
+            for fold in set(range(folds)) - seen if bits + more <= most else ():
                 if _is_guess(n - lengths[fold], n, wanted):
                     outside = (place < ends[fold] - lengths[fold]) | (place >= ends[fold])
                     fields = {"split": lengths, "without_part": fold, "split_order": "sorted"} | said

@@ -258,7 +258,8 @@ def preset_of(fields: Fields) -> Fields:
     dealt, preset = _PRESETS.get((generator, rule), ("", None))
     is_dealt = dealing == dealt or (dealing is None and parts.get("world_size", 1) == 1)
     draws = ("permutation",) if generator == "torch" else ("permutation", "shuffle")
-    if sampler != COMPOSED or preset is None or not is_dealt or draw not in draws or count is not None:
+    other = draw not in draws or count is not None or "worker_dealing" in parts
+    if sampler != COMPOSED or preset is None or not is_dealt or other:
         return fields
     in_place = draw == "shuffle"
     return parts | preset | ({} if in_place is (generator == "python") else {"in_place": in_place})

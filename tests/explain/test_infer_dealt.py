@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing as mp
 import os
 import random
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.explaining import BATCH, explaining, order_of, simulate
+from support.explaining import BATCH, FILES, SearchInline, explaining, order_of, simulate
 
 from mlfs.explain.confirm import Finding
 from mlfs.explain.explanations import dealt
@@ -85,6 +86,52 @@ def test_a_process_was_told_its_rank_by_what_launched_it(rank: str, world: str) 
         assert whose([(one.pid, 7)]) == [Whose(7, 3, 8)]
         one.communicate(b"\n")
     assert whose([(one.pid, 7), (os.getpid(), 1)]) == [Whose(7), Whose(1)]
+
+
+def test_a_worker_is_a_copy_of_its_parent() -> None:
+    begun, done = mp.get_context("fork").Pipe()
+    worker = mp.get_context("fork").Process(target=begun.recv)
+    worker.start()
+    assert worker.pid is not None
+    assert whose([(worker.pid, os.getpid()), (os.getpid(), os.getppid())]) == [
+        Whose(os.getpid(), is_copy=True),
+        Whose(os.getppid()),
+    ]
+    done.send(None)
+    worker.join()
+
+
+@pytest.mark.parametrize(
+    ("truth", "workers"),
+    [
+        ({"endless": True, "generator": "torch"}, 2),  # detectron2 of before 2023
+        ({"endless": True, "generator": "torch"}, 7),  # a pass ends with another worker than the last one
+        ({"generator": "torch", "seeding": "seed+epoch"}, 4),
+        ({"generator": "numpy-legacy"}, 3),
+    ],
+)
+@pytest.mark.parametrize("is_copy", [True, False])
+def test_workers_that_take_samples_in_turn_are_no_ranks(
+    tmp_path: Path, truth: dict[str, Any], workers: int, is_copy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an IterableDataset does whose workers take indices[worker::workers]; ranks are programs of their own."""
+    monkeypatch.setattr("mlfs.explain.attempt.SeedSearch", SearchInline)
+    monkeypatch.setattr(
+        "mlfs.explain.explanations.whose", lambda kin: [Whose(parent, is_copy=is_copy) for _, parent in kin]
+    )
+    truth |= {"seed": 42, "sampler": "composed", "worker_dealing": "samples", "num_workers": workers, "batch_size": 1}
+
+    async def body() -> None:
+        async with explaining(tmp_path, infer=True) as (jobs, _):
+            for epoch in range(4):
+                for at, entry in enumerate(order_of(jobs.manifest, epoch, **truth)):
+                    await jobs.read(entry, 100 * ("endless" not in truth) * epoch + at % workers, 7)
+            (job,) = jobs.running.values()
+            spec, dealt_to = job.spec, 1 if is_copy else workers
+            assert (spec.world_size, spec.worker_dealing) == (dealt_to, "samples" if is_copy else None)
+            assert job.score.agreement_of_last(FILES) == 1.0
+
+    simulate(body)
 
 
 @pytest.mark.parametrize("words", [0, 576])

@@ -31,6 +31,11 @@ def legacy_in_place(n: int, seed: int) -> list[list[int]]:
     return [(rng.shuffle(indices), indices.tolist())[1] for _ in range(EPOCHS)]
 
 
+def python_shuffled(n: int, seed: int) -> list[list[int]]:
+    rng, indices = random.Random(seed), list(range(n))
+    return [(rng.shuffle(indices), list(indices))[1] for _ in range(EPOCHS)]
+
+
 def python_sampled(n: int, seed: int) -> list[list[int]]:
     rng = random.Random(seed)
     return [rng.sample(range(n), n) for _ in range(EPOCHS)]
@@ -118,6 +123,41 @@ def test_a_generator_that_is_seeded_by_a_sum_is_known_from_the_second_epoch_on(
             assert predicted[3] >= FILES - 2, predicted
 
     simulate(body)
+
+
+@pytest.mark.parametrize("seed", [7, 999, 123456789])
+@pytest.mark.parametrize("shuffled", [legacy_in_place, python_shuffled, by_sequence])
+def test_a_shuffled_list_is_read_whole_before_it_is_a_part_that_is_read_as_it_stands(shuffled: Loop, seed: int) -> None:
+    """Both explain the first reads, also of a seed that few people choose."""
+    data_set = DataSet(N, (tuple(shuffled(N, seed)[0][:48]),))
+    found = list(find([data_set], SearchExtent(((0, 0),), 256, latest=1 << 12)))[-1]
+    assert isinstance(found, Recipe)
+    assert "split" not in found.fields
+
+
+@pytest.mark.parametrize("seed", [1, 42, 1337])
+def test_what_workers_leave_out_of_their_batches_is_in_memory(seed: int) -> None:
+    """MONAI's CacheDataset: no worker reads four samples in a row that the order has so."""
+    torch.manual_seed(seed)
+    order = list(map(int, DataLoader(range(N), batch_size=None, shuffle=True)))  # type: ignore[arg-type]
+    batches = [order[at : at + BATCH] for at in range(0, N, BATCH)]
+    heads = [tuple(at for at in chain(*batches[worker::2]) if at >= N // 2)[:12] for worker in (0, 1)]
+    found = list(find([DataSet(N, tuple(heads))], SearchExtent(((0, 0),), 256, latest=1 << 12)))[-1]
+    assert isinstance(found, Recipe)
+    given = {"seed": seed, "cached_samples": N // 2, "num_workers": 2, "batch_size": BATCH}
+    assert given.items() <= found.fields.items()
+    assert parse_job({"name": "j"} | found.fields).ranks == (0,)
+
+
+def test_a_fold_by_a_seed_that_few_people_choose_is_found() -> None:
+    """sklearn's KFold(5, shuffle=True, random_state=777)."""
+    fold = np.sort(np.array_split(np.random.RandomState(777).permutation(N), 5)[3])
+    train = np.setdiff1d(np.arange(N), fold)
+    read = train[torch.randperm(len(train), generator=torch.Generator().manual_seed(777)).numpy()]
+    found = list(find([DataSet(N, (tuple(read[:48].tolist()),))], SearchExtent(((0, 0),), 256, latest=1 << 12)))[-1]
+    assert isinstance(found, Recipe)
+    given = {"without_part": 3, "split_seed": 777, "split_order": "sorted", "seed": 777}
+    assert found.fields | given == found.fields
 
 
 def of_random_split(seed: int, share: float) -> list[list[int]]:
