@@ -5,8 +5,8 @@ for a small file: the scheduler chooses the place, has it fetched once for all w
 Blocks are never put into the page cache by mlfs: the READ holds pages locked, and the kernel keeps what it was given.
 
 A reader who goes through a file in order gets whole blocks, and further ones are fetched ahead of him, twice as many
-each time that he comes to a new one. A reader of small ranges here and there gets what he asked for, until half of a
-block was asked for: then the rest of it comes as well, once (`mlfs.places.pieces`).
+each time that he comes to a new one. A reader of small ranges here and there gets what he asked for, until nearly all
+of a block was asked for: then the rest of it comes as well, once (`mlfs.places.pieces`).
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ log = logging.getLogger("mlfs.engine")
 IN_ORDER_BYTES: Final = 256 << 10
 # What a READ may leave out and still go on: pages that the kernel has already.
 GAP_BYTES: Final = 128 << 10
+# What a reader of small ranges left out of a block comes as well once it is so small a part of it: so he costs the
+# source little more than he asked for, and most of the last requests for a block are one.
+LITTLE_LEFT: Final = 1 / 8
 # Blocks that are fetched ahead of one reader, at most: at 1 MiB a block enough for 1 GB/s at a latency of 8 ms.
 MOST_AHEAD: Final = 8
 # Readers of one file that are told apart by where they are, and files whose readers are remembered.
@@ -290,8 +293,9 @@ class BlockReads:
             return True
         if self._where(block)[0] != SOURCE:  # another node gives samples, and no parts of them
             return True
-        asked = end - begin + self._fetcher.places.source.pieces.of(block)
-        return (stream.read_bytes >= IN_ORDER_BYTES or 2 * asked >= self._table.sizes[block]) and self._has_room(block)
+        size = self._table.sizes[block]
+        left = size - self._fetcher.places.source.pieces.of(block) - (end - begin)
+        return (stream.read_bytes >= IN_ORDER_BYTES or left <= LITTLE_LEFT * size) and self._has_room(block)
 
     def _has_room(self, block: int) -> bool:
         """Whether a block that is fetched whole will be there for the next READ of it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -260,6 +261,28 @@ def test_a_block_that_the_source_does_not_give_costs_its_file_the_staging_and_no
                 assert await mount.read(entry) == mount.content(entry)
             await trio.sleep(1)
             assert mount.table.holder(mount.files[1])
+
+    simulate(body)
+
+
+def test_small_ranges_here_and_there_cost_the_source_little_more_than_was_asked_for(tmp_path: Path) -> None:
+    block_bytes, size, draw = 1 << 16, 1 << 24, random.Random(5)
+    asked = bytearray(size)
+
+    async def body() -> None:
+        async with running(
+            tmp_path, 1, size, ram=2 * size, samples_of=lambda manifest: Samples.in_blocks(manifest, 1, block_bytes)
+        ) as mount:
+            (entry,), ranges = mount.files, mount.engine.ranges
+            content, handle = mount.content(entry), await ranges.open(entry)
+            before = mount.source.bytes_read
+            for _ in range(3 * size // block_bytes):
+                begin = draw.randrange(size - block_bytes // 4)
+                end = begin + block_bytes // 4
+                assert bytes(await ranges.read_large(handle, begin, end - begin)) == content[begin:end]
+                asked[begin:end] = bytes([1]) * (end - begin)
+            ranges.close_large(handle)
+            assert asked.count(1) <= mount.source.bytes_read - before <= 1.1 * asked.count(1)
 
     simulate(body)
 
