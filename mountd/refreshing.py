@@ -198,8 +198,10 @@ class Refreshing:
         if coming > manifest.room:
             message = f"{coming:,} entries have come, and there is room for {manifest.room:,} more"
             raise MlfsError(message, MOUNT_AGAIN)
-        gone = [sample for entry in found.growth.gone for sample in self._engine.samples.of_file(entry)]
+        gone = [sample for entry in found.growth.gone for sample in self._engine.known(entry)]
+        first = manifest.used
         manifest.grow(found.growth)
+        self._engine.samples.came(range(first, manifest.used))
         for entry, seen in found.changed:
             if entry in found.growth.back:
                 self._engine.back(entry, _change(manifest, entry, scanned, seen))

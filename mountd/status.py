@@ -92,6 +92,7 @@ def status(now: MountStatistics) -> Json:
             | {"samples": scheduler.keeping.held[number], "passed_over": scheduler.routing.passed_over[number]}
             for number, place in enumerate(engine.places, 1)
         ],
+        "no_room": {"samples": scheduler.keeping.no_room, "bytes": scheduler.keeping.no_room_bytes},
         "warming": as_json(scheduler.warming),
         "rates": rates_status(engine),
         "plan": plan_status(engine),

@@ -373,7 +373,7 @@ def _rate(bytes_per_s: Any) -> str:
 def _numbers(status: StatusPart) -> list[RenderableType]:
     from rich.text import Text
 
-    stalls, pfs, loading = status.stalls, status.pfs, status.plan.loading
+    stalls, pfs, loading, no_room = status.stalls, status.pfs, status.plan.loading, status.no_room
     happened = ", ".join(f"{name.replace('_', ' ')} {count(value)}" for name, value in status.errors.items() if value)
     rules = "the source" if loading.rules == "pfs" else loading.rules
     chosen = f", {size(pfs.by_choice_bytes)} though a tier has it" if pfs.by_choice_bytes else ""
@@ -381,6 +381,7 @@ def _numbers(status: StatusPart) -> list[RenderableType]:
         f"stalls   {count(stalls.count)}, {duration(stalls.total_s)} in all, worst {duration(stalls.worst_s)}",
         f"PFS      {size(pfs.epoch_bytes)} this epoch, bound {size(pfs.bound_bytes)}, {size(pfs.total_bytes)} in all"
         + chosen,
+        *([f"no room  for {count(no_room.samples)} that were read, {size(no_room.bytes)}"] if no_room.samples else []),
         *(["plan     what is needed furthest ahead makes room in memory"] if status.plan.evicts else []),
         *([f"loading  {duration(loading.epoch_s)} an epoch at least, {rules} rules"] if loading else []),
         f"errors   {happened or ('none' if 'errors' in status else NONE)}",

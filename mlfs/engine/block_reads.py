@@ -51,6 +51,8 @@ MOST_FILES: Final = 1024
 GOES_ON_S: Final = 2.0
 # A place that has not given a range in time is asked for none so long: each costs a reader that time, and a thread.
 HUNG_S: Final = 60.0
+# A read of the source waits so long for another one of the same bytes; a source that is well takes less.
+SAME_BYTES_S: Final = 1.0
 # A block that others have fetched, and that is gone before it could be taken, is asked for again so often.
 TRIES: Final = 3
 
@@ -154,6 +156,7 @@ class BlockReads:
         self._write_behind, self._digest, self._counted = write_behind, digest, counted
         self._hot, self._once, self._twice = hot, once, twice
         self._flights: dict[int, _Flight] = {}
+        self._ranges: dict[int, list[tuple[int, int, trio.Event]]] = {}  # by block, those that the source is asked for
         self._streams: OrderedDict[int, list[_Stream]] = OrderedDict()  # by file; who has read last stands last
         self._in_order: OrderedDict[_Stream, float] = OrderedDict()  # when each read last; who did so last stands last
         self._hung_s: dict[int, float] = {}  # when a place did not give a range in time
@@ -228,8 +231,9 @@ class BlockReads:
     # -- one block
 
     async def _part(
-        self, block: int, entry: int, generation: int, begin: int, end: int, stream: _Stream, count: HandedOut
-    ) -> Buffer:
+        self, block: int, entry: int, generation: int, begin: int, end: int, stream: _Stream, count: HandedOut,
+        has_waited: bool = False,
+    ) -> Buffer:  # fmt: skip
         """A range of a block."""
         by_itself, was_asked = False, False
         while not by_itself:
@@ -264,12 +268,31 @@ class BlockReads:
             if content is not None:
                 count(content.kind, end - begin)
                 return memoryview(content.data)[begin:end]
-        data, given_bytes, whole = await self._twice("read", self._fetcher.read_range, block, begin, end - begin)
+        if not has_waited and await self._waited_for_ranges(block, begin, end):
+            return await self._part(block, entry, generation, begin, end, stream, count, has_waited=True)
+        under_way = begin, end, trio.Event()
+        self._ranges.setdefault(block, []).append(under_way)
+        try:
+            data, given_bytes, whole = await self._twice("read", self._fetcher.read_range, block, begin, end - begin)
+        finally:
+            under_way[2].set()
+            self._ranges[block].remove(under_way)
+            if not self._ranges[block]:
+                del self._ranges[block]
         self._check(entry, generation)
         self._count_range(entry, len(data), given_bytes, count)
         if whole is not None:
             self._write_behind.got_aside(whole)
         return data  # type: ignore[no-any-return]
+
+    async def _waited_for_ranges(self, block: int, begin: int, end: int) -> bool:
+        """Wait until those have ended that the source is asked for and that have bytes of this one; whether there were
+        any. Their bytes are among the pieces then."""
+        same = [over for first, stop, over in self._ranges.get(block, ()) if first < end and begin < stop]
+        with trio.move_on_after(SAME_BYTES_S):
+            for over in same:
+                await over.wait()
+        return bool(same)
 
     def _held_by(self, block: int) -> int:
         """The place of this node that is asked for a range of a block; 0 for none."""
@@ -305,6 +328,7 @@ class BlockReads:
         """All of a block, fetched once for all READs that want it; None where the READ is to go on by itself."""
         flight = self._flights[block] = _Flight(generation)
         try:
+            await self._waited_for_ranges(block, 0, self._block_bytes)
             fetched = await self._fetch(block)
             self._check(entry, generation)
             if fetched is None or fetched.data is None:

@@ -13,6 +13,7 @@ import errno
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -53,7 +54,8 @@ from mlfs.follow.job import JobRun
 from mlfs.measure.rates import Rates
 from mlfs.measure.refine import best
 from mlfs.measure.speeds import MeasuredPlace, Speeds
-from mlfs.places.place import FileChange, Places
+from mlfs.places.on_disk import OnDisk
+from mlfs.places.place import FileChange, Places, TierPlace
 from mlfs.places.posix import PosixSource
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler import commands as c
@@ -158,6 +160,7 @@ class Engine:
             self._forget_name,
             self.looks,
             self._copies_went,
+            self.known,
         )
         self.driver = Driver(self.scheduler, self.fetcher, self.counters, runner, clock, self._carry_out)
         context = Context(self.driver.step, clock, runner, self.counters, machine.shortages)
@@ -190,7 +193,7 @@ class Engine:
 
         # Other nodes.
         self._shared_plan = SharedPlan(
-            self._planner, runner, clock, context.step, self.scheduler.keeping.holds, kept_sizes, self._jobs
+            self._planner, runner, clock, context.step, self.scheduler.keeping.holds, samples.file_blocks, self._jobs
         )
         self.shared = SharedJobs(
             self._jobs, self._shared_plan, runner, cluster.build, lambda: self.scheduler.capacities_bytes,
@@ -295,14 +298,28 @@ class Engine:
 
     async def _find_again(self) -> None:
         """Learn which samples the places hold from an earlier mount."""
-        ids, found = self.samples.ids, 0
+        ids, found = self.samples.ids, Counter[int]()
         for first in range(0, len(ids), FIND_CHUNK):
             chunk = ids[first : first + FIND_CHUNK].tolist()
             for place, samples in (await self.runner.run("keep", self._find_chunk, chunk)).items():
-                found += len(samples)
+                found[place] += len(samples)
                 self.driver.step(e.CopiesFound(place, samples))
         self.fetcher.end_finding()
-        log.info("found %d samples in the tiers again", found)
+        log.info("found %d samples in the tiers again", found.total())
+        for number, of in enumerate(self.places.storing, 1):
+            if isinstance(of, TierPlace) and isinstance(of.tier, OnDisk) and of.tier.copies > found[number]:
+                await self.runner.run("find", self._drop_outdated, of.tier)
+
+    def _drop_outdated(self, tier: OnDisk) -> None:
+        """In a worker: remove copies of files that went while nothing was mounted, and of blocks that files had then.
+
+        Files of a directory that could not be read may be there still.
+        """
+        if len(self.manifest.unreadable) or not self.manifest.n_files or tier.read_only:
+            return
+        if count := tier.drop_others(lambda: map(self.samples.key, self.samples.ids.tolist())):
+            log.info("%s: removed %d copies of what is not in the source any more", tier.name, count)
+            self._copies_went()
 
     def _find_chunk(self, chunk: Iterable[int]) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}
@@ -366,6 +383,18 @@ class Engine:
         """On the loop: a file that was gone is there again; nothing of what was known of it is served from now on."""
         self._adopt_change(entry, change)
 
+    def known(self, entry: int) -> Sequence[int]:
+        """The file's own sample, and those of which this node has a copy, or something under way: it may have many more
+        blocks."""
+        blocks, table = self.samples.file_blocks, self.scheduler.table
+        ever = blocks.ever_of(entry)
+        if not ever:
+            return self.samples.of_file(entry)
+        # Copies of the columns, as these may become longer.
+        columns = (np.frombuffer(column[ever.start : ever.stop], np.uint8) for column in (table.held_by, table.state))
+        rows = [row for row in self._known(blocks.rows.of_file(entry)) if table.state[row] != State.ABSENT]
+        return [entry, *(ever.start + np.flatnonzero(np.logical_or(*columns))).tolist(), *rows]
+
     def gone(self, samples: Sequence[int]) -> Callable[[], None]:
         """The files of these samples were taken out of the tree. Returns what is left to do in a worker."""
         for sample in self._known(samples):
@@ -419,12 +448,7 @@ class Engine:
                     self.driver.step(e.CopyLost(sample))
                 log.info("others may read it than before, at the source: %r", manifest.path(entry))
             return
-        table = self.scheduler.table
-        samples = [  # without the blocks and rows of which nothing is known: a large file has many
-            sample
-            for sample in self._known(self.samples.of_file(entry))
-            if sample == entry or table.held_by[sample] or table.state[sample] != State.ABSENT
-        ]
+        table, samples = self.scheduler.table, self.known(entry)
         before = [self.samples.sizes[sample] for sample in samples]
         manifest.update(
             entry, change.size_bytes, change.mtime_ns, change.ctime_ns, blocks=change.blocks, **rights._asdict()

@@ -15,7 +15,7 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from typing import NamedTuple
 
@@ -86,6 +86,7 @@ class Fetcher:
         forget_name: called from the worker to have the kernel look a name up anew, after the worker is done.
         looks: which entries the kernel may be told of.
         copies_went: called from the worker when places have given up copies of files that have changed or are gone.
+        known: the samples of a file of which there may be a copy; without it, all of them.
     """
 
     def __init__(
@@ -99,8 +100,10 @@ class Fetcher:
         forget_name: Callable[[int], None],
         looks: Looks,
         copies_went: Callable[[], None],
+        known: Callable[[int], Sequence[int]] | None = None,
     ) -> None:
         self.samples = samples
+        self._known = known or samples.of_file
         self._manifest = samples.manifest
         self._source = source
         self.places = places
@@ -162,6 +165,8 @@ class Fetcher:
             if entry in self._manifest.unsized.files:
                 raise OSError(*UNSIZED)
             if sample >= self._blocks_from:
+                if not self.samples.length_of(sample):
+                    raise OSError(errno.ESTALE, "the file has changed, and has no such block any more")
                 stage = False  # a READ that waits for a block holds its pages
                 with self._alone_with(sample):
                     return self._fetch_block(sample, entry, place, instead, close_later)
@@ -358,9 +363,10 @@ class Fetcher:
         self._looks.was_read(entry)
         self._verified[entry] = 1
 
-    def open_shared(self, entry: int) -> SharedFile:
-        """Open a source file in blocks, or take the one that is open. Raises: as `open`."""
-        shared = self.places.source.files.take(entry)
+    def open_shared(self, entry: int, is_read: bool = True) -> SharedFile:
+        """Open a source file in blocks, or take the one that is open. Raises: as `open`. Args: is_read: see
+        `mlfs.places.open_files`."""
+        shared = self.places.source.files.take(entry, is_read)
         try:
             self._show(entry, shared.opened)
         except BaseException:
@@ -609,7 +615,11 @@ class Fetcher:
         for entry in {self.samples.file_of(sample) for sample in samples}:
             self.places.source.files.drop_other(entry)
 
-    def _drop_copies(self, samples: Sequence[int]) -> None:
+    def _copies_of(self, entry: int) -> Sequence[int]:
+        """The samples of a file of which places may have copies."""
+        return self.samples.of_file(entry) if self._finding else self._known(entry)
+
+    def _drop_copies(self, samples: Iterable[int]) -> None:
         held = [(place, sample) for sample in samples for place in self.places.storing if place.contains(sample)]
         for place, sample in held:
             place.drop(sample)
@@ -643,11 +653,11 @@ class Fetcher:
                 self._forget_name(name)
 
     def _forget(self, entry: int, change: FileChange) -> None:
+        held = self._copies_of(entry)
         self._announce(entry, change)
-        samples = self.samples.of_file(entry)
-        for sample in samples:
+        for sample in (waiting for waiting in list(self.to_keep) if self.samples.file_of(waiting) == entry):
             self.to_keep.pop(sample, None)
-        self._drop_copies(samples)
+        self._drop_copies({*held, *self._copies_of(entry)})  # those of before, and what came meanwhile
         self.places.source.files.drop_other(entry)
 
 

@@ -77,7 +77,7 @@ class Holes:
 def _seek(opened: PosixFile, offset: int, whence: int) -> int | OSError:
     """The source's answer, which may be that there is no more data."""
     try:
-        return os.lseek(opened.fd, offset, whence)
+        return opened.seek(offset, whence)
     except OSError as error:
         if error.errno == errno.ENXIO:
             return error

@@ -140,13 +140,15 @@ class Ranges:
         raise OSError(errno.ESTALE, "the file keeps changing at the source")
 
     async def _open_in_blocks(self, entry: int) -> int:
-        """The same of a file in blocks. The source is not asked where this node holds all of it, and opens it once."""
+        """The same of a file in blocks. The source opens it once, and only looks at it where this node holds all of
+        it."""
         for _ in range(OPEN_TRIES):
             generation, shared = self._manifest.generation_view[entry], None
-            if self._blocks.kept(entry) and self._fetcher.is_verified(entry):
-                shared = self._fetcher.take_open(entry) or await self._open_if_it_can_be(entry)
+            kept = self._blocks.kept(entry)
+            if kept and self._fetcher.is_verified(entry):
+                shared = self._fetcher.take_open(entry) or await self._look_if_it_can_be(entry)
             else:
-                shared = await self._twice("demand", self._fetcher.open_shared, entry)
+                shared = await self._twice("demand", self._fetcher.open_shared, entry, not kept)
             if shared is not None:
                 generation = self._manifest.generation_view[entry]
                 if not self._fetcher.is_current(entry, shared.opened):
@@ -162,12 +164,12 @@ class Ranges:
             return number
         raise OSError(errno.ESTALE, "the file keeps changing at the source")
 
-    async def _open_if_it_can_be(self, entry: int) -> SharedFile | None:
-        """Open a file that this node holds all of: should another one take its name, and the blocks go, the handle has
-        its bytes still. A source that fails or hangs does not matter."""
+    async def _look_if_it_can_be(self, entry: int) -> SharedFile | None:
+        """Take hold of a file that this node holds all of: should another one take its name, and the blocks go, the
+        handle has its bytes still. A source that fails or hangs does not matter."""
         try:
             opening = self._runner.run_within(
-                self._limits.hedge_s, "demand", _or_error, self._fetcher.open_shared, entry
+                self._limits.hedge_s, "demand", _or_error, self._fetcher.open_shared, entry, False
             )
             return _or_raised(await opening)
         except (OSError, trio.TooSlowError):

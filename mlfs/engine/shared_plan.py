@@ -24,6 +24,7 @@ from mlfs.job import JobSpec
 from mlfs.job.ranks import ranks_in
 from mlfs.plan import cluster_plan as p
 from mlfs.plan.epoch_readers import Readers
+from mlfs.plan.file_blocks import FileBlocks
 from mlfs.plan.holdings import from_pieces, pieces
 from mlfs.plan.members import Holders, Members, OwnShare, Shares, kept_by_all, warning
 from mlfs.plan.placement import NOWHERE
@@ -47,7 +48,8 @@ class SharedPlan:
 
     Args:
         step: takes events for the scheduler. holds: by sample, whether this node holds it or is about to.
-        sizes: bytes by sample. jobs: those of this mount, whose own reads the planner may count.
+        blocks: the samples' sizes, and which files are in blocks. jobs: those of this mount, whose own reads the
+            planner may count.
     """
 
     def __init__(
@@ -57,17 +59,17 @@ class SharedPlan:
         clock: Callable[[], float],
         step: Callable[..., None],
         holds: Callable[[], Flags],
-        sizes: memoryview,
+        blocks: FileBlocks,
         jobs: MountJobs,
     ) -> None:
         self._planner = planner
-        self._counts = ReadCounts(sizes, runner, planner.kept)
+        self._counts = ReadCounts(blocks, runner, planner.kept)
         self._counted_for = -1  # the node that plans, as far as was counted
         self._runner = runner
         self._clock = clock
         self._step = step
         self._holds = holds
-        self._sizes = sizes
+        self._blocks = blocks
         self._jobs = jobs
         self._cluster: p.ClusterPlan | None = None
         self._tell: Tell = lambda _, __: None
@@ -116,7 +118,7 @@ class SharedPlan:
         """Plan with the nodes that this one has joined. Returns when it goes by their plan, or they are gone."""
         self._tell = tell
         lost_for_good_s = p.PATIENCES * patience_s
-        cluster = self._cluster = p.ClusterPlan(members, len(self._sizes), lost_for_good_s, self._clock())
+        cluster = self._cluster = p.ClusterPlan(members, self._blocks.rows.first, lost_for_good_s, self._clock())
         self._go_on()
         early, self._early = self._early, []
         for happens in early:
@@ -250,7 +252,8 @@ class SharedPlan:
         if self._held is not None and self._held[0] == of:
             held &= ~self._held[1]
         assert plan.owner is not None
-        return np.flatnonzero(held & ((plan.owner >= 0) | (plan.classes == NOWHERE)))
+        got = np.flatnonzero(held & ((plan.owner >= 0) | (plan.classes == NOWHERE)))
+        return got[got < self._blocks.own_from]
 
     def _owns(self, owns: p.Owns) -> None:
         assert self._cluster is not None
@@ -273,11 +276,11 @@ class SharedPlan:
 
     def _unpack(self, cluster: p.ClusterPlan, command: p.Unpack) -> None:
         of, members, parts, by_what = command
-        samples = len(self._sizes)
+        samples = self._blocks.rows.first
 
         def unpack() -> OwnShare:
             shares = members.unpack(from_pieces(parts, members.packed_bytes(samples)), samples)
-            return members.own_share(shares, np.asarray(self._sizes), by_what)
+            return members.own_share(shares, self._blocks.shared_sizes(), by_what)
 
         def then(share: OwnShare | None, error: BaseException | None) -> None:
             if error is not None:
@@ -314,7 +317,7 @@ class SharedPlan:
         shares, by_what = await self._counts.share(members, holder)
         packed = await self._runner.run("plan", members.pack, shares)
         text = await self._runner.run("plan", pieces, packed)
-        share = await self._runner.run("plan", members.own_share, shares, np.asarray(self._sizes), by_what)
+        share = await self._runner.run("plan", members.own_share, shares, self._blocks.shared_sizes(), by_what)
         cluster.shared(of, share, text, by_what)
 
 
@@ -346,8 +349,9 @@ def node_of_rank(spec: JobSpec, members: Members) -> dict[int, int]:
 class ReadCounts:
     """The counts of all jobs that are planned with, and the shares that are made of them."""
 
-    def __init__(self, sizes: memoryview, runner: Runner, kept: Kept) -> None:
-        self._sizes, self._kept = sizes, kept
+    def __init__(self, blocks: FileBlocks, runner: Runner, kept: Kept) -> None:
+        self._blocks, self._kept = blocks, kept
+        self._sizes = blocks.sizes[: blocks.rows.first]
         self._runner = runner
         self._counted: dict[str, _Counted] = {}
         self._warned: set[str] = set()
@@ -382,7 +386,16 @@ class ReadCounts:
                 for rank, at in node_of.items()
             ]
             await self._runner.run("plan", readers.add, streams)
+        if len(self._blocks):
+            await self._runner.run("plan", self._by_block, readers)
         return readers.by_epoch
+
+    def _by_block(self, readers: Readers) -> None:
+        """Whoever reads a file in blocks reads its blocks: they are dealt out one by one, as a file may be larger than
+        what any node keeps."""
+        for row in readers.by_epoch:
+            of_blocks = row[self._blocks.first :]
+            np.copyto(of_blocks, self._blocks.of_files(row, readers.nobody), where=of_blocks == readers.nobody)
 
     async def _warn_of_room(self, members: Members) -> None:
         """Say so where nodes have no room for what the orders of several jobs rest on."""
@@ -398,6 +411,9 @@ class ReadCounts:
     async def share(self, members: Members, holder: Holders | None) -> tuple[Shares, str]:
         """The shares for what was counted, and by what they are made. Args: holder: see `Members.share`."""
         readers = [one.readers for _, one in sorted(self._counted.items())]
-        kept_at, sizes = kept_by_all(self._kept_at()), np.asarray(self._sizes)
+        kept_at, sizes = kept_by_all(self._kept_at()), self._blocks.shared_sizes()
+        if kept_at is not None and len(self._blocks):
+            kept_at = np.append(kept_at[: self._blocks.first], self._blocks.of_files(kept_at, -1))
         shares = await self._runner.run("plan", members.share, sizes, readers, kept_at, holder)
+        shares.owner[self._blocks.files_now()] = shares.level[self._blocks.files_now()] = -1  # nobody's but by blocks
         return shares, "by who reads" if readers else "by hash"

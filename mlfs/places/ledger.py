@@ -29,6 +29,10 @@ class Ledger:
         """Bytes held and reserved now."""
         return self._used_bytes
 
+    def __len__(self) -> int:
+        """How many digests are held."""
+        return len(self._held)
+
     def __contains__(self, digest: bytes) -> bool:
         return digest in self._held
 

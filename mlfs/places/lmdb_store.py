@@ -252,10 +252,10 @@ class LmdbTier(OnDisk):
             return None
         return self._checked(digest, lambda blob: record.data_of(blob, key, version, self._secret))
 
-    def drop(self, key: bytes) -> None:
-        """Forget the copy of `key`; its pages are free for others after the next commits."""
+    def _drop(self, digest: bytes) -> None:
+        """Its pages are free for others after the next commits."""
         with self._changed:
-            self._remove(cache_directory.key_digest(key))
+            self._remove(digest)
 
     def keys(self) -> list[bytes]:
         """All keys, read from every value: whoever asks for known keys uses `contains`."""

@@ -28,7 +28,8 @@ def in_pages(size_bytes: int) -> int:
 
 
 class MemoryFile:
-    """One memfd. One thread at a time calls `reserve` and `close`, any thread the rest. OSError says why a call failed.
+    """One memfd. One thread at a time calls `reserve`, `begin_again` and `close`, any thread the rest. OSError says why
+    a call failed.
 
     Args:
         fd: an empty file on a disk, to be used in the same way; it belongs to this object.
@@ -44,6 +45,15 @@ class MemoryFile:
     def fd(self) -> int:
         """The memfd, for a process that shall read it too; it belongs to this file."""
         return self._fd
+
+    @property
+    def end(self) -> int:
+        """The offset that is reserved next."""
+        return self._end
+
+    def begin_again(self) -> None:
+        """Reserve from the beginning on. All that was reserved must have been dropped."""
+        self._end = 0
 
     def reserve(self, size_bytes: int) -> int:
         """Reserve the pages of a sample behind the last one; returns its offset."""

@@ -7,7 +7,7 @@ same for both. It is the base of `ssd.SsdTier` and `lmdb_store.LmdbTier`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from mlfs.places import cache_directory
 from mlfs.places.faults import Faults
@@ -106,6 +106,29 @@ class OnDisk:
 
     def put(self, key: bytes, version: Version, data: memoryview) -> bool:
         raise NotImplementedError
+
+    def _drop(self, digest: bytes) -> None:
+        """Remove a copy if there is one."""
+        raise NotImplementedError
+
+    def drop(self, key: bytes) -> None:
+        """Forget the copy of `key` and give its room back."""
+        self._drop(cache_directory.key_digest(key))
+
+    @property
+    def copies(self) -> int:
+        """How many copies are held."""
+        return len(self._ledger)
+
+    def drop_others(self, keys: Callable[[], Iterable[bytes]]) -> int:
+        """Remove the copies of all keys but these, of those that are held before the keys are asked for. Returns how
+        many."""
+        held = self._ledger.digests()
+        known = {cache_directory.key_digest(key) for key in keys()}
+        others = [digest for digest in held if digest not in known]
+        for digest in others:
+            self._drop(digest)
+        return len(others)
 
     def put_all(self, samples: Sequence[KeyedCopy]) -> list[bool]:
         """Put samples one by one: each is a file of its own, and LMDB's writer collects puts by itself."""

@@ -84,16 +84,20 @@ class OpenFiles:
         finally:
             self.give_back(one)
 
-    def take(self, entry: int) -> SharedFile:
-        """Use the file that its name leads to now, until it is closed. Raises: OSError."""
-        return SharedFile(self, self._take(entry, True))
+    def take(self, entry: int, is_read: bool = True) -> SharedFile:
+        """Use the file that its name leads to now, until it is closed. Raises: OSError.
+
+        Args:
+            is_read: False: most likely nothing of it is read here, so the source opens it when something is.
+        """
+        return SharedFile(self, self._take(entry, True, is_read))
 
     def take_open(self, entry: int) -> SharedFile | None:
         """The same of a file that is open, as it was when it was looked at last; None where it is not. Asks nothing."""
         one = self._use(entry)
         return SharedFile(self, one) if one is not None else None
 
-    def _take(self, entry: int, look: bool) -> _Open:
+    def _take(self, entry: int, look: bool, is_read: bool = True) -> _Open:
         """Use the file until `give_back`. `look`: make sure that its name leads to it now. Raises: OSError."""
         one = self._take_open(entry, look)
         if one is not None:
@@ -103,7 +107,7 @@ class OpenFiles:
         # One opens it, and the others wait for that: but not for an open that hangs.
         has_lock = lock.acquire(timeout=HANGS_S)
         try:
-            return self._take_open(entry, False) or self._open(entry)
+            return self._take_open(entry, False) or self._open(entry, is_read)
         finally:
             with self._lock:
                 self._opening.pop(entry, None)
@@ -118,8 +122,9 @@ class OpenFiles:
                 self._files.move_to_end(entry)
             return one
 
-    def _open(self, entry: int) -> _Open:
-        one = _Open(entry, self._source.open(entry), self._source.now_s())
+    def _open(self, entry: int, is_read: bool) -> _Open:
+        opened = self._source.open(entry) if is_read else self._source.look_at(entry)
+        one = _Open(entry, opened, self._source.now_s())
         with self._lock:
             before = self._files.pop(entry, None)
             self._files[entry] = one

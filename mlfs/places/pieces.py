@@ -7,7 +7,7 @@ comes twice when a block is fetched whole behind him.
 The pieces lie in a little memory. Those of samples that were used longest ago move to what room places have left
 (`Spill`), and are forgotten where there is none. No file is read, written or cut under the lock, so a slow disk keeps
 only those waiting who want what lies there. A piece is read after the lock is given back: its checksum tells whether it
-was dropped meanwhile, as no two pieces ever lie at one offset.
+was dropped meanwhile, or another one lies there.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ from mlfs.tree.samples import Version
 LEAST_PIECE_BYTES: Final = 512
 # Pieces that have moved take 300 bytes of memory each.
 MOST_MOVED: Final = 1 << 17
+# Offsets in a file of pieces only grow, and some file systems end at 16 TiB. Beyond this offset all of its pieces are
+# forgotten, and it begins again.
+LAST_OFFSET: Final = 8 << 40
 # Where a read of a file has taken so long, its disk hangs: what lies there is read from the source until it ends. It is
 # half of the time after which a READ is made once more (`hedge_s`).
 HANGS_S: Final = 5.0
@@ -374,6 +377,12 @@ class Pieces:
         """Room for a piece, for as long as it is not dropped."""
         size_bytes = in_pages(len(data))
         for spill in self._spills if self._moved < MOST_MOVED else ():
+            if spill.file.end > LAST_OFFSET:
+                for sample in list(spill.samples):
+                    self._forget(sample)
+                if spill.used_bytes:
+                    continue  # until they are cut out of it
+                spill.file.begin_again()
             if spill.has_room(size_bytes):
                 spill.used_bytes += size_bytes
                 self._moved += 1

@@ -121,6 +121,9 @@ def pread_all(fd: int, offset: int, size: int, ends: bool = False) -> bytes | by
 class PosixFile:
     """A file of the source that is held open for reads of ranges. It survives that its name is replaced or removed.
 
+    One that is only looked at (O_PATH) costs the source no open before it is read. It is then opened as what was looked
+    at, whatever has the name. A source that has removed that meanwhile, as most do over a network, gives ESTALE.
+
     Attributes:
         fd: the descriptor; -1 once the file is closed.
         version: the content that was there at open; `read` gives bytes of no other one.
@@ -131,13 +134,15 @@ class PosixFile:
     """
 
     __slots__ = (
-        "_asked_s", "_before", "_entry", "_number", "_seen", "_source", "ctime_ns", "fd", "rights",
+        "_asked_s", "_before", "_entry", "_number", "_opening", "_seen", "_source", "ctime_ns", "fd", "rights",
         "unsized", "version",
     )  # fmt: skip
 
     def __init__(
-        self, source: PosixSource, entry: int, number: int, fd: int, content: FileAttributes, unsized: bool
-    ) -> None:
+        self, source: PosixSource, entry: int, number: int, fd: int, content: FileAttributes, unsized: bool,
+        is_looked_at: bool = False,
+    ) -> None:  # fmt: skip
+        self._opening = threading.Lock() if is_looked_at else None  # None: it can be read
         self._source = source
         self._entry = entry
         self._number = number
@@ -175,7 +180,13 @@ class PosixFile:
                     raise
             return self._read(offset, size)
 
+    def seek(self, offset: int, whence: int) -> int:
+        """As lseek(2), which moves nothing here. Raises: OSError."""
+        self._open()
+        return os.lseek(self.fd, offset, whence)
+
     def _read(self, offset: int, size: int) -> bytes:
+        self._open()
         left = self.version.size - offset
         wanted = size if self.unsized else max(0, min(size, left))
         ends = not self.unsized and 0 <= left <= size
@@ -192,6 +203,32 @@ class PosixFile:
         if len(data) != wanted and not self.unsized:
             _raise(errno.EIO, "the source gave fewer bytes than the file has")
         return data if isinstance(data, bytes) else bytes(data)
+
+    def _open(self) -> None:
+        """Open what was only looked at. One thread does it; the others wait for that, but not for one that hangs."""
+        if (opening := self._opening) is None:
+            return
+        has_lock = opening.acquire(timeout=HANGS_S)
+        try:
+            if self._opening is None:
+                return
+            fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY)
+            try:
+                now, seen = attributes_now(fd, ask=True), self._seen
+                same = (now.ino, now.size, now.mtime_ns) == (seen.ino, seen.size, seen.mtime_ns)
+                # A file that has lost its name has another ctime. Where a source finds files by their names, what has
+                # taken it has a name.
+                if not same or (now.ctime_ns != seen.ctime_ns and now.nlink) or _is_unsized(fd, now.size):
+                    _raise(errno.ESTALE, "the source has another content than was looked at")
+                if not self._source.swap(self, fd, self._number):
+                    _raise(errno.EBADF, "the source file is closed")
+            except BaseException:
+                os.close(fd)
+                raise
+            self._source.count(1, 0)
+        finally:
+            if has_lock:
+                opening.release()
 
     def _was_written(self, now: FileAttributes) -> bool:
         """Whether the file has been written since the last look.
@@ -227,7 +264,7 @@ class PosixFile:
     def take(self, fd: int, number: int) -> None:
         """Go on by this descriptor. Called by the source, which keeps `close` out."""
         self._before.append(self.fd)
-        self.fd, self._number = fd, number
+        self.fd, self._number, self._opening = fd, number, None
         self._seen = attributes_now(fd)
 
     def close(self) -> None:
@@ -321,17 +358,17 @@ class PosixSource:
                 raise
         return call(self.root.fd)
 
-    def _open(self, entry: int) -> int:
+    def _open(self, entry: int, flags: int = _READ) -> int:
         if self.manifest.is_gone(entry):  # whatever has its name now is no content of this entry
             _raise(errno.ENOENT, "the file was taken out of the mount by a refresh")
         path = self.manifest.path(entry)
 
         def beneath(root_fd: int) -> int:
             try:
-                return open_beneath(root_fd, path, _READ)
+                return open_beneath(root_fd, path, flags)
             except BlockingIOError:
                 # Another process holds a write lease on the file. Wait until it gives it back, as any reader does.
-                return open_beneath(root_fd, path, _READ & ~os.O_NONBLOCK)
+                return open_beneath(root_fd, path, flags & ~os.O_NONBLOCK)
 
         return self._on_root(beneath)
 
@@ -505,8 +542,7 @@ class PosixSource:
             try:
                 attributes_now(fd, ask=True)  # what follows are attributes of now, whatever a client believes to know
                 content = self._checked(fd)
-                # The last byte, and what should not be there; of an empty file only that.
-                unsized = len(os.pread(fd, 2, max(0, content.size - 1))) != min(1, content.size)
+                unsized = _is_unsized(fd, content.size)
             except BaseException:
                 os.close(fd)
                 raise
@@ -516,6 +552,24 @@ class PosixSource:
         elif self.manifest.unsized.counted(entry) is None:
             self.is_unsized(entry, _counted(fd))
         return PosixFile(self, entry, number, fd, content, unsized)
+
+    def look_at(self, entry: int) -> PosixFile:
+        """A regular file that the source need not open before it is read; the caller closes it. Raises: as
+        `read_whole`."""
+        if not self.times.both:  # no look tells another content under its name
+            return self.open(entry)
+        with self.at_work(entry):
+            number = self.root.number
+            fd = self._open(entry, os.O_PATH)
+            try:
+                attributes_now(fd, ask=True)
+                content = settled_attributes(fd, self.times)
+                if not stat.S_ISREG(content.mode):
+                    _raise(errno.ESTALE, "no longer a regular file in the source")
+            except BaseException:
+                os.close(fd)
+                raise
+        return PosixFile(self, entry, number, fd, content, False, is_looked_at=True)
 
     def _look(self, entry: int, call: Callable[[int], T]) -> T:
         """Make a call with an O_PATH descriptor of the entry, through which nothing can be read."""
@@ -556,6 +610,12 @@ class PosixSource:
     def close(self) -> None:
         """Close the source's root; every later call fails."""
         self.root.close()
+
+
+def _is_unsized(fd: int, size: int) -> bool:
+    """Whether a file has fewer or more bytes than its size says: the last one, and what should not be there, of an
+    empty file only that."""
+    return len(os.pread(fd, 2, max(0, size - 1))) != min(1, size)
 
 
 def _counted(fd: int) -> int | None:

@@ -230,9 +230,7 @@ class SsdTier(OnDisk):
         finally:
             os.close(fd)
 
-    def drop(self, key: bytes) -> None:
-        """Forget the copy of `key` and remove its file."""
-        digest = cache_directory.key_digest(key)
+    def _drop(self, digest: bytes) -> None:
         with self._stripes[digest[0] % _STRIPES]:
             self._remove(digest)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import xxhash
@@ -62,8 +62,8 @@ class Samples(ABC):
     def in_blocks(manifest: Manifest, above_bytes: int, block_bytes: int) -> Samples:
         """A file of more than `above_bytes` is blocks of `block_bytes`, the last one shorter; any other is one sample.
 
-        From now on the manifest's sizes lie in the same memory as those of the blocks. A file that grows later, or
-        comes, has no more blocks than it has now; what lies behind them belongs to no sample.
+        From now on the manifest's sizes lie in the same memory as those of the blocks. A file that comes or grows later
+        gets ids for its blocks, while there are some; what lies behind its blocks then belongs to no sample.
         """
         return _InBlocks(manifest, above_bytes, block_bytes)
 
@@ -115,7 +115,11 @@ class Samples(ABC):
         return FileBlocks.none(self.sizes)
 
     def resized(self, entry: int) -> None:
-        """The manifest has another size of the file: its blocks have other lengths. On the loop."""
+        """The manifest has another size of the file, or a new one: its blocks have other lengths. On the loop."""
+        return
+
+    def came(self, entries: range) -> None:
+        """The manifest has these entries from now on: those that are large files have blocks. On the loop."""
         return
 
     def fingerprint(self) -> str:
@@ -188,8 +192,15 @@ class _WholeFiles(Samples):
         return Version(self.sizes[sample], *(times if manifest.times.both else manifest.times.version(*times)))
 
 
+# So many blocks may come later at least, or a quarter of those that there are.
+FEWEST_LATER: Final = 16_384
+
+
 class _InBlocks(_WholeFiles):
     """Whole files, and behind them the blocks of large ones: 8 bytes a block, and some for each large file.
+
+    A file has up to an eighth more ids than it has blocks, in steps of its own size: so a node that mounts after it has
+    grown by a little numbers all blocks as the others do, and each grown block has an id.
 
     Attributes:
         sizes: of entries, then of blocks, then room for those of rows.
@@ -201,16 +212,21 @@ class _InBlocks(_WholeFiles):
         files = manifest.files.astype(np.int64)
         large = files[manifest.size[files] > above_bytes]
         counts = -(-manifest.size[large] // block_bytes)
-        last = self._entries - 1 + np.cumsum(counts)
-        first_row = self._entries + int(counts.sum())
+        steps = np.maximum(1, 1 << np.maximum(0, np.frexp(counts)[1] - 4))
+        ids = -(-counts // steps) * steps
+        firsts = self._entries + np.cumsum(ids) - ids
+        total = self._entries + int(ids.sum())
+        first_row = total + max(FEWEST_LATER, (total - self._entries) // 4)
         # Zeros, as memory that nobody has written to is not taken from the machine.
         column = np.zeros(first_row + (MOST_ROWS if len(large) else 0), dtype=np.int64)
-        column[self._entries : first_row] = block_bytes
+        column[self._entries : total] = block_bytes
         self._rows = Rows(first_row, column, large)
         manifest.keep_sizes_in(column, self._rows)
-        column[last] = manifest.size[large] - (counts - 1) * block_bytes
+        column[firsts + counts - 1] = manifest.size[large] - (counts - 1) * block_bytes
+        spare = ids - counts
+        column[np.repeat(firsts + ids - np.cumsum(spare), spare) + np.arange(spare.sum())] = 0
         self.sizes = column.data
-        self._blocks = FileBlocks(self.sizes, large, counts, self._entries, above_bytes, block_bytes, self._rows)
+        self._blocks = FileBlocks(self.sizes, large, ids, self._entries, above_bytes, block_bytes, self._rows)
 
     def blocks_of(self, entry: int) -> range:
         return self._blocks.of(entry)
@@ -245,11 +261,20 @@ class _InBlocks(_WholeFiles):
         return super().length_of(sample) if sample < self._entries else self.sizes[sample]
 
     def resized(self, entry: int) -> None:
-        blocks, size = self._blocks, self.sizes[entry]
+        blocks, size, sizes = self._blocks, self.sizes[entry], np.asarray(self.sizes)
         size = size if size > blocks.above_bytes else 0
-        ever = blocks.ever_of(entry)
+        ever, count = blocks.ever_of(entry), -(-size // blocks.block_bytes)
+        if count > len(ever) and blocks.number(entry, count + count // 4):  # it may go on to grow
+            sizes[ever.start : ever.stop] = 0
+            ever = blocks.ever_of(entry)
         behind = size - blocks.block_bytes * np.arange(len(ever), dtype=np.int64)  # bytes from each block's begin on
-        np.asarray(self.sizes)[ever.start : ever.stop] = behind.clip(0, blocks.block_bytes)
+        sizes[ever.start : ever.stop] = behind.clip(0, blocks.block_bytes)
+
+    def came(self, entries: range) -> None:
+        large = np.flatnonzero(self.manifest.size[entries.start : entries.stop] > self._blocks.above_bytes)
+        for entry in (entries.start + large).tolist():
+            if self.manifest.is_file(entry):
+                self.resized(entry)
 
     def of_file(self, entry: int) -> Sequence[int]:
         if not self.manifest.is_file(entry):
@@ -278,11 +303,12 @@ class _InBlocks(_WholeFiles):
         return of_file._replace(size_bytes=size_bytes, mtime_ns=of_file.mtime_ns ^ of_file.size_bytes)
 
     def fingerprint(self) -> str:
-        """The digest depends on how many blocks each large file has."""
-        if not len(self._blocks):
+        """The digest depends on how many ids each large file had at first."""
+        files, firsts = self._blocks.numbering()
+        if not len(files):
             return super().fingerprint()
         numbers = xxhash.xxh3_128()
-        for column in self._blocks.numbering():
+        for column in (files, firsts):
             numbers.update(column)
         return f"{super().fingerprint()}-{numbers.hexdigest()}"
 

@@ -15,8 +15,8 @@ served, served-slow  four nodes that read in the true order and in served orders
    slow: over links that leave two cores idle; as root (only when asked for)
 versus  the demo's training over the slow source itself, bindfs, mergerfs, rclone, NFS, a copy made beforehand, mlfs and
    a local disk, side by side: a table and a picture (only when asked for)
-big  files of 3 MiB to 1 GiB, front to back and in random windows: what they cost the source, beside a plain mount,
-   cold, again and mounted anew (only when asked for)
+big  files of 3 MiB to 1 GiB, front to back, in random windows and by their libraries: bytes, opens and time, cold,
+   again and mounted anew, beside a plain mount of the slow source and the local disk (only when asked for)
 clients  dlio_benchmark's workloads and fio's verify through a mount, beside its source (only when asked for)
 plan, plan-large  planning a run of ImageNet-1k on 16 nodes, of ImageNet-22k on 1,024 ranks (only when asked for)
 
@@ -75,7 +75,7 @@ def main() -> int | str:
     work, failed = Path(tempfile.mkdtemp(prefix="mlfs-bench-")), list[str]()
     os.environ["XDG_CACHE_HOME"] = str(work / "cache")
     try:
-        data = make_files(work / "data", args.files or 4000) if set(args.parts) - {VERSUS} else work
+        data = make_files(work / "data", args.files or 4000) if set(args.parts) - {VERSUS, "big"} else work
         for part in args.parts:
             run = found(part)
             print(f"\n({part}) {(run.__doc__ or '').splitlines()[0]}", flush=True)

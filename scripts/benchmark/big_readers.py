@@ -274,13 +274,15 @@ def read_array_record(directory: Path) -> Iterator[bytes]:
         yield source[number]
 
 
+ONE: Final = raw((1024,))
+
 CASES: dict[str, tuple[Make, Read, tuple[str, ...]]] = {
-    "files": (raw((3, 5, 20, 65, 300)), front_to_back, ()),
-    "one file 1 reader": (raw((1024,)), front_to_back, ()),
-    "one file 4 readers": (raw((1024,)), by_four, ()),
-    "rows": (raw((300,)), rows, ()),
+    "files": (raw((3, 5, 20, 65, 200)), front_to_back, ()),
+    "one file 1 reader": (ONE, front_to_back, ()),
+    "one file 4 readers": (ONE, by_four, ()),
+    "rows": (raw((200,)), rows, ()),
     "registered rows": (make_registered_rows, registered_rows, ()),
-    "windows": (raw((600,)), mapped("windows"), ()),
+    "windows": (raw((300,)), mapped("windows"), ()),
     "sequences": (raw((300,)), mapped("sequences"), ()),
     "MDS": (make_mds, read_mds, ("streaming.base.format",)),
     "WebDataset": (make_webdataset, read_webdataset, ("webdataset", "torch.utils.data")),

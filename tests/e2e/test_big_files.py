@@ -77,6 +77,46 @@ def test_files_are_read_once_from_the_source_whatever_their_size(backing: Path, 
             assert slow.counts()["bytes"] <= 33 * MIB
 
 
+def test_the_source_opens_no_file_that_an_earlier_mount_has_kept(backing: Path, tmp_path: Path) -> None:
+    (tmp_path / "mnt").mkdir()
+    flags = ["--ram", "0", "--ssd", f"{tmp_path / 'ssd'}:200MiB"]
+    with SlowSource(backing, bandwidth="400M") as slow:
+        for is_second in (False, True):
+            slow.control(reset_counts=True)
+            with MlfsMount(slow.path, *flags, state=tmp_path / "state", mountpoint=tmp_path / "mnt") as mount:
+                mount.settle()
+                cat(mount, sorted(SIZES), backing)
+                mount.settle()
+                if is_second:
+                    assert (slow.counts()["bytes"], slow.counts()["opens"]) == (0, 0)
+
+
+def test_copies_of_what_was_removed_or_cut_while_nothing_was_mounted_go(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "mnt").mkdir()
+    sizes = {"cut": 12 * MIB, "gone": 8 * MIB, "small": 100_000, "stays": 6 * MIB}
+    for name, size in sizes.items():
+        (tmp_path / "source" / name).write_bytes(random.Random(name).randbytes(size))
+    flags = ["--ram", "0", "--ssd", f"{tmp_path / 'ssd'}:60MiB"]
+    for is_second in (False, True):
+        if is_second:
+            (tmp_path / "source" / "gone").unlink()
+            (tmp_path / "source" / "small").unlink()
+            os.truncate(tmp_path / "source" / "cut", 5 * MIB)
+        with MlfsMount(
+            tmp_path / "source", *flags, state=tmp_path / "state", mountpoint=tmp_path / "mnt"
+        ) as mount:  # fmt: skip
+            mount.settle()
+            now = sorted(path.name for path in (tmp_path / "source").iterdir())
+            if is_second:
+                # What is left of the file that was cut is of another version.
+                wait_until(lambda: 11 * MIB <= mount.status()["tiers"][-1]["used_bytes"] <= 11 * MIB + 13 * 4096)
+            cat(mount, now, tmp_path / "source")
+            mount.settle()
+            total = sum((tmp_path / "source" / name).stat().st_size for name in now)
+            assert total <= mount.status()["tiers"][-1]["used_bytes"] <= total + 40 * 4096
+
+
 @pytest.mark.parametrize("staging", ["128MiB", "16MiB"])
 def test_a_registered_jobs_files_are_brought_ahead_of_it_once(backing: Path, tmp_path: Path, staging: str) -> None:
     """What the window cannot hold is brought for the places alone."""
@@ -208,6 +248,37 @@ def test_files_of_a_registered_job_may_change(tmp_path: Path) -> None:
             cat(mount, names, tmp_path / "source")
             forget(mount, names)
         assert not mount.status()["errors"].get("scheduler_fault")
+
+
+@pytest.mark.parametrize("sizes", [{"old": 6 * MIB, "grows": 40 * MIB + 5, "small": MIB}, {"grows": 1, "small": 2}])
+def test_what_comes_with_a_refresh_and_what_a_file_grows_by_is_kept_in_blocks(
+    sizes: dict[str, int], tmp_path: Path
+) -> None:
+    (tmp_path / "backing").mkdir()
+    (tmp_path / "mnt").mkdir()
+
+    def put(name: str, size: int) -> None:
+        (tmp_path / "backing" / "new.part").write_bytes(random.Random(f"{name}{size}").randbytes(size))
+        (tmp_path / "backing" / "new.part").rename(tmp_path / "backing" / name)
+
+    for name, size in sizes.items():
+        put(name, size)
+    with (
+        SlowSource(tmp_path / "backing", bandwidth="400M") as slow,
+        MlfsMount(slow.path, "--ram", "150MiB", mountpoint=tmp_path / "mnt") as mount,
+    ):
+        mount.register(name="train", sampler="sequential", epochs=1, batch_size=1, layout="sorted")
+        cat(mount, sorted(sizes), tmp_path / "backing")
+        now = {"came": 9 * MIB + 1, "grows": 47 * MIB, "small": 5 * MIB}
+        for name, size in now.items():
+            put(name, size)
+        mount.run("refresh", str(mount.path))
+        slow.control(reset_counts=True)
+        for _ in range(2):
+            cat(mount, sorted(now), tmp_path / "backing")
+            mount.settle()
+            assert slow.counts()["bytes"] <= 1.01 * sum(now.values())
+            forget(mount, now)
 
 
 @pytest.mark.parametrize("size", [100_000, 12 * MIB])

@@ -27,6 +27,7 @@ from mlfs.measure.rates import Rates
 from mlfs.orders.order import build_order
 from mlfs.orders.served import ServedOrder
 from mlfs.orders.streams import JobStreams
+from mlfs.plan.file_blocks import FileBlocks
 from mlfs.plan.members import members_of
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler import events as e
@@ -79,8 +80,8 @@ class Node:
             lambda plan: self.plan.plan_made(plan),  # noqa: PLW0108 - made later
         )
         self.plan = SharedPlan(
-            self.planner, runner, trio.current_time, self.step, self.scheduler.keeping.holds, memoryview(SIZES),
-            jobs,
+            self.planner, runner, trio.current_time, self.step, self.scheduler.keeping.holds,
+            FileBlocks.none(memoryview(SIZES)), jobs,
         )  # fmt: skip
         self.shared = SharedJobs(jobs, self.plan, runner, build, lambda: [ROOM * PAGE, 0], 0)
 

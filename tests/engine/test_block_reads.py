@@ -6,6 +6,7 @@ import errno
 import os
 import random
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from fakes import InlineRunner, Mount, given_job, running, shuffled, simulate, t
 
 from mlfs.engine.block_reads import WaitingRead
 from mlfs.places.open_files import OpenFiles
-from mlfs.places.place import SourcePlace
+from mlfs.places.place import SourcePlace, TierPlace
 from mlfs.places.posix import PosixSource
 from mlfs.plan.scheduler.config import SOURCE
 from mlfs.plan.scheduler.events import Waits
@@ -78,11 +79,11 @@ def test_a_block_that_was_fetched_before_a_change_answers_no_handle_of_after_it(
     simulate(body)
 
 
-def test_what_a_file_has_grown_by_is_given_to_handles_of_that_content_alone(tmp_path: Path) -> None:
-    runner = InlineRunner()
+def test_what_a_file_has_grown_by_is_given_to_handles_of_that_content_alone_and_kept(tmp_path: Path) -> None:
+    runner = LateRunner()
 
     async def body() -> None:
-        async with running(tmp_path, 1, SIZE, runner=runner, samples_of=in_blocks) as mount:
+        async with running(tmp_path, 1, SIZE, runner=runner, ram=1 << 20, samples_of=in_blocks) as mount:
             (entry,), ranges = mount.files, mount.engine.ranges
             grown, new = b"g" * (SIZE + BLOCK), b"n" * (SIZE + BLOCK)
             put(mount, entry, grown)
@@ -93,15 +94,46 @@ def test_what_a_file_has_grown_by_is_given_to_handles_of_that_content_alone(tmp_
                 got.append(bytes(await ranges.read_large(before, SIZE, BLOCK)))
 
             async with trio.open_nursery() as nursery:
-                runner.seconds["read"] = 1.0
+                runner.seconds["demand"] = 1.0
                 nursery.start_soon(read)
                 await trio.sleep(0.1)
+                runner.seconds["demand"] = 0.0
                 put(mount, entry, new)
                 after = await ranges.open(entry)
             assert got == [grown[SIZE:]]
-            assert bytes(await ranges.read_large(after, SIZE, BLOCK)) == new[SIZE:]
+            for _ in range(2):
+                read_bytes = mount.source.bytes_read
+                assert bytes(await ranges.read_large(after, 0, SIZE + BLOCK)) == new
+                await trio.sleep(1)
+            assert mount.source.bytes_read == read_bytes
             ranges.close_large(before)
             ranges.close_large(after)
+
+    simulate(body)
+
+
+def test_a_file_that_grows_and_grows_is_read_right_and_what_it_was_is_not_served(tmp_path: Path) -> None:
+    draw = random.Random(8)
+
+    async def body() -> None:
+        async with running(tmp_path, 2, SIZE, ram=1 << 22, samples_of=in_blocks) as mount:
+            grows, other = mount.files
+            size = SIZE
+            for _ in range(12):
+                size += draw.randrange(1, 3 * BLOCK)
+                content = draw.randbytes(size)
+                put(mount, grows, content)
+                mount.engine.fetcher.open_shared(grows).close()  # a file that is kept is not looked at by each open
+                for entry, right in ((grows, content), (other, mount.content(other))):
+                    handle = await mount.engine.ranges.open(entry)
+                    for _ in range(8):
+                        begin, length = draw.randrange(size), draw.randrange(1, 2 * BLOCK)
+                        got = bytes(await mount.engine.ranges.read_large(handle, begin, length))
+                        assert got == right[begin : begin + length]
+                    mount.engine.ranges.close_large(handle)
+                    await trio.sleep(1)
+            used_bytes = mount.engine.places.storing[0].used_bytes
+            assert used_bytes <= size + SIZE + 2 * BLOCK  # no copy stays of what the file was
 
     simulate(body)
 
@@ -182,6 +214,45 @@ def test_no_descriptor_stays_of_a_content_that_is_gone(one_file: tuple[Path, Pos
     assert len(place.files) == 0
 
 
+def test_a_file_that_was_only_looked_at_is_opened_when_it_is_read_as_what_it_was(
+    one_file: tuple[Path, PosixSource, Samples],
+) -> None:
+    path, source, samples = one_file
+    (entry,), old = samples.manifest.files.tolist(), path.read_bytes()
+    looked_at = [source.look_at(entry) for _ in range(3)]
+    assert (source.open_count, source.bytes_read) == (0, 0)
+    assert looked_at[0].seek(10, os.SEEK_DATA) == 10
+    path.with_suffix(".new").write_bytes(b"n" * SIZE)
+    path.with_suffix(".new").rename(path)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda offset: looked_at[1].read(offset, 100), range(4))) == [
+            old[offset : offset + 100] for offset in range(4)
+        ]
+    assert source.open_count == 2
+    assert looked_at[0].read(SIZE - 10, 100) == old[-10:]
+    looked_at[2].close()
+    with pytest.raises(OSError, match="closed"):
+        looked_at[2].read(0, 1)
+    for opened in looked_at:
+        opened.close()
+
+
+def test_a_file_that_was_only_looked_at_and_is_written_then_gives_no_byte(
+    one_file: tuple[Path, PosixSource, Samples],
+) -> None:
+    path, source, samples = one_file
+    (entry,), status = samples.manifest.files.tolist(), path.stat()
+    opened = source.look_at(entry)
+    with open(path, "r+b") as file:
+        file.write(b"n" * SIZE)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(OSError) as error:  # noqa: PT011
+        opened.read(0, 10)
+    assert error.value.errno == errno.ESTALE
+    opened.close()
+    assert source.open_count == 0
+
+
 def test_ranges_of_some_bytes_take_no_memory(one_file: tuple[Path, PosixSource, Samples]) -> None:
     path, source, samples = one_file
     (entry,), place = samples.manifest.files.tolist(), SourcePlace(source, samples)
@@ -203,7 +274,7 @@ def test_reads_of_one_block_wait_together_for_a_source_that_hangs(tmp_path: Path
 
             async def read(offset: int) -> None:
                 with pytest.raises(OSError) as error:  # noqa: PT011
-                    await ranges.read_large(handle, offset, BLOCK // 2)
+                    await ranges.read_large(handle, offset, BLOCK - 10)
                 errors.append(error.value.errno)
 
             async with trio.open_nursery() as nursery:
@@ -283,6 +354,87 @@ def test_small_ranges_here_and_there_cost_the_source_little_more_than_was_asked_
                 asked[begin:end] = bytes([1]) * (end - begin)
             ranges.close_large(handle)
             assert asked.count(1) <= mount.source.bytes_read - before <= 1.1 * asked.count(1)
+
+    simulate(body)
+
+
+def test_a_change_of_a_file_of_many_blocks_costs_no_look_at_each_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 1, 1000 * BLOCK, ram=1 << 20, samples_of=in_blocks) as mount:
+            (entry,), ranges, asked = mount.files, mount.engine.ranges, list[int]()
+            handle, contains = await ranges.open(entry), TierPlace.contains
+            old = mount.content(entry)
+            assert bytes(await ranges.read_large(handle, 0, 3 * BLOCK)) == old[: 3 * BLOCK]
+            await trio.sleep(1)
+            assert mount.engine.places.storing[0].used_bytes == 3 * BLOCK
+
+            def counted(place: TierPlace, sample: int) -> bool:
+                asked.append(sample)
+                return contains(place, sample)
+
+            monkeypatch.setattr(TierPlace, "contains", counted)
+            put(mount, entry, b"n" * 1000 * BLOCK)
+            after = await ranges.open(entry)
+            assert len(asked) <= 10
+            assert mount.engine.places.storing[0].used_bytes == 0
+            assert bytes(await ranges.read_large(after, 0, BLOCK)) == b"n" * BLOCK
+            assert bytes(await ranges.read_large(handle, 0, BLOCK)) == old[:BLOCK]
+            ranges.close_large(after)
+            ranges.close_large(handle)
+
+    simulate(body)
+
+
+def test_bytes_that_are_on_their_way_are_not_read_a_second_time(tmp_path: Path) -> None:
+    """Several readers want them, and one of them goes on: all of the block is fetched for him."""
+    runner = LateRunner({"read": 0.05, "demand": 0.05})
+    block_bytes = 1 << 20
+
+    async def body() -> None:
+        async with running(
+            tmp_path, 1, 3 * block_bytes, runner=runner, ram=1 << 23,
+            samples_of=lambda manifest: Samples.in_blocks(manifest, 1, block_bytes),
+        ) as mount:  # fmt: skip
+            (entry,), ranges = mount.files, mount.engine.ranges
+            content, handle, before = mount.content(entry), await ranges.open(entry), mount.source.bytes_read
+
+            async def read(begin: int, size: int) -> None:
+                assert bytes(await ranges.read_large(handle, begin, size)) == content[begin : begin + size]
+
+            async with trio.open_nursery() as nursery:
+                for begin in (0, 100, 50_000, 100_000, 230_000, 231_000, 400_000):
+                    nursery.start_soon(read, begin, 128 << 10)
+                    await trio.sleep(0.01)
+            await trio.sleep(1)
+            assert mount.source.bytes_read - before <= 3 * block_bytes
+            ranges.close_large(handle)
+
+    simulate(body)
+
+
+def test_a_range_that_hangs_keeps_those_who_want_its_bytes_waiting_for_a_second(tmp_path: Path) -> None:
+    runner = InlineRunner()
+
+    async def body() -> None:
+        async with running(tmp_path, 1, SIZE, runner=runner, ram=1 << 20, samples_of=in_blocks) as mount:
+            (entry,), ranges = mount.files, mount.engine.ranges
+            handle, got = await ranges.open(entry), list[bytes]()
+            runner.seconds["read"] = 5.0
+
+            async def read() -> None:
+                got.append(bytes(await ranges.read_large(handle, 0, 100)))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read)
+                await trio.sleep(0.1)
+                runner.seconds["read"] = 0.0
+                begun_s = trio.current_time()
+                await read()
+                assert trio.current_time() - begun_s <= 1.1
+            assert got == [mount.content(entry)[:100]] * 2
+            ranges.close_large(handle)
 
     simulate(body)
 

@@ -21,10 +21,12 @@ from mlfs.orders.order import build_order
 from mlfs.orders.served import ServedOrder
 from mlfs.orders.streams import JobStreams
 from mlfs.plan import next_use
+from mlfs.plan.file_blocks import FileBlocks
 from mlfs.plan.members import Members, OwnShare, Shares
 from mlfs.plan.next_use import Missed
 from mlfs.plan.owners import plan_alone
 from mlfs.plan.placement import NOWHERE
+from mlfs.plan.rows import Rows
 from mlfs.plan.scheduler.keeping import Plan
 
 N, PAGE = 120, 4096
@@ -337,12 +339,13 @@ def test_in_a_cluster_what_this_node_reads_most_of_the_others_samples_is_copied_
     run(body)
 
 
-def shared(members: Members, jobs: list[JobRun]) -> Shares:
+def shared(members: Members, jobs: list[JobRun], blocks: FileBlocks | None = None) -> Shares:
     """The shares of a cluster whose nodes follow these jobs."""
+    blocks = FileBlocks.none(memoryview(SIZES)) if blocks is None else blocks
     found: list[Shares] = []
 
     async def body() -> None:
-        sharing = ReadCounts(memoryview(SIZES), InlineRunner())  # type: ignore[arg-type]
+        sharing = ReadCounts(blocks, InlineRunner(), JobStreams.epoch_ids)  # type: ignore[arg-type]
         await sharing.count(members, {one.name: one for one in jobs})
         shares, by_what = await sharing.share(members, None)
         assert by_what == "by who reads"
@@ -372,6 +375,23 @@ def test_in_a_cluster_what_is_left_goes_to_the_nodes_whose_ranks_read_it_as_the_
     shares = shared(Members((3, 7), 3, ((N * PAGE, 0), (N * PAGE, 0))), [one])
     mine = np.concatenate([one.streams.epoch_ids(1, rank) for rank in ranks_in("2-3")])
     assert (shares.owner[mine] == 3).all()
+
+
+def test_in_a_cluster_a_file_that_no_node_has_room_for_is_dealt_out_by_blocks() -> None:
+    large, count = 5, 100
+    sizes = np.concatenate([SIZES, np.full(count, PAGE)])
+    sizes[large] = count * PAGE
+    blocks = FileBlocks(memoryview(sizes), np.array([large]), np.array([count]), N, PAGE, PAGE, Rows(N + count, sizes))
+    room = (N + count) // 4 * PAGE
+    assert room < sizes[large]
+    by_four = Members((0, 1, 2, 3), 0, ((room, 0),) * 4)
+    owner = shared(by_four, [job("even", world_size=4)], blocks).owner
+    assert owner[large] == -1
+    of_blocks = owner[N:]
+    assert (of_blocks >= 0).all()
+    owned_bytes = [int(sizes[owner == node].sum()) for node in range(4)]
+    assert sum(owned_bytes) == (N - 1 + count) * PAGE
+    assert max(owned_bytes) <= room
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

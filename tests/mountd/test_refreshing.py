@@ -34,6 +34,7 @@ def refreshing(source: Path, room: int, peers: PeeringStatistics) -> tuple[Refre
     engine = SimpleNamespace(
         runner=_Runner(), samples=Samples.whole_files(manifest), jobs={}, replaced=lambda entry, change: None,
         peering=SimpleNamespace(statistics=lambda: peers), gone=lambda samples: lambda: None,
+        known=lambda entry: [entry],
     )  # fmt: skip
     kernel = SimpleNamespace(forget_name=lambda *_: None, forget_attributes=lambda _: None)
     index = source.parent / "index"

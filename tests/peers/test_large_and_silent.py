@@ -51,3 +51,17 @@ def test_large_files_are_read_once_and_a_hung_agent_costs_one_wait(tmp_path: Pat
             read_epoch(cluster, source, epoch, 1)
         after = sum(mount.status()["pfs"]["total_bytes"] for mount in cluster.mounts)
         assert after - before <= 1.1 * sum(map(len, large.values()))
+
+
+def test_a_file_larger_than_what_a_node_keeps_is_read_once_for_both(tmp_path: Path) -> None:
+    content = np.random.default_rng(20).bytes(30 << 20)
+    source = make_tree(tmp_path / "source", {"large": content})
+    with MountedCluster(source, 2, tmp_path / "nodes", "--ram", "20M") as cluster:
+        for _ in range(2):
+            for mount in cluster.mounts:
+                assert (mount.path / "large").read_bytes() == content
+                mount.settle()
+                with open(mount.path / "large", "rb") as file:
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        total = sum(mount.status()["pfs"]["total_bytes"] for mount in cluster.mounts)
+        assert len(content) <= total <= 1.1 * len(content)

@@ -197,3 +197,22 @@ def test_pieces_that_could_not_be_completed_are_not_read_again() -> None:
     with pytest.raises(OSError, match="broken"):
         pieces.whole(0, VERSION, fail)
     assert pieces.whole(0, VERSION, lambda at, size: bytes(size)) == (bytes(SIZE), SIZE - 10)
+
+
+def test_a_file_of_pieces_begins_again_before_its_offsets_are_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlfs.places.pieces.LAST_OFFSET", 5 * PAGE_BYTES)
+    spill, content = Spill(MemoryFile(), PLACE, lambda: 100 * PAGE_BYTES), bytes(range(SIZE))
+    pieces, ends, read = Pieces(0, [spill], least_bytes=1), list[int](), list[int]()
+
+    def of_source(at: int, count: int) -> bytes:
+        read.append(count)
+        return content[at : at + count]
+
+    for sample in range(40):
+        for begin in (0, 0, 20, 20):
+            assert pieces.range(sample, VERSION, begin, begin + 10, of_source)[0] == content[begin : begin + 10]
+            ends.append(spill.file.end)
+    assert max(ends) <= 7 * PAGE_BYTES
+    assert 80 <= len(read) <= 80 + 80 // 5  # all is forgotten when it begins again
+    assert spill.used_bytes <= 7 * PAGE_BYTES
+    pieces.close()

@@ -163,7 +163,6 @@ def test_blocks_cover_large_files_once_whatever_becomes_of_their_sizes(
 ) -> None:
     manifest = tree_of({f"f{number}": size for number, size in enumerate(sizes)})
     samples = Samples.in_blocks(manifest, above, block)
-    room = {entry: len(samples.blocks_of(entry)) for entry in manifest.files.tolist()}
     for number, size in changes:
         entry = int(manifest.files[number % len(sizes)])
         manifest.update(entry, size, 1, 2)
@@ -177,8 +176,43 @@ def test_blocks_cover_large_files_once_whatever_becomes_of_their_sizes(
             covered += samples.length_of(sample)
         assert set(blocks) <= set(samples.of_file(entry))
         assert entry in samples.of_file(entry)
-        if room[entry]:
-            assert covered == (min(size, room[entry] * block) if size > above else 0)
+        assert covered == (size if size > above else 0)
         assert samples.sizes[entry] == size
     ids = samples.ids.tolist()
     assert len({samples.key(sample) for sample in ids}) == len(ids)
+    of_files = samples.file_blocks.of_files(np.arange(len(manifest)), -1)
+    blocks = [sample for sample in ids if sample >= len(manifest)]
+    assert [int(of_files[sample - len(manifest)]) for sample in blocks] == [samples.file_of(one) for one in blocks]
+
+
+def test_a_file_that_has_grown_a_little_changes_the_number_of_no_other_block() -> None:
+    """A node that mounts after that is a peer of those that have mounted before."""
+    before, after = (
+        Samples.in_blocks(tree_of({"a": size, "b": 5000, "c": 50}), 200, 100) for size in (3350, 3350 + 100)
+    )
+    assert before.fingerprint() == after.fingerprint()
+    for entry in before.manifest.files.tolist():
+        assert set(before.blocks_of(entry)) <= set(after.blocks_of(entry))
+        assert before.blocks_of(entry)[:1] == after.blocks_of(entry)[:1]
+    assert before.fingerprint() != Samples.in_blocks(tree_of({"a": 6000, "b": 5000, "c": 50}), 200, 100).fingerprint()
+
+
+def test_a_file_that_outgrows_all_ids_keeps_those_that_it_has() -> None:
+    samples = Samples.in_blocks(tree_of({"a": 1000}), 200, 100)
+    (entry,) = samples.manifest.files.tolist()
+    samples.manifest.update(entry, 100 * (len(samples) + 1), 1, 2)
+    samples.resized(entry)
+    assert [samples.offset_of(block) for block in samples.blocks_of(entry)] == list(range(0, 1000, 100))
+    assert all(samples.length_of(block) == 100 for block in samples.blocks_of(entry))
+
+
+def test_nodes_deal_out_whole_files_and_the_blocks_that_all_of_them_know() -> None:
+    samples = Samples.in_blocks(tree_of({"a": 1000, "b": 150, "c": 450}), 200, 100)
+    small, grown = (samples.manifest.find(name) for name in (b"b", b"c"))
+    samples.manifest.update(grown, 2000, 1, 2)
+    samples.resized(grown)
+    sizes = samples.file_blocks.shared_sizes()
+    known = set(samples.blocks_of(samples.manifest.find(b"a")))
+    assert {*np.flatnonzero(sizes[1:]) + 1} == {small, *known}  # the first one is the directory
+    assert sizes[list(known)].sum() == 1000
+    assert min(samples.blocks_of(grown)) >= samples.file_blocks.own_from > max(known)

@@ -70,7 +70,7 @@ class Following:
         self._last_number += 1
         job = JobRecord(self._last_number, run, before)
         self._records[job.number] = job
-        self._jobs_changed()
+        self.jobs_changed()
         self._out.append(CountReads(run))
         self._ask_for_epochs(run)
         self.set_linger()
@@ -81,12 +81,12 @@ class Following:
         if job is not None:
             self._over(job.uses.release())
             del self._records[job.number]
-            self._jobs_changed()
+            self.jobs_changed()
             self._out.append(ForgetReads(name))
             self.set_linger()
         return job
 
-    def _jobs_changed(self) -> None:
+    def jobs_changed(self) -> None:
         """Tell others which jobs there are, and which samples are read by jobs that have not read all that they will.
 
         A job that was given up still reads its samples, so copies of them are worth keeping.

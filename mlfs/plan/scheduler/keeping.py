@@ -67,12 +67,15 @@ class KeepingStatistics:
         planned: whether there is a plan. about: what it is about.
         promised_bytes: room promised to fetches under way.
         held: samples that each place holds, by the place's number; at 0 those that no place of this node holds.
+        no_room, no_room_bytes: samples that were fetched, and that no place had room for.
     """
 
     planned: bool
     about: Mapping[str, Any]
     promised_bytes: int
     held: tuple[int, ...]
+    no_room: int = 0
+    no_room_bytes: int = 0
 
 
 class Keeping:
@@ -96,6 +99,7 @@ class Keeping:
         self._spare_bytes: int | None = None  # what samples that no job reads may still take, None: not counted yet
         self._unread: dict[int, _Unread] = {}  # by place, since jobs came or went
         self._lacking_bytes = [0] * len(places)  # by place, what the largest sample takes that it had no room for
+        self._no_room: bytearray | None = None  # by sample, whether no place had room for it; made when that happens
         self._plan: Plan | None = None
         self.reserved_bytes: list[int] = []
 
@@ -107,16 +111,21 @@ class Keeping:
     def statistics(self) -> KeepingStatistics:
         """Frozen figures."""
         plan = self._plan
-        held = tuple(self._held)
-        return KeepingStatistics(plan is not None, plan.about if plan else {}, sum(self._promised_bytes), held)
+        lacking = np.flatnonzero(np.frombuffer(self._no_room or b"", dtype=np.uint8))
+        return KeepingStatistics(
+            plan is not None, plan.about if plan else {}, sum(self._promised_bytes), tuple(self._held),
+            len(lacking), int(np.asarray(self._table.sizes)[lacking].sum()),
+        )  # fmt: skip
 
     def owner(self, sample: int) -> int:
-        """The node that owns the sample, -1 for none or for a node alone; of a file in blocks that of the first."""
+        """The node that owns the sample, -1 for none, for this one or for a node alone; of a file in blocks one that
+        owns some of them. It is asked by the sample's id: of what only this node calls by it, there is none."""
         if self._plan is None or self._plan.owner is None:
             return -1
-        if blocks := self._table.blocks.of(sample):
-            sample = blocks.start
-        return int(self._plan.owner[sample])
+        of_file = self._table.blocks.of(sample)
+        if (of_file.start if of_file else sample) >= self._table.blocks.own_from:
+            return -1
+        return int(self._plan.owner[of_file.start : of_file.stop].max() if of_file else self._plan.owner[sample])
 
     def measured(self, bytes_per_s: Sequence[float]) -> None:
         """The bandwidths of places were measured anew: clearly slower disks are filled last."""
@@ -289,8 +298,7 @@ class Keeping:
         chosen = preferred(size, rooms, wanted)
         if not chosen:
             for number, room in zip(numbers, rooms, strict=True):
-                if not 0 < room.largest_bytes < size:
-                    self._lacks(number, room.footprint_bytes)
+                self._lacks(number, sample, 0 if 0 < room.largest_bytes < size else room.footprint_bytes)
             return ()
         first = numbers[chosen[0]]
         bytes_ = rooms[chosen[0]].footprint_bytes
@@ -314,17 +322,21 @@ class Keeping:
         place = self._places[number]
         bytes_ = place.footprint_bytes(size_bytes)
         free = place.capacity_bytes - self._used_bytes[number] - self._promised_bytes[number]
-        if passed_over[number] or (place.largest_bytes and size_bytes > place.largest_bytes):
+        if passed_over[number]:
             return ()
-        if bytes_ > free:
-            self._lacks(number, bytes_)
+        too_large = 0 < place.largest_bytes < size_bytes
+        if too_large or bytes_ > free:
+            self._lacks(number, sample, 0 if too_large else bytes_)
             return ()
         self._promises[sample] = fetch, number, bytes_
         self._promised_bytes[number] += bytes_
         return (number,)
 
-    def _lacks(self, number: int, bytes_: int) -> None:
-        """A place has no room for a sample."""
+    def _lacks(self, number: int, sample: int, bytes_: int) -> None:
+        """A place has no room for a sample, however many copies go where `bytes_` is 0."""
+        if self._no_room is None:
+            self._no_room = bytearray(self._table.first_row)
+        self._no_room[sample] = 1
         if bytes_ <= LARGEST_SHARE * self._places[number].capacity_bytes:
             self._lacking_bytes[number] = max(self._lacking_bytes[number], bytes_)
 
@@ -377,3 +389,5 @@ class Keeping:
     def _hold(self, sample: int, place: int) -> None:
         self._held[self._table.hold(sample, place)] -= 1
         self._held[place] += 1
+        if self._no_room is not None:
+            self._no_room[sample] = 0

@@ -489,6 +489,8 @@ class Scheduler:
         self.table.resize(*resized)
         for job in self._jobs.values():
             job.run.resized(resized.sample, resized.new_bytes - resized.old_bytes)
+        if self.table.blocks.ever_of(resized.sample).start >= self.table.blocks.own_from:
+            self._following.jobs_changed()  # a file that jobs read has grown, and has other blocks
         self._look = True
 
     # -- jobs, epochs, plans

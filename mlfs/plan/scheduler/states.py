@@ -125,7 +125,7 @@ class SampleTable:
     """
 
     def __init__(self, sizes: memoryview, window_capacity_bytes: int, blocks: FileBlocks | None = None) -> None:
-        self.blocks = blocks or FileBlocks.none(sizes)
+        self.blocks = FileBlocks.none(sizes) if blocks is None else blocks
         n_samples = self.blocks.rows.end
         self.first_row: Final = self.blocks.rows.first
         self.has_rows = False
@@ -190,12 +190,13 @@ class SampleTable:
     def by_block(self, of_samples: bytearray) -> bytearray:
         """By file and block what is said of files and rows: a file in blocks, or a row, says it of its blocks, and not
         of itself."""
-        if not len(self.blocks):
+        if self.blocks.first == self.first_row:  # no file can have any
             return of_samples
         of_rows = self.blocks.members(of_samples)
         by_file = np.frombuffer(of_rows[: self.blocks.first], dtype=np.uint8).copy()
         by_block = self.blocks.of_files(by_file)
-        by_block |= np.frombuffer(of_rows[self.blocks.first : self.first_row], dtype=np.uint8)
+        by_rows = np.frombuffer(of_rows[self.blocks.first : self.first_row], dtype=np.uint8)
+        by_block[: len(by_rows)] |= by_rows
         by_file[self.blocks.files_now()] = 0
         return bytearray(by_file.tobytes() + by_block.tobytes())
 

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from mlfs.places.on_disk import OnDisk
 from mlfs.places.tier import KeyedCopy, Tier, Version
 
 MIB = 1 << 20
@@ -82,6 +83,21 @@ class TierContract:
         assert not tier.contains(b"unknown")
         tier.drop(b"unknown")
         assert holds(tier, b"known", Version(10, 1))
+        assert tier.errors == 0
+
+    def test_copies_of_other_keys_than_are_known_go_when_they_were_there_before(self, make_tier: MakeTier) -> None:
+        tier, version = make_tier(4 * MIB), Version(1000, 1)
+        if not isinstance(tier, OnDisk):
+            return
+        assert all(put(tier, b"%d" % number, version) for number in range(6))
+
+        def keys() -> Iterator[bytes]:
+            assert put(tier, b"new", version)
+            yield from (b"1", b"4", b"unknown")
+
+        assert (tier.copies, tier.drop_others(keys), tier.copies) == (6, 4, 3)
+        assert sorted(tier.keys()) == [b"1", b"4", b"new"]
+        assert tier.used_bytes == 3 * tier.footprint_bytes(1000)
         assert tier.errors == 0
 
     @pytest.mark.parametrize("mtime_ns", [0, -1, -(10**18), 2**63 + 5, 1_700_000_000_999_999_999])
