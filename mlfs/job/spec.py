@@ -279,6 +279,24 @@ class JobSpec(BaseModel):
         json_schema_extra=_SAMPLER,
     )
 
+    shuffle_algo: Literal["py1e", "py1s", "py2s", "py1br", "naive"] | None = Field(
+        None,
+        description='"py1e", "py1s", "py2s", "py1br" or "naive": how MosaicML\'s StreamingDataset shuffles',
+        json_schema_extra=_SAMPLER,
+    )
+    canonical_nodes: Counted | None = Field(
+        None,
+        description="a whole number, 1 or more: its num_canonical_nodes; as many as nodes (py1s, py2s: 64 times)",
+        ge=1,
+        json_schema_extra=_SAMPLER,
+    )
+    physical_nodes: Counted | None = Field(
+        None,
+        description="a whole number, 1 or more: the nodes that its ranks run on; 1 by default",
+        ge=1,
+        json_schema_extra=_SAMPLER,
+    )
+
     draw: (
         Literal[
             "permutation", "shuffle", "sample", "with-replacement", "weighted", "repeat-factors", "per-group", "clips",
@@ -297,7 +315,8 @@ class JobSpec(BaseModel):
     )  # fmt: skip
     block_size: Counted | None = Field(
         None,
-        description="a whole number, 1 or more: samples of a block, which are read one after another",
+        description="a whole number, 1 or more: samples of a block, which are read one after another (mosaicml: its"
+        " shuffle_block_size)",
         ge=1,
         json_schema_extra=_COMPOSED,
     )
