@@ -123,6 +123,11 @@ _WRAPPERS: Final[tuple[Sampler, ...]] = (
     Sampler("numpy", "mlfs.orders.libraries:loop_order", fields("seed drop_last legacy reseed in_place")),
     Sampler("python-random", "mlfs.orders.libraries:loop_order", fields("seed drop_last reseed in_place")),
     Sampler("hf-datasets", "mlfs.orders.libraries:loop_order", fields("seed reseed in_place")),
+    Sampler(
+        "hf-streaming",
+        "mlfs.orders.libraries:hf_streaming_order",
+        fields("seed shuffle set_epoch shards_at_once"),
+    ),
     Sampler("paddle", "mlfs.orders.libraries:paddle_order", fields("shuffle drop_last")),
 )
 

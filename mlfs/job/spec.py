@@ -133,7 +133,8 @@ class JobSpec(BaseModel):
     )
     pattern: str | None = Field(
         None,
-        description='a pattern of paths relative to root, "*/*.jpg" for files in class directories',
+        description='a pattern of paths relative to root, "*/*.jpg" for files in class directories, or with braces'
+        ' such as "train-{0000..0146}.tar" (braces layout)',
         pattern="[^/]",
         json_schema_extra=_DATA,
     )
@@ -246,6 +247,12 @@ class JobSpec(BaseModel):
     contiguous: bool | None = Field(
         None,
         description=f"{_FLAG}: each rank reads a piece of the data set, and not every so many-th sample",
+        json_schema_extra=_SAMPLER,
+    )
+    shards_at_once: Counted | None = Field(
+        None,
+        description="a whole number, 1 or more: shards that a worker reads at a time (max_buffer_input_shards; 10)",
+        ge=1,
         json_schema_extra=_SAMPLER,
     )
     order_file: str | None = Field(
