@@ -9,7 +9,7 @@ A reader who goes through a file in order gets whole blocks, and further ones ar
 each time that he comes to a new one. A reader of small ranges here and there gets what he asked for, until half of a
 block was asked for: then the rest of it comes as well, once (`mlfs.places.pieces`).
 
-Of a file that a job reads blocks are staged ahead of its readers (`mlfs.plan.scheduler.shards_ahead`). A READ of one
+Blocks of a file that a job reads are staged ahead of its readers (`mlfs.plan.scheduler.shards_ahead`). A READ of one
 comes for its first page, which tells how far the reader is, and for pages that the kernel has taken back.
 """
 

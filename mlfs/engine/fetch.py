@@ -29,7 +29,6 @@ from mlfs.places.posix import UNSIZED, PosixFile, PosixSource
 from mlfs.plan.scheduler.commands import Item
 from mlfs.plan.scheduler.config import LARGEST_KEPT_BYTES
 from mlfs.plan.scheduler.events import Landed
-from mlfs.served.partition import PAGE_BYTES
 from mlfs.tree.attributes import attributes_of
 from mlfs.tree.samples import Samples, Version
 
@@ -39,6 +38,8 @@ STRIPES = 64
 # A sample that is too large to be held whole is pushed in pieces of this size.
 CHUNK_BYTES = 4 << 20
 LARGEST_WHOLE_BYTES = LARGEST_KEPT_BYTES
+# Of a block that is staged, what stays away until its reader comes: a page.
+FIRST_PAGE_BYTES = 4096
 # A file that changes again while it is read is read again so often.
 TRIES = 3
 
@@ -606,7 +607,7 @@ class Fetcher:
         """
         block, data = fetched.sample, memoryview(fetched.data or b"")
         entry, offset = self.samples.file_of(block), self.samples.offset_of(block)
-        left_out = PAGE_BYTES if offset else 0
+        left_out = FIRST_PAGE_BYTES if offset else 0
         if left_out:
             self.first_pages[block] = generation, bytes(data[:left_out])
         staged = self.push(entry, generation, offset + left_out, data[left_out:], is_block=True)

@@ -2,7 +2,7 @@
 
 In: a pattern. Out: the texts that it stands for, in their order. Called by `mlfs.orders.layouts`. As bash expands it,
 and webdataset: several patterns have "::" between them, a backslash takes its meaning from what follows. Source:
-braceexpand 0.1.7; webdataset/shardlists.py, expand_urls (webdataset 1.0). What "${...}" stands for is not known here.
+braceexpand 0.1.7; webdataset/shardlists.py, expand_urls (webdataset 1.0). Variables of webdataset's are not known here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _expanded(text: str) -> Iterator[str]:
 
 
 def _group(text: str) -> tuple[int, int]:
-    """Where the first group of a text begins and ends; -1 for none."""
+    """The places where the first group of a text begins and ends; -1 for none."""
     begin, depth = -1, 0
     for at, sign in _signs(text):
         if sign == "{":
@@ -86,7 +86,7 @@ def _of_group(inside: str) -> Iterator[str]:
 
 
 def _commas(inside: str) -> list[int]:
-    """Where the commas stand that are in no group."""
+    """The places of the commas that are in no group."""
     found, depth = list[int](), 0
     for at, sign in _signs(inside):
         depth += (sign == "{") - (sign == "}")

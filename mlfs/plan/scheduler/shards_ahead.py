@@ -25,21 +25,19 @@ AT_THE_END = 3
 
 
 class _Line:
-    """The files of one worker.
+    """The files of one worker: a record, which `ShardsAhead` keeps.
 
     Attributes:
         coming: those that have blocks which were not looked at. to_fill: the same of `Shard.filled`.
         ahead: blocks that were looked at and whose use is not over.
-        reader: the file that was opened last, if it is open.
     """
 
-    __slots__ = ("ahead", "coming", "reader", "to_fill")
+    __slots__ = ("ahead", "coming", "to_fill")
 
     def __init__(self) -> None:
         self.coming: deque[Shard] = deque()
         self.to_fill: deque[Shard] = deque()
         self.ahead = 0
-        self.reader: Shard | None = None
 
 
 class Shard:
@@ -82,6 +80,7 @@ class ShardsAhead:
         self._table = table
         self.by_file: dict[int, Shard] = {}
         self._lines: dict[Hashable, _Line] = {}
+        self._readers: dict[Hashable, Shard] = {}  # by line, the file that was opened last, if it is open
         self._unfinished = 0  # files that have blocks which were neither looked at nor filled
         self._may_fill = True
 
@@ -102,12 +101,13 @@ class ShardsAhead:
             return
         if self._table.readers.get(file) == 1:  # whoever has read it before is another one
             shard.last, shard.in_order = -1, True
-        other = self._lines[shard.line].reader
+        other = self._readers.get(shard.line)
         # Who opens the next file has not closed the one before maybe, and is at its end.
         if other is not None and other.last < len(other.blocks) - AT_THE_END:
             self._leave_line(shard)
             self._join_line(shard, (line, file))
-        shard.is_open, self._lines[shard.line].reader = True, shard
+        shard.is_open = True
+        self._readers[shard.line] = shard
 
     def _add(self, file: int, job: int, epoch: int, line: Hashable) -> Shard:
         shard = self.by_file[file] = Shard(file, self._table.blocks.of(file), job, epoch, line)
@@ -127,11 +127,12 @@ class ShardsAhead:
     def _leave_line(self, shard: Shard) -> None:
         line = self._lines[shard.line]
         line.ahead -= shard.looked - shard.over
-        line.reader = None if line.reader is shard else line.reader
+        if self._readers.get(shard.line) is shard:
+            del self._readers[shard.line]
         for of in (line.coming, line.to_fill):
             if shard in of:
                 of.remove(shard)
-        if not line.coming and not line.to_fill and not line.ahead and line.reader is None:
+        if not line.coming and not line.to_fill and not line.ahead and shard.line not in self._readers:
             del self._lines[shard.line]
 
     # -- which block comes next
@@ -215,7 +216,7 @@ class ShardsAhead:
             self._may_fill = True
             if shard.again and self._table.pending[file] and self._table.blocks.of(file):
                 job, epoch, line = shard.again.popleft()
-                self._add(file, job, epoch, line).again = shard.again
+                self._add(file, job, epoch, line).again.extend(shard.again)
         return over
 
     def _of(self, block: int) -> Shard | None:

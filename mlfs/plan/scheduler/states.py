@@ -115,7 +115,7 @@ class SampleTable:
         filling: samples that are FETCHING for this node's places only (`Verb.FILL`): they are not to be staged, and the
             window has no room for them.
         sizes: bytes by sample; changes are reported by `resize`.
-        blocks: the files that are kept in blocks, and the rows of such files. Jobs read files or rows. The predicted uses
+        blocks: the files that are kept in blocks, and the rows of such files. Jobs read files or rows. Predicted uses
             of files in blocks are counted as those of others are; what is staged, dropped and kept are their blocks.
         first_row: all ids from there on are rows. has_rows: whether there are any.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlfs.plan.file_blocks import FileBlocks
+from mlfs.plan.rows import Rows
 from mlfs.plan.scheduler.shards_ahead import Shard, ShardsAhead
 from mlfs.plan.scheduler.states import SampleTable
 
@@ -14,7 +15,8 @@ def table_of(*blocks: int) -> SampleTable:
     counts = np.array(blocks)
     sizes = np.concatenate([counts * 10, np.full(counts.sum(), 10)]).astype(np.int64)
     files = np.arange(len(counts), dtype=np.int64)
-    return SampleTable(sizes.data, 1 << 20, FileBlocks(sizes.data, files, counts, len(counts), 10, 10))
+    rows = Rows(len(sizes), np.empty(0, np.int64))
+    return SampleTable(sizes.data, 1 << 20, FileBlocks(sizes.data, files, counts, len(counts), 10, 10, rows))
 
 
 class Job:
