@@ -41,7 +41,6 @@ from mlfs.tree.samples import Samples
 from mlfs.tree.scan import scan
 
 PAGE = 4096
-READ_AHEAD = 32 * PAGE
 
 
 class FakePages:
@@ -324,7 +323,7 @@ class Mount:
             at = begin + len(data)
             if at // PAGE not in pages:
                 most = next((page for page in range(at // PAGE + 1, -(-end // PAGE)) if page in pages), -(-end // PAGE))
-                stop = min(most * PAGE, at + READ_AHEAD, size)
+                stop = min(most * PAGE, size)
                 self.pages.keep(entry, at, bytes(await self.engine.ranges.read_large(handle, at, stop - at)))
             data += pages[at // PAGE]
         return data[: end - begin]
