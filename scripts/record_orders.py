@@ -29,7 +29,8 @@ RECORDED = HERE.parent / "tests" / "orders" / "recorded"
 def record(name: str, seed: int, count: int, out: Path) -> Path:
     """Write one library's file."""
     module = importlib.import_module(f"oracles.{name}")
-    cases = [case._asdict() for case in module.cases(random.Random(f"{name} {seed}"), count)]
+    drawn = (case._asdict() for case in module.cases(random.Random(f"{name} {seed}"), count))
+    cases = [{field: value for field, value in case.items() if value is not None} for case in drawn]
     told = getattr(module, "VERSION", None) or version(module.DISTRIBUTION)
     return recording.write(out / f"{name}.json", module.DISTRIBUTION, told, cases)
 

@@ -202,6 +202,6 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def markdown(rows: Iterable[Row]) -> str:
-    """The table, in Markdown; docs/clients.md has the columns that differ between clients."""
+    """The table, in Markdown; docs/decisions/clients-measured.md has the columns that differ between clients."""
     lines = [HEADINGS, tuple("---" for _ in HEADINGS), *(cells(row) for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

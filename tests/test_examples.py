@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.mounts import MlfsMount
 from support.trees import content, make_tree
@@ -157,6 +158,7 @@ def test_every_example_runs(
 ) -> None:
     names = [f"{part}/class{number % 3}/{number}.jpg" for part in ("train", "val") for number in range(200)]
     source = make_tree(tmp_path / "source", {name: content(name, 400) for name in names})
+    np.save(source / "train.npy", np.zeros((600, 10_000), np.uint8))
     (tmp_path / "pfs").mkdir()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run1.opens").write_text("".join(f'[{at}.0, 7, 1, "{name}"]\n' for at, name in enumerate(names)))

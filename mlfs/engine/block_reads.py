@@ -2,11 +2,15 @@
 
 In: READs of files that are in blocks, on the loop. Out: bytes. A READ that needs a block waits for it as an OPEN waits
 for a small file: the scheduler chooses the place, has it fetched once for all who want it, and kept where is room.
-Blocks are never put into the page cache by mlfs: the READ holds pages locked, and the kernel keeps what it was given.
+A block that a READ waits for is not put into the page cache by mlfs: the READ holds pages locked, and the kernel keeps
+what it was given.
 
 A reader who goes through a file in order gets whole blocks, and further ones are fetched ahead of him, twice as many
 each time that he comes to a new one. A reader of small ranges here and there gets what he asked for, until nearly all
 of a block was asked for: then the rest of it comes as well, once (`mlfs.places.pieces`).
+
+Blocks of a file that a job reads are staged ahead of its readers (`mlfs.plan.scheduler.shards_ahead`). A READ of one
+comes for its first page, which tells how far the reader is, and for pages that the kernel has taken back.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from mlfs.engine.write_behind import WriteBehind
 from mlfs.limits import lacking
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.config import SOURCE
-from mlfs.plan.scheduler.events import Waiter, Waits
+from mlfs.plan.scheduler.events import AheadOfReader, BlockReached, Waiter, Waits
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.plan.scheduler.states import State
 
@@ -53,6 +57,8 @@ GOES_ON_S: Final = 2.0
 HUNG_S: Final = 60.0
 # A read of the source waits so long for another one of the same bytes; a source that is well takes less.
 SAME_BYTES_S: Final = 1.0
+# A block in one of these states comes whole, whoever asks for it.
+COMING: Final = (State.QUEUED, State.FETCHING)
 # A block that others have fetched, and that is gone before it could be taken, is asked for again so often.
 TRIES: Final = 3
 
@@ -151,6 +157,7 @@ class BlockReads:
     ) -> None:
         self._step, self._clock = context.step, context.clock
         self._table, self._keeping, self._where = scheduler.table, scheduler.keeping, scheduler.where
+        self._shards = scheduler.shards.by_file
         self._fetcher, self._samples = fetcher, fetcher.samples
         self._manifest, self._places = fetcher.samples.manifest, fetcher.places
         self._write_behind, self._digest, self._counted = write_behind, digest, counted
@@ -169,6 +176,19 @@ class BlockReads:
         blocks = self._samples.blocks_of(entry)
         return bool(blocks) and 0 not in self._table.held_by[blocks.start : blocks.stop]
 
+    def reached_bytes(self, entry: int) -> int:
+        """How far a reader of a job's file has come, in bytes."""
+        shard = self._shards.get(entry)
+        come = (shard.last + 1) * self._block_bytes if shard is not None else 0
+        return min(come, self._manifest.size_view[entry])
+
+    def staged_bytes(self, entry: int) -> int:
+        """Bytes of a job's file that a reader who opens it finds in the page cache, and of which no READ will tell."""
+        table, first_pages = self._table, self._fetcher.first_pages
+        blocks = self._samples.blocks_of(entry) if entry in self._shards else ()
+        in_place = (block for block in blocks if table.state[block] in (State.STAGED, State.RECENT))
+        return sum(table.sizes[block] for block in in_place if block not in first_pages)
+
     def kind_of(self, entry: int) -> PlaceKind:
         """The place that most of a file comes from that this node holds."""
         return self._places.kinds[self._table.held_by[self._samples.blocks_of(entry).start]]
@@ -184,8 +204,10 @@ class BlockReads:
             return b""
         blocks, block_bytes = self._samples.blocks_of(entry), self._block_bytes
         stream = self._stream(entry, offset, end)
+        if entry in self._shards:
+            self._tell(entry, blocks[offset // block_bytes : -(-end // block_bytes)])
         if stream.read_bytes >= IN_ORDER_BYTES:
-            self._fetch_ahead(stream, blocks, (end - 1) // block_bytes, generation)
+            self._fetch_ahead(stream, entry, blocks, (end - 1) // block_bytes, generation)
         parts: list[Buffer] = []
         while offset < end:
             number = offset // block_bytes
@@ -202,6 +224,13 @@ class BlockReads:
                 )  # fmt: skip
             offset = stop
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _tell(self, entry: int, blocks: range) -> None:
+        """Tell of the blocks of a READ of a job's file that its reader was not known to have come to."""
+        shard = self._shards[entry]
+        for block in blocks:
+            if block - shard.blocks.start != shard.last and entry in self._shards:
+                self._step(BlockReached(block))
 
     def _stream(self, entry: int, offset: int, end: int) -> _Stream:
         """The reader of this range: the one who goes on here, or another one."""
@@ -241,6 +270,9 @@ class BlockReads:
             if held is not None:
                 count(held.kind, end - begin)
                 return memoryview(held.data)[begin:end]
+            data = self._staged(block, generation, begin, end, count)
+            if data is not None:
+                return data
             flight = self._flights.get(block)
             if flight is None:
                 place = self._held_by(block)
@@ -294,6 +326,21 @@ class BlockReads:
                 await over.wait()
         return bool(same)
 
+    def _staged(self, block: int, generation: int, begin: int, end: int, count: HandedOut) -> Buffer | None:
+        """A range of a block that is staged, or about to be, and that the kernel does not have all the same."""
+        fetched = self._fetcher.being_staged.get(block)
+        if fetched is not None and fetched.data is not None and fetched.version == self._samples.version_of(block):
+            count(self._places.kinds[fetched.place], end - begin)
+            return memoryview(fetched.data)[begin:end]
+        if self._table.state[block] not in (State.STAGED, State.RECENT):
+            return None
+        of, page = self._fetcher.first_pages.pop(block, (generation, b""))  # the kernel has it from now on
+        if of == generation and end <= len(page):
+            count(PlaceKind.RAM, end - begin)
+            return page[begin:end]
+        self._step(BlockReached(block, lost=True))
+        return None
+
     def _held_by(self, block: int) -> int:
         """The place of this node that is asked for a range of a block; 0 for none."""
         place = self._table.held_by[block]
@@ -310,7 +357,7 @@ class BlockReads:
 
     def _wants_whole(self, block: int, begin: int, end: int, stream: _Stream) -> bool:
         """Whether all of a block is fetched for a READ that wants a part of it."""
-        if self._table.held_by[block] or self._table.state[block] == State.FETCHING or self._fetcher.has(block):
+        if self._table.held_by[block] or self._table.state[block] in COMING or self._fetcher.has(block):
             return True
         if self._keeping.is_promised(block):  # a lane gets it for a row, and this READ with it
             return True
@@ -358,8 +405,11 @@ class BlockReads:
             if waiting.by_itself:
                 return None
             # What another node has had fetched may be of before a change that is known by now.
-            if waiting.brought is not None and waiting.brought.version == self._samples.version_of(block):
-                return waiting.brought
+            brought, staging = waiting.brought, self._fetcher.being_staged.get(block)
+            if brought is None and staging is not None:  # the lane that has it counts what the source gave
+                brought = staging._replace(read_before_bytes=staging.size_bytes)
+            if brought is not None and brought.version == self._samples.version_of(block):
+                return brought
         return None
 
     def _check(self, entry: int, generation: int) -> None:
@@ -368,7 +418,7 @@ class BlockReads:
 
     # -- ahead of a reader
 
-    def _fetch_ahead(self, stream: _Stream, blocks: range, number: int, generation: int) -> None:
+    def _fetch_ahead(self, stream: _Stream, entry: int, blocks: range, number: int, generation: int) -> None:
         """Have the blocks behind this one fetched, more of them each time that the reader has come to another one."""
         if number + stream.ahead > stream.begun or not stream.ahead:
             stream.ahead = min(MOST_AHEAD, 2 * stream.ahead or 1)
@@ -379,6 +429,10 @@ class BlockReads:
             is_here = self._table.held_by[block] and self._places.kinds[self._table.held_by[block]] is PlaceKind.RAM
             if block in self._flights or self._hot.get(block, generation) is not None or is_here:
                 continue
+            if (shard := self._shards.get(entry)) is not None:
+                if block < shard.blocks.start + shard.looked:
+                    continue  # it is staged ahead of him
+                self._step(AheadOfReader(block))
             self._ahead += 1
             trio.lowlevel.spawn_system_task(self._bring, block, generation)
 

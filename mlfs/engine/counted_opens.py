@@ -42,10 +42,14 @@ class CountedOpens:
         if len(self._brought) > MOST_REMEMBERED:
             del self._brought[next(iter(self._brought))]
 
-    def direct(self, kind: PlaceKind) -> None:
-        """A reader opens a file that he reads by ranges: `ranged` counts its bytes."""
-        self._counters.read(kind, 0)
-        if kind is PlaceKind.SOURCE:
+    def staged_range(self, size_bytes: int) -> None:
+        """A reader has gone through pages of a large file that were in place."""
+        self._counters.handed_out(PAGE_CACHE, size_bytes)
+
+    def direct(self, kind: PlaceKind, staged_bytes: int = 0) -> None:
+        """A reader opens a file that he reads by ranges: `ranged` counts its bytes, but for those that are in place."""
+        self._counters.read(PAGE_CACHE if staged_bytes else kind, staged_bytes)
+        if kind is PlaceKind.SOURCE and not staged_bytes:
             self._counters.fetch(kind, 0)
 
     def ranged(self, kind: PlaceKind, size_bytes: int) -> None:

@@ -38,6 +38,8 @@ STRIPES = 64
 # A sample that is too large to be held whole is pushed in pieces of this size.
 CHUNK_BYTES = 4 << 20
 LARGEST_WHOLE_BYTES = LARGEST_KEPT_BYTES
+# Of a block that is staged, what stays away until its reader comes: a page.
+FIRST_PAGE_BYTES = 4096
 # A file that changes again while it is read is read again so often.
 TRIES = 3
 
@@ -77,6 +79,8 @@ class Fetcher:
     Attributes:
         samples, places: what is fetched, and from where.
         tripwires: of the rows that are staged: a READ that comes for one is answered from here.
+        being_staged: blocks that are being pushed into the page cache. A READ of one must not wait for that.
+        first_pages: of blocks that were staged without their first page, that page, and the generation of the file.
         to_keep: what fetches brought and no place keeps yet, by sample, and the place that shall: as good as kept.
             Whoever finds that the source has something else takes it out, and then it is not kept.
 
@@ -119,6 +123,8 @@ class Fetcher:
         self.tripwires: dict[int, Tripwire] = {}
         self._getting: dict[int, tuple[threading.RLock, int]] = {}  # blocks that threads get; how many want each
         self._getting_lock = threading.Lock()
+        self.being_staged: dict[int, Fetched] = {}
+        self.first_pages: dict[int, tuple[int, bytes]] = {}
         self.to_keep: dict[int, tuple[Fetched, int]] = {}
         # By file: its version was seen at the source since the mount.
         self._verified = bytearray(len(samples.manifest))
@@ -152,7 +158,7 @@ class Fetcher:
     def fetch(
         self, sample: int, place: int, instead: int = 0, close_later: bool = False, stage: bool = True
     ) -> Fetched:
-        """Get the sample whole and push it into the page cache.
+        """Get the sample whole and push it into the page cache. A block is not pushed: see `push_block`.
 
         Args:
             place: where to get it; a tier that does not have it is passed over for the source.
@@ -591,13 +597,41 @@ class Fetcher:
                 return False
             return not len(data) or self._pages.push(entry, generation, offset, data)
 
+    @contextmanager
+    def staging(self, fetched: Fetched) -> Iterator[None]:
+        """Within it, a READ of this block gets it from here: a push waits for the pages that the READ has locked."""
+        self.being_staged[fetched.sample] = fetched
+        try:
+            yield
+        finally:
+            del self.being_staged[fetched.sample]
+
+    def push_block(self, fetched: Fetched, generation: int) -> bool:
+        """Push a block that was fetched when its file was of that generation; False as in `push`.
+
+        Its first page stays here, but for the first block of a file: the READ of it tells that a reader has come there.
+        """
+        block, data = fetched.sample, memoryview(fetched.data or b"")
+        entry, offset = self.samples.file_of(block), self.samples.offset_of(block)
+        left_out = FIRST_PAGE_BYTES if offset else 0
+        if left_out:
+            self.first_pages[block] = generation, bytes(data[:left_out])
+        staged = self.push(entry, generation, offset + left_out, data[left_out:], is_block=True)
+        if not staged:
+            self.first_pages.pop(block, None)
+        return staged
+
     def drop(self, samples: Sequence[int]) -> None:
         """Drop the pages of samples."""
         for sample in samples:
+            entry = self.samples.file_of(sample)
             if sample >= self._rows.first:
                 self.drop_row(sample)
+            elif sample >= self._blocks_from:
+                self.first_pages.pop(sample, None)
+                self._pages.drop(entry, self.samples.offset_of(sample), self.samples.length_of(sample))
             else:
-                self._pages.drop(self.samples.file_of(sample))
+                self._pages.drop(entry)
 
     def replaced(self, entry: int, change: FileChange) -> None:
         """A scan has found something else, while nobody waits for it: a file's attributes, or a directory's."""
@@ -655,8 +689,10 @@ class Fetcher:
     def _forget(self, entry: int, change: FileChange) -> None:
         held = self._copies_of(entry)
         self._announce(entry, change)
-        for sample in (waiting for waiting in list(self.to_keep) if self.samples.file_of(waiting) == entry):
+        here = [*self.to_keep, *self.first_pages]
+        for sample in (one for one in here if self.samples.file_of(one) == entry):
             self.to_keep.pop(sample, None)
+            self.first_pages.pop(sample, None)
         self._drop_copies({*held, *self._copies_of(entry)})  # those of before, and what came meanwhile
         self.places.source.files.drop_other(entry)
 

@@ -81,6 +81,7 @@ class Lanes:
         self._place_of = scheduler.place_of
         self._waiters = scheduler.waiters
         self._sizes, self._first_row = scheduler.table.sizes, scheduler.table.first_row
+        self._blocks_from = scheduler.table.blocks.first
         self._fetcher = fetcher
         self._places = fetcher.places
         self._cpu_clock = cpu_clock
@@ -116,10 +117,10 @@ class Lanes:
                 if batch.claims.pop(item.sample, None) is None:
                     continue
                 yield item.sample
-                if item.blocks and item.sample >= self._first_row:
+                if item.blocks:
                     landed = self._fetch_row(batch, item, keep, over)
-                elif item.blocks:
-                    landed = self._fetch_in_blocks(batch, item, keep, over)
+                elif self._blocks_from <= item.sample < self._first_row:
+                    landed = self._fetch_block(batch, item, keep)
                 elif self._sizes[item.sample] > LARGEST_WHOLE_BYTES:
                     landed = landed_of(
                         batch.fetch, self._fetcher.fetch_large(item.sample, lambda: not self._stopped)
@@ -139,30 +140,23 @@ class Lanes:
         over.wall_s, over.cpu_s = self._clock() - began_s, self._cpu_clock() - cpu_began_s
         return over
 
-    def _fetch_in_blocks(self, batch: _Batch, item: c.Item, keep: _Keep, over: _Over) -> e.Landed:
-        """In a worker: get a file block by block, each from its own place, and push all of them, in their order.
-
-        No READ waits for this: whoever needs one of the blocks meanwhile has it fetched apart (`mlfs.engine.ranges`).
-        """
-        fetcher, pushed = self._fetcher, 0
-        ends: list[e.Landed] = []
-        generation = fetcher.samples.manifest.generation_view[item.sample]
-        for block in item.blocks:
-            fetched = fetcher.fetch(block.sample, self._place_of(block), block.instead, stage=False)
-            end = landed_of(batch.fetch, fetched)
-            if end.error or fetched.data is None:
-                return e.Landed(batch.fetch, item.sample, error=end.error or errno.EIO, blocks=tuple(ends))
-            ends.append(end)
-            if block.keep_in and self._places.kinds[end.place].is_afar:
-                keep.add(fetched, block.keep_in)
-                if keep.bytes > self._kept_at_once_bytes:
-                    over.keeping_s += keep.write(over.kept, self._clock)
-            offset = fetcher.samples.offset_of(block.sample)
-            if self._stopped or not fetcher.push(item.sample, generation, offset, fetched.data, is_block=True):
-                break
-            pushed += end.size_bytes
-        # A file that has grown since the mount has bytes behind its blocks.
-        return self._landed_in_blocks(batch, item, ends, pushed == self._sizes[item.sample])
+    def _fetch_block(self, batch: _Batch, item: c.Item, keep: _Keep) -> e.Landed:
+        """In a worker: get a block, give it to the READs that wait for it, and push it, as a push waits for them."""
+        fetcher, sample = self._fetcher, item.sample
+        generation = fetcher.samples.manifest.generation_view[fetcher.samples.file_of(sample)]
+        fetched = fetcher.fetch(sample, self._place_of(item), item.instead, stage=False)
+        landed = landed_of(batch.fetch, fetched)
+        if landed.error or fetched.data is None:
+            return landed
+        if item.keep_in and self._places.kinds[landed.place].is_afar:
+            keep.add(fetched, item.keep_in)
+        if not batch.stage or self._stopped:
+            return landed
+        landed = batch.done[sample] = landed._replace(staged=True)  # as those who wait for it are told
+        with fetcher.staging(fetched):
+            if sample in self._waiters:
+                self._runner.post(self._tell_early, batch, sample)
+            return landed._replace(staged=fetcher.push_block(fetched, generation))
 
     def _fetch_row(self, batch: _Batch, item: c.Item, keep: _Keep, over: _Over) -> e.Landed:
         """In a worker: get the pages that a row lies in, of each block from its own place, and push them."""

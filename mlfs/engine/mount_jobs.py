@@ -18,9 +18,9 @@ from mlfs.explain.port import Observer
 from mlfs.follow.agreement import SharesByRank, agreement_in_words, epoch_line
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.evidence import Read
+from mlfs.follow.hypothesis import SAME_JOB
 from mlfs.follow.job import GAVE_UP, JobRun
 from mlfs.follow.job_statistics import JobStatistics
-from mlfs.follow.matching import Open
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.scheduler import commands as c
@@ -127,7 +127,7 @@ class MountJobs:
         await self.install(job)
         return job
 
-    async def install(self, job: JobRun, opens: Sequence[Open] = (), said: str = "", way_out: str = "") -> None:
+    async def install(self, job: JobRun) -> None:
         """Follow a job, in place of one of the same name: see `mlfs.explain.port.Jobs`."""
         if not job.epochs.at_hand:
             # Not on the loop: a million epochs take seconds, and explicit orders have their files counted.
@@ -135,15 +135,8 @@ class MountJobs:
             for epoch in job.wanted_epochs():
                 job.add_epoch(await self.runner.run("orders", job.load_epoch, epoch))
         job.late.comes_into_force(self.clock(), job.score.cells)
-        replaced = self.jobs.get(job.name)
-        if said and replaced is not None:
-            job.take_counts(replaced, opens, said, way_out)
-            log.warning("job %s: %s", job.name, said)
-            log.info("job %s: the last %d opens were counted anew", job.name, len(opens))
-        else:
-            samples, epochs = len(job.streams.sample_ids), job.spec.epochs
-            log.info("registered job %s: %d samples, %d epochs", job.name, samples, epochs)
-            self._logged.pop(job.name, None)
+        log.info("registered job %s: %d samples, %d epochs", job.name, len(job.streams.sample_ids), job.spec.epochs)
+        self._logged.pop(job.name, None)
         self._install(job)
 
     def _install(self, job: JobRun) -> None:
@@ -173,7 +166,7 @@ class MountJobs:
             c.ForgetReads: lambda command: self._planner.forget(command.name),
             c.EpochBegan: self._epoch_began,
             c.EpochLeft: self._epoch_left,
-            c.AnotherLeads: self._another_leads,
+            c.AnotherLeads: lambda command: self.another_leads(command.job),
             c.JobFailed: self._job_failed,
             c.Digested: self._digested,
         }
@@ -215,19 +208,21 @@ class MountJobs:
                 logged[epoch] = now
                 log.info("job %s: epoch %d counted anew: %s", figures.name, epoch, agreement_in_words(now))
 
-    def _another_leads(self, command: c.AnotherLeads) -> None:
+    def another_leads(self, job: JobRun) -> None:
         """Put the explanation in force that fits the job's reads better than the one by which it is followed."""
-        job = command.job
-        leading = job.leading
+        leading = job.rivals.leading
         if leading is None or self.jobs.get(job.name) is not job:
             return  # dealt with: several reads of a batch may say it
-        if leading is job.from_start and self._shield(self._explainer.explains_restart, job):
-            job.forget(leading)
-            return
-        log.info("job %s: %s", job.name, leading.hypothesis.sentence)
-        followed = job.follow_leading()
-        self._counters.begin_epoch()
+        followed, said = job.follow_leading(self.clock()), leading.hypothesis.sentence
+        if leading.origin in SAME_JOB:
+            log.info("job %s: %s", job.name, said)
+            self._counters.begin_epoch()
+        else:
+            log.warning("job %s: %s", job.name, said)
+            log.info("job %s: the last %d opens were counted anew", job.name, followed.findings.counted_anew)
         self._install(followed)
+        if leading.origin not in SAME_JOB and followed.findings.way_out:
+            log.info("job %s: to say so from the start: mlfs register MOUNT %s", job.name, followed.register_flags)
 
     def _job_failed(self, command: c.JobFailed) -> None:
         log.error("job %s: %s", command.job.name, GAVE_UP, exc_info=command.error)

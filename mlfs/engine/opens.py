@@ -84,7 +84,7 @@ class WaitingReader(Waiter):
                 return
             handle = 0  # no descriptor is left to hold the file open: each READ opens it for itself
         if self._counts:
-            self._opens.counted.direct(ranges.kind_of(handle))
+            self._opens.counted.direct(ranges.kind_of(handle), ranges.staged_bytes(handle))
         self._end(None, handle, 0)
 
     def _end(self, error: Exception | None, handle: int, source_bytes: int) -> None:

@@ -105,6 +105,7 @@ class Ranges:
         self._counted = counted
         self._waits = ReadWaits(context.clock, self._waited)
         self._large: dict[int, LargeHandle] = {}
+        self._handed_out: dict[int, int] = {}  # by handle of a file in blocks, the bytes that were counted for it
         self._large_numbers = itertools.count(FIRST_LARGE_HANDLE)
         self._hot = HotContents(min(HOT_BYTES, limits.buffer_bytes // 8))
         self._blocks = BlockReads(
@@ -181,6 +182,13 @@ class Ranges:
         kept = handle is not None and self._is_in_blocks(handle) and self._blocks.kept(handle.entry)
         return self._blocks.kind_of(handle.entry) if handle is not None and kept else PlaceKind.SOURCE
 
+    def staged_bytes(self, number: int) -> int:
+        """Bytes of a large file that are in the page cache as it is opened; they count as handed out."""
+        handle = self._large.get(number)
+        staged = self._blocks.staged_bytes(handle.entry) if handle is not None and self._is_in_blocks(handle) else 0
+        self._handed_out[number] = staged
+        return staged
+
     def opened(self, number: int) -> PosixFile | None:
         """The source's file behind a large file's handle, None where it is not open."""
         return self._large[number].opened
@@ -203,9 +211,11 @@ class Ranges:
         with self._waits.of(number):
             if self._is_in_blocks(handle):
                 try:
-                    return await self._blocks.read(
+                    part = await self._blocks.read(
                         handle.entry, handle.generation, offset, size, self._counted.ranged
                     )  # fmt: skip
+                    self._handed_out[number] = self._handed_out.get(number, 0) + len(part)
+                    return part
                 except OSError as error:
                     goes_on = REPLACED_ERRORS if handle.opened is None else OPEN_STILL_ERRORS
                     if self._is_in_blocks(handle) and error.errno not in goes_on:
@@ -232,6 +242,9 @@ class Ranges:
     def close_large(self, number: int) -> int:
         """Close a large file's handle; returns its entry."""
         handle = self._large.pop(number)
+        passed = self._blocks.reached_bytes(handle.entry) - self._handed_out.pop(number, 0)
+        if passed > 0:  # the kernel had the rest of what a job's reader has gone through
+            self._counted.staged_range(passed)
         if handle.shared is not None:
             handle.shared.close()
         elif handle.opened is not None:

@@ -3,6 +3,10 @@
 In: READs, on the loop. Out: reads of rows for the digest, as opens are of files; the bytes of tripwires. A row counts
 as open from the READ that tells of it until its reader's next one: so its pages are not dropped under him.
 
+The kernel reads on behind what was asked for, and around what a mapping asks for (mm/filemap.c: half of the read-ahead
+before it, half behind): so the READs of several rows that lie near each other come together, and one of them is read.
+It is the one that comes next in what a job expects of this reader; where none does, that in the middle.
+
 Pages that a READ brings of a row that is not staged are dropped behind its reader, too, or nobody would hear of its
 next read.
 """
@@ -18,61 +22,125 @@ from mlfs.engine.digest import Digest
 from mlfs.engine.fetch import Fetcher
 from mlfs.engine.pagecache import Buffer
 from mlfs.engine.runner import start
+from mlfs.follow.job import JobRun
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.plan.scheduler.states import State
 from mlfs.stats import PAGE_CACHE
 
 log = logging.getLogger("mlfs.engine")
 
+# The kernel's read-ahead of a mount: it reads no further around what was asked for.
+AROUND_BYTES = 128 << 10
+# READs that the kernel sends together are answered within this time, on a machine that is busy as well.
+TOGETHER_S = 0.05
+
+
+class _Reader:
+    """A thread that reads rows by a handle.
+
+    Attributes:
+        row: that it reads, None before the first one. came_s: when it came to that row.
+        unclear: rows of READs that came together, one of which it asked for, so that none was counted yet.
+    """
+
+    __slots__ = ("came_s", "row", "unclear")
+
+    def __init__(self) -> None:
+        self.row: int | None = None
+        self.came_s = 0.0
+        self.unclear: list[int] = []
+
+    def comes_to(self, row: int, now_s: float) -> int | None:
+        """It reads this row now. Returns the row that it has left."""
+        before, self.row, self.came_s = self.row, row, now_s
+        return before
+
+    def take_unclear(self) -> list[int]:
+        """The rows of which it asked for one; none is left."""
+        unclear, self.unclear = self.unclear, []
+        return unclear
+
 
 class RowReads:
     """The rows that readers are at, by handle and thread."""
 
     def __init__(self, context: Context, scheduler: Scheduler, fetcher: Fetcher, digest: Digest) -> None:
-        self._runner, self._counters = context.runner, context.counters
+        self._runner, self._counters, self._clock = context.runner, context.counters, context.clock
         self._scheduler, self._fetcher, self._digest = scheduler, fetcher, digest
         self._rows = fetcher.samples.file_blocks.rows
-        self._at: dict[int, dict[int, int]] = {}  # by handle: by thread, the row that it reads
+        self._readers: dict[int, dict[int, _Reader]] = {}  # by handle, by thread
 
     def read(self, file: int, generation: int, handle: int, offset: int, size: int, pid: int) -> Buffer | None:
         """A READ of a range: note the row that it tells of. Returns its bytes if they are those of a tripwire."""
         if not self._rows.has(file):
             return None
         jobs = self._scheduler.jobs.values()
-        for row in self._rows.read(file, offset, size):
-            if not any(row < len(job.member) and job.member[row] for job in jobs):
-                continue
-            if not self._comes_to(row, handle, pid):
-                return None
+        told = [
+            row
+            for row in self._rows.read(file, offset, size)
+            if any(row < len(job.member) and job.member[row] for job in jobs)
+        ]
+        if told:
+            self._tells_of(told, self._readers.setdefault(handle, {}).setdefault(pid, _Reader()), pid)
+        for row in told:
             wire = self._fetcher.tripwires.get(row)
-            if wire is None or wire.generation != generation or wire.offset != offset or size > len(wire.data):
-                return None
-            return memoryview(wire.data)[:size]
+            if wire is not None and wire.generation == generation and wire.offset == offset and size <= len(wire.data):
+                return memoryview(wire.data)[:size]
         return None
 
-    def _comes_to(self, row: int, handle: int, pid: int) -> bool:
-        """Whether a reader reads this row now, as a READ of his seems to say. The kernel may have read on, behind the
-        row that he is at: into the next one of the file, if that is not what a job reads next."""
-        threads = self._at.setdefault(handle, {})
-        before = threads.get(pid)
-        if before == row:
-            return True
-        if before == row - 1 and not self._is_expected(row, pid):
+    def _tells_of(self, rows: list[int], reader: _Reader, pid: int) -> None:
+        """A READ tells that a reader has come to one of these rows, or that the kernel reads around its row."""
+        if reader.row in rows:
+            return
+        if reader.unclear and not self._are_near(rows[0], reader.unclear[0]):
+            self._settle(reader, pid)
+        following = next((row for row in rows if self._asks(row, pid, lambda job: job.matcher.is_next)), None)
+        if following is not None:
+            others = [row for row in (*reader.take_unclear(), *rows) if row != following]
+            self._comes_to(following, reader, pid)
+        elif self._are_around(rows, reader):
+            others = rows
+        else:
+            reader.unclear += rows
+            return
+        for row in others:
             self.lay_tripwire(row)
-            return False
+
+    def _are_around(self, rows: list[int], reader: _Reader) -> bool:
+        """Whether the kernel may have read these around the row that a reader has come to."""
+        together = self._clock() < reader.came_s + TOGETHER_S
+        return together and reader.row is not None and self._are_near(rows[0], reader.row)
+
+    def _are_near(self, row: int, other: int) -> bool:
+        return abs(self._rows.offset_of(row) - self._rows.offset_of(other)) <= AROUND_BYTES
+
+    def _settle(self, reader: _Reader, pid: int) -> None:
+        """None of the rows comes next: the reader asked for the one in the middle, or the first of two, unless only
+        others fit what a job reads."""
+        unclear = sorted(reader.take_unclear())
+        row = unclear[(len(unclear) - 1) // 2]
+        fitting = [one for one in unclear if self._asks(one, pid, lambda job: job.matcher.fits)]
+        row = row if row in fitting or not fitting else fitting[0]
+        self._comes_to(row, reader, pid)
+        for other in unclear:
+            if other != row:
+                self.lay_tripwire(other)
+
+    def _comes_to(self, row: int, reader: _Reader, pid: int) -> None:
+        """A reader reads this row now, and has left the one before."""
         self._digest.reads_row(row, pid)
         table = self._scheduler.table
         if table.state[row] in (State.STAGED, State.RECENT):
             self._counters.read(PAGE_CACHE, table.sizes[row])
-        threads[pid] = row
+        before = reader.comes_to(row, self._clock())
         if before is not None:
             self._leaves(before)
-        return True
 
-    def _is_expected(self, row: int, pid: int) -> bool:
+    def _asks(self, row: int, pid: int, what: Callable[[JobRun], Callable[[int, int], bool]]) -> bool:
+        """Ask the jobs that read this row about it and the reader."""
         process = self._digest.process_of(pid)
         jobs = self._scheduler.jobs.values()
-        return any(job.member[row] and job.matcher.fits(row, process) for job in jobs if row < len(job.member))
+        return any(job.member[row] and what(job)(row, process) for job in jobs if row < len(job.member))
 
     def lay_tripwire(self, row: int) -> None:
         """The kernel has the page of a row that is to stay away: drop it, or nobody hears of the row's next read."""
@@ -80,8 +148,11 @@ class RowReads:
 
     def closed(self, handle: int) -> None:
         """A handle is closed: nobody reads a row by it any more."""
-        for row in self._at.pop(handle, {}).values():
-            self._leaves(row)
+        for pid, reader in self._readers.pop(handle, {}).items():
+            if reader.unclear:
+                self._settle(reader, pid)
+            if reader.row is not None:
+                self._leaves(reader.row)
 
     def _leaves(self, row: int) -> None:
         self._digest.released(row)

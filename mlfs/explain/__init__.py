@@ -11,9 +11,10 @@ is registered and its reads don't come as it says, they must show what its scrip
    `next_epoch` goes by the epochs before. `data_sets` says which files are samples, `usual` which seeds and orders
    people choose; `recipes` tries these, also within a part of a data set (`splits`). `question` has the ways in which a
    seed's order may be read, `probes` what each demands of the seed, and `confirm` holds a seed against all reads.
-3. The two rules: `mlfs.follow.hypothesis.ruling` says which hypothesis takes a registered job's place,
-   `evidence.refuted` which one goes.
-4. Jobs in force: `inferred_jobs`, and in place of a registered job `correction`.
+3. The two rules: `mlfs.follow.hypothesis.ruling` says which hypothesis takes a registered job's place, and `refuted`
+   beside it which job goes that nobody registered.
+4. Jobs in force: `inferred_jobs` puts those there that nobody registered. In place of a registered job `correction`
+   proposes another one to the job's list of rivals, and the list decides.
 
 `explainer` holds the story together, `inference` and `correction` are its two cases. `port` has all that they ask of
 the engine, and the engine of them: nothing here imports the engine.

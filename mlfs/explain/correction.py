@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
 from enum import Enum, auto
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import trio
@@ -26,7 +26,6 @@ from mlfs.explain.misfit import (
     disagreeing,
     disagrees,
     is_mere_walk,
-    may_lack_set_epoch,
     unexplained,
 )
 from mlfs.explain.port import Jobs, load_epochs
@@ -36,13 +35,13 @@ from mlfs.explain.search_stages import PlaceFound, WordsAsked
 from mlfs.explain.statistics import CaseStatistics, Instead
 from mlfs.explain.word_search import place_nearby
 from mlfs.explain.words import drawing_of, moved, switched, whereabouts
-from mlfs.follow.evidence import JUDGED_OPENS, SEARCHED_READS, UNFIT_READS, Read, fits
+from mlfs.follow.evidence import JUDGED_OPENS, SEARCHED_READS, UNFIT_READS, fits
 from mlfs.follow.families import Family, Key
-from mlfs.follow.hypothesis import Hypothesis, Origin, Rival, Ruling
-from mlfs.follow.job import JobRun
+from mlfs.follow.hypothesis import Hypothesis, Origin, Ruling
+from mlfs.follow.job import JobRun, OtherJob
 from mlfs.follow.matching import Open
-from mlfs.follow.score import Cell, Score
-from mlfs.follow.sentences import flags_of, register_flags
+from mlfs.follow.score import Cell
+from mlfs.follow.sentences import register_flags
 from mlfs.follow.shape import LearnedLoader
 from mlfs.job import JobSpec
 from mlfs.job.names import built_in
@@ -199,17 +198,16 @@ class Correction:
 
     Attributes:
         job: the job in force: as it was registered, or as it was found to be.
-        is_searched: whether a search is under way. is_set_aside: whether its reads are explained as if nobody had
-            registered it.
+        is_searched: whether a search is under way.
     """
 
     def __init__(self, jobs: Jobs, job: JobRun, explain_anew: ExplainAnew | None) -> None:
         self.job = job
-        self.is_searched = self.is_set_aside = False
+        self.is_searched = False
+        job.await_correction(not job.inferred)
         self._jobs = jobs
         self._explain_anew = explain_anew
         self._registered = job.spec
-        self._changes: dict[str, Any] = {}  # fields by which it differs, as far as was found out
         self._looked_at: set[LookedAt] = set()  # in vain, since the last finding
         self._attempt: Attempt | None = None  # the search in a process of its own, while it is under way
         # Shape and lag by which the last reads were predicted that came as predicted; None before any. What the matcher
@@ -228,8 +226,10 @@ class Correction:
         self.wake()
         if self.job.score.agreement_of_last(SEARCHED_READS) == 1.0:  # what the matcher knows of the loader is right
             self._loader = LearnedLoader(self.job.matcher.shape, self.job.matcher.lag)
-            if len(self.job.score.history) >= SEARCHED_READS:  # a few hits say nothing against what was found instead
-                self._take_back()
+            enough = len(self.job.score.history) >= SEARCHED_READS  # a few hits say nothing against what was found
+            if enough and self.job.is_set_aside and self._explain_anew is not None:
+                self.job.set_aside(False)
+                self._explain_anew([])
 
     def wake(self) -> None:
         """Have a search that waits look whether there is more to go by, or the job is gone."""
@@ -252,12 +252,6 @@ class Correction:
     def _gave_up(self) -> bool:
         return self._in_vain >= MOST_SEARCHES
 
-    @property
-    def explains_restart(self) -> bool:
-        """Whether a search finds out, or has just begun to, why the job reads its first epoch again."""
-        looked = self._gave_up or (self._searches and not self.is_searched)
-        return not looked and not self.job.matcher.lacks_pids and may_lack_set_epoch(self.job)
-
     def _is_followed(self, job: JobRun) -> bool:
         """Whether the job still runs, and no other explanation is in its place."""
         return self.job is job and self._jobs.jobs.get(job.name) is job
@@ -266,12 +260,14 @@ class Correction:
 
     async def search(self) -> None:
         """From the opens that disagree to a hypothesis that explains them; if there is none, set the job aside."""
+        self.job.await_correction(not self._gave_up)
         try:
             await self._search()
         except Exception:  # whatever it is: the job goes on as it was
             log.exception("job %s: the search for what it does failed", self.job.name)
         finally:
             self.is_searched = False
+            self.job.await_correction(not self._searches)
 
     async def _search(self) -> None:
         job, score = self.job, self.job.score
@@ -323,20 +319,11 @@ class Correction:
 
     def _set_aside(self) -> None:
         """Have the reads explained as if nobody had registered the job."""
-        if self._explain_anew is None or self.is_set_aside or not self._is_followed(self.job):
+        if self._explain_anew is None or self.job.is_set_aside or not self._is_followed(self.job):
             return
-        if not disagrees(self.job):
-            return
-        self.is_set_aside = True
-        self.job.set_aside(True)
-        self._explain_anew(self._beginnings.latest(self.job).opens)
-
-    def _take_back(self) -> None:
-        """The job's reads come as registered."""
-        if self._explain_anew is not None and self.is_set_aside:
-            self.is_set_aside = False
-            self.job.set_aside(False)
-            self._explain_anew([])
+        if disagrees(self.job):
+            self.job.set_aside(True)
+            self._explain_anew(self._beginnings.latest(self.job).opens)
 
     # -- another registration
 
@@ -350,19 +337,19 @@ class Correction:
         spec, streams = job.spec, job.streams
         if moved_job is not None and moved_job.streams is not None:
             spec, streams = moved_job.spec, moved_job.streams
-        families, found, opens = NumberedFamilies(job), None, list[Open]()
+        found, opens = None, list[Open]()
         for opens, epochs, before, passes in unexplained(job):
             known = EpochBefore(before, passes) if before >= 0 and moved_job is None else None
             found = await self._jobs.runner.run(
                 POOL, find_correction, spec, streams, opens, epochs, len(job.member),
-                shape.batch * max(1, shape.workers), [families.number_of(opened) for opened in opens], known,
+                shape.batch * max(1, shape.workers), [job.readers.key_of(*of[1:3]) for of in opens], known,
             )  # fmt: skip
             if found is not None:
                 break
         if found is None:
             log.info("job %s: no other registration that was tried explains the reads", job.name)
             return False
-        walk, ids = families.of(job.score.history, found.families), job.streams.sample_ids
+        walk, ids = explained_by(found, job, job.score.history), job.streams.sample_ids
         in_order = found.changes.get("shuffle") is False or found.changes.get("sampler") == "sequential"
         if in_order and is_mere_walk(walk, int(ids[ids >= 0].min())):
             log.info("job %s: somebody walks the directories, which a script that does not shuffle does", job.name)
@@ -370,14 +357,14 @@ class Correction:
         if moved_job is not None:
             sentence = f"{moved_job.sentence}; {found.sentence}"
             found = replace(found, sentence=sentence, changes={**moved_job.changes, **found.changes})
-        return await self._confirm(found, families, opens, seen)
+        return await self._confirm(found, opens, seen)
 
     # -- ranks that nobody registered
 
     def _unknown_ranks(self) -> list[Family]:
         """Strangers that may read for ranks of the job's world, and have read enough since they were looked at."""
         spec, asked = self.job.spec, self._asked_at
-        if len(spec.ranks) == spec.world_size or self.is_set_aside:
+        if len(spec.ranks) == spec.world_size or self.job.is_set_aside:
             return []
         strangers = self.job.readers.strangers_in_an_order()
         return [family for family in strangers if family.reads >= asked.get(family.key, READS_OF_A_RANK)]
@@ -400,7 +387,7 @@ class Correction:
         nobodys = Cell(slowest, -1)
         reads = [read for family in families for read in family.waiting]
         opens += [Open(read.sample, read.process, read.parent, nobodys, False, -1, -1) for read in reads]
-        await self._confirm(found, NumberedFamilies(job), opens, seen)
+        await self._confirm(found, opens, seen)
 
     # -- another place in the words of its generator
 
@@ -483,75 +470,64 @@ class Correction:
             moved_job = moved(job, drawing, begun.epoch, words, self._registered)
         if moved_job is None or not self._is_followed(job):
             return False
-        if await self._confirm(moved_job, NumberedFamilies(job), list(begun.opens), seen):
+        if await self._confirm(moved_job, list(begun.opens), seen):
             return True
         # The words are those, but they are dealt to other ranks than was registered.
         return self._is_followed(job) and await self._find_variant(moved_job)
 
-    # -- the rule that installs
+    # -- further reads bear it out, or not
 
-    async def _confirm(self, found: Hypothesis, families: NumberedFamilies, opens: list[Open], seen: int) -> bool:
-        """Have a hypothesis predict opens that it was not searched with; install it once they bear it out.
+    async def _confirm(self, found: Hypothesis, opens: list[Open], seen: int) -> bool:
+        """Propose a hypothesis to the job, which shows it the reads that come, until these rule on it.
 
         If several families of processes read, only those count whose opens it was found to explain.
 
         Args:
-            families: who is who among the readers.
             opens: that it was searched with. seen: how many opens the job had counted up to the last of them.
 
         Returns:
-            whether it was installed, or the job is right after all.
+            whether it is in force, or the job is right after all.
         """
-        job, matcher, explained = self.job, self.job.matcher, found.families
-        new = await self._shown(found, families.of(opens, explained))
-        if found.origin is Origin.PLACE and (fitting_ones := families.fitting(new.score.history)):
-            explained = fitting_ones
-            new = await self._shown(found, families.of(opens, explained))
-        rival = new.as_rival(found, lambda seen: explained is None or families.number_of(seen) in explained)
-        first, seen_now = seen - len(opens), seen
+        job, matcher, seen_now = self.job, self.job.matcher, seen
+        new = await self._shown(found, opens)
+        if found.origin is Origin.PLACE and (fitting_ones := fitting_families(job, new.score.history)):
+            found = replace(found, families=fitting_ones)
+            new = await self._shown(found, opens)
+        rival = OtherJob(found, new, job, seen - len(opens))
         while self._is_followed(job) and job.matcher is matcher:  # it is shown what came meanwhile, and all that comes
-            for opened in families.of(_since(matcher.score, seen_now), explained):
+            for opened in explained_by(found, job, matcher.score.since(seen_now)):
                 rival.read(opened.read)
             seen_now = max(seen_now, matcher.score.observed)
             if not new.missing_epochs():
-                job.propose(rival)
+                if job.propose(rival):
+                    self._jobs.another_leads(job)
                 break
             await load_epochs(self._jobs.runner, new)
-        found_so = await self._ruling_on(rival, new)
-        job.forget(rival)
-        if found_so is Ruling.INSTALL:
-            await self._install(found, new, families.but(_since(matcher.score, first), explained))
-        return found_so is Ruling.INSTALL or found_so is Ruling.OTHER_STANDS
-
-    async def _ruling_on(self, rival: Rival, new: JobRun) -> Ruling:
-        """The ruling on a rival that was proposed, once its reads allow one. Args: new: the job that it is."""
-        job, matcher, sentence = self.job, self.job.matcher, rival.hypothesis.sentence
-        while self._is_followed(job) and job.is_rival(rival):
-            # What threads read agrees within a wide bound, in another order too: then the job's own count says nothing.
-            ruled, opens = rival.ruling(matcher if matcher.shape.slack == 1 else None), rival.further.opens
-            if ruled is Ruling.OTHER_STANDS:
-                log.info("job %s: reads come as registered again", job.name)
-            if ruled is Ruling.REFUTED and opens:
-                log.info("job %s: not confirmed by %d further opens: %s", job.name, opens, sentence)
-            if ruled is not Ruling.WAITS:
-                return ruled
-            last = _since(matcher.score, matcher.score.observed - SEARCHED_READS)
-            readers = {seen.process for seen in rival.matcher.score.history}
-            gone = ""
-            if self.is_set_aside and job.shared.are_read_for_another(readers):
-                gone = "another job explains the reads by now"
-            elif not disagrees(job) and not any(map(rival.is_about, last)):
-                gone = "only strangers read so"
+        while self._is_followed(job) and job.rivals.by_origin.get(rival.origin) is rival:
+            gone = self._is_gone(rival)
             if gone:
-                log.info("job %s: %s: %s", job.name, gone, sentence)
-                return Ruling.REFUTED
+                log.info("job %s: %s: %s", job.name, gone, found.sentence)
+                job.rivals.withdraw(rival)
+                break
             await self._more_opens.wait()
             if new.missing_epochs():
                 await load_epochs(self._jobs.runner, new)
-        return Ruling.REFUTED
+        if rival.ruled is Ruling.OTHER_STANDS:
+            log.info("job %s: reads come as registered again", job.name)
+        if rival.ruled is Ruling.REFUTED and rival.further.opens:
+            log.info("job %s: not confirmed by %d further opens: %s", job.name, rival.further.opens, found.sentence)
+        return rival.ruled is Ruling.INSTALL or rival.ruled is Ruling.OTHER_STANDS
+
+    def _is_gone(self, rival: OtherJob) -> str:
+        """Why no further reads are to be waited for, in words; "" while they are."""
+        job = self.job
+        if job.is_set_aside and job.shared.are_read_for_another(seen.process for seen in rival.matcher.score.history):
+            return "another job explains the reads by now"
+        last = islice(reversed(job.score.history), SEARCHED_READS)
+        return "only strangers read so" if not disagrees(job) and not any(map(rival.is_about, last)) else ""
 
     async def _shown(self, found: Hypothesis, opens: list[Open]) -> JobRun:
-        """The hypothesis as a job that has seen these opens."""
+        """The hypothesis as a job that has seen those of these opens that it explains."""
         job, matcher = self.job, self.job.matcher
         like = self._loader
         if like is None and found.origin is not Origin.PLACE:
@@ -559,35 +535,25 @@ class Correction:
         streams = job.streams if found.streams is None else found.streams
         new = JobRun(found.spec, streams, self._jobs.manifest.sample_sizes, like=like, name_of=job.readers.name_of)
         await load_epochs(self._jobs.runner, new)
-        await self._jobs.runner.run(POOL, new.replay, opens)  # thousands, maybe: not on the loop
+        own = explained_by(found, job, opens)
+        await self._jobs.runner.run(POOL, new.replay, own)  # thousands, maybe: not on the loop
         return new
 
-    async def _install(self, found: Hypothesis, new: JobRun, others: list[Open]) -> None:
-        """Have the job go on as was found out, and say how it could have been registered so.
-
-        Args:
-            others: opens of families that read something else: strangers.
-        """
-        self.job.leave_out(others)
-        new.leave_out(others)
-        self.job, self.is_set_aside = new, False
+    def goes_on_with(self, job: JobRun) -> bool:
+        """Whether a job in the place of this one is what was found to be true of it. If so, it is known from now on."""
+        if job.registered is None or job.registered is not (self.job.registered or self.job):
+            return False
+        self.job = job
         self._in_vain = self._seen = self._not_before = 0
         self._beginnings = Beginnings()
         self._looked_at.clear()
-        changes = {**self._changes, **found.changes}
-        self._changes = {name: value for name, value in changes.items() if value is not None}
-        way_out = flags_of(self._changes)
-        await self._jobs.install(new, list(new.score.history), found.sentence, way_out)
-        if way_out:
-            log.info(
-                "job %s: to say so from the start: mlfs register MOUNT %s", new.name, register_flags(new.spec, way_out)
-            )
+        return True
 
     # -- for the status
 
     def statistics(self, explains: Callable[[JobRun], JobRun | None]) -> CaseStatistics:
         """Frozen figures."""
-        true = explains(self.job) if self.is_set_aside else None
+        true = explains(self.job) if self.job.is_set_aside else None
         return CaseStatistics(
             self.is_searched,
             self._searches,
@@ -612,12 +578,7 @@ class RegisteredJobs:
 
     def _of(self, job: JobRun) -> Correction | None:
         known = self._known.get(job.name)
-        return known if known is not None and known.job is job else None
-
-    def is_set_aside(self, job: JobRun) -> bool:
-        """Whether the job's reads have an order to which its registration does not lead."""
-        known = self._of(job)
-        return known is not None and known.is_set_aside
+        return known if known is not None and (known.job is job or known.goes_on_with(job)) else None
 
     def jobs_changed(self) -> None:
         """Forget jobs that are no more, and know those that are new."""
@@ -636,11 +597,6 @@ class RegisteredJobs:
         registered.digested()
         if registered.needs_search():
             self._wanted.set()
-
-    def explains_restart(self, job: JobRun) -> bool:
-        """Whether a search finds out, or has just begun to, why the job reads its first epoch again."""
-        registered = self._known.get(job.name)
-        return registered is not None and registered.explains_restart
 
     async def run(self) -> None:
         """Search whenever a job needs it, for as long as the mount lives."""
@@ -662,47 +618,23 @@ class RegisteredJobs:
         return {name: registered.statistics(explains) for name, registered in self._known.items()}
 
 
-def _since(score: Score, seen: int) -> list[Open]:
-    """The opens that were counted since there were so many, as far as they are remembered."""
-    count = max(0, min(score.observed - seen, len(score.history)))
-    return list(islice(reversed(score.history), count))[::-1]
-
-
 # -- whose opens they are, while nobody has proved to read for the job
 
 
-class NumberedFamilies:
-    """Numbers the families that read a job's samples, in the order in which they are asked for."""
+def explained_by(found: Hypothesis, job: JobRun, opens: Iterable[Open]) -> list[Open]:
+    """Those of these opens that families made whose opens a hypothesis explains."""
+    families, key_of = found.families, job.readers.key_of
+    return [seen for seen in opens if families is None or key_of(seen.process, seen.parent) in families]
 
-    def __init__(self, job: JobRun) -> None:
-        self._readers = job.readers
-        self._numbers: dict[Key, int] = {}
 
-    def number_of(self, seen: Open | Read) -> int:
-        """The number of the family of whoever made a read."""
-        key = self._readers.key_of(seen.process, seen.parent)
-        return self._numbers.setdefault(key, len(self._numbers))
-
-    def of(self, opens: Iterable[Open], numbers: frozenset[int] | None) -> list[Open]:
-        """Those that these families made; None: all."""
-        return [opened for opened in opens if numbers is None or self.number_of(opened) in numbers]
-
-    def but(self, opens: Iterable[Open], numbers: frozenset[int] | None) -> list[Open]:
-        """Those that other families made; None: none."""
-        return [opened for opened in opens if numbers is not None and self.number_of(opened) not in numbers]
-
-    def fitting(self, history: Iterable[Open]) -> frozenset[int] | None:
-        """The families most of whose opens came as predicted; None where that is true of all."""
-        opens: dict[int, list[bool]] = {}
-        for opened in history:
-            opens.setdefault(self.number_of(opened), []).append(opened.agrees)
-        fit = (
-            number
-            for number, agrees in opens.items()
-            if len(agrees) >= JUDGED_OPENS // 2 and fits(len(agrees), sum(agrees))
-        )
-        found = frozenset(fit)
-        return None if len(found) == len(opens) else found
+def fitting_families(job: JobRun, history: Iterable[Open]) -> frozenset[Key] | None:
+    """The families most of whose opens came as predicted; None where that is true of all."""
+    opens: dict[Key, list[bool]] = {}
+    for opened in history:
+        opens.setdefault(job.readers.key_of(opened.process, opened.parent), []).append(opened.agrees)
+    fewest = JUDGED_OPENS // 2
+    found = frozenset(one for one, agrees in opens.items() if len(agrees) >= fewest and fits(len(agrees), sum(agrees)))
+    return None if len(found) == len(opens) else found
 
 
 # -- why a registered job's reads do not come as it says, in words

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import lgamma, log, log2
 
-from mlfs.follow.evidence import JUDGED_OPENS, fits
+from mlfs.follow.evidence import JUDGED_OPENS
 from mlfs.follow.matching import Open
 
 # -- bits
@@ -90,11 +90,6 @@ def beyond_chance(bits: float, tried: int) -> bool:
 
 FEWEST_FITTING = 8
 """An epoch counts as read in an explained order from so many opens on that came so, if most of them did."""
-
-
-def refuted(opens: int, fitting: int) -> bool:
-    """The rule that refutes an inferred job: whether nearly none of enough opens came as it says."""
-    return opens >= JUDGED_OPENS and fits(opens, opens - fitting)
 
 
 # An order that is like the right one for some batches predicts few of a reader's opens, the right one nearly all.

@@ -42,7 +42,7 @@ class Explainer:
         """Search whenever there is a need, for as long as the mount lives."""
         self._registered = RegisteredJobs(jobs, None if self._build is None else self._explain_anew)
         if self._build is not None:
-            self._inference = Inference(jobs, self._build, self._registered.is_set_aside)
+            self._inference = Inference(jobs, self._build)
         self.jobs_changed()  # some may have been registered before
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._registered.run)
@@ -67,10 +67,6 @@ class Explainer:
             self._registered.jobs_changed()
         if self._inference is not None:
             self._inference.jobs_changed()
-
-    def explains_restart(self, job: JobRun) -> bool:
-        """Whether a job that seems to read its first epoch again may do so for another reason than a restart."""
-        return self._registered is not None and self._registered.explains_restart(job)
 
     def offer(self, fields: dict[str, object]) -> None:
         """Try what explains the reads of another node."""

@@ -73,8 +73,7 @@ def next_epoch(
     found = chosen([hypothesis.spec for hypothesis in others], data_set, (last + 1, last, 0))
     if found is not None:
         return NextEpoch(others[found[0]], found[1], True)
-    going_on = goes_on(drawings, last, data_set)
-    return None if going_on is None else NextEpoch(going_on, 0, False)
+    return goes_on(drawings, last, data_set)
 
 
 # -- one of those that explained the epoch before
@@ -166,8 +165,11 @@ BASE_SEED_WORDS = SEED_WORDS = 2
 """What a loader's iterator and its sampler's seed take from the default generator."""
 
 
-def goes_on(drawings: Sequence[JobSpec], last: int, data_set: DataSet) -> Hypothesis | None:
-    """The job that begins with the epoch that the reads begin; None if it is nowhere near.
+def goes_on(drawings: Sequence[JobSpec], last: int, data_set: DataSet) -> NextEpoch | None:
+    """The job that goes on with the epoch that the reads begin; None if that is nowhere near.
+
+    It has the earlier epochs too, where as many words lie between these: so it is registered for the next run. Else it
+    begins with this one.
 
     Args:
         drawings: explain the epochs up to `last`, by torch's default generator.
@@ -180,9 +182,14 @@ def goes_on(drawings: Sequence[JobSpec], last: int, data_set: DataSet) -> Hypoth
             spans = ((passed + low, passed + high),)
             found = place_nearby(data_set, WordsAsked(seed, True, SAMPLER_SEED_WORD, spans))
             going_on = continued([spec], last, (Draw(seed, found.words),)) if found is not None else []
-            if going_on:
+            if found is not None and going_on:
                 given = spec.model_dump(mode="json", exclude_unset=True, exclude_none=True, exclude={"words_once"})
-                return next(iter(proposed([given | going_on[0]], Origin.EPOCH_BEFORE)), None)
+                from_here = given | going_on[0]
+                from_start = from_here | {"words_before": spec.words_before or 0}
+                for hypothesis in proposed([from_start, from_here], Origin.EPOCH_BEFORE):
+                    for epoch in (last + 1, 0):
+                        if passed_before(hypothesis.spec, epoch) == found.words:
+                            return NextEpoch(hypothesis, epoch, False)
     return None
 
 

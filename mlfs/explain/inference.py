@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum, auto
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -117,16 +117,11 @@ class Build(NamedTuple):
 
 
 class Inference:
-    """Finds out in what order reads come that no registered job explains. `run` must be running.
+    """Finds out in what order reads come that no registered job explains, or one that was set aside. `run` must be
+    running."""
 
-    Args:
-        is_set_aside: whether the reads of a registered job have another order than it says, which its registration does
-            not lead to either: then they are explained as if nobody had registered it.
-    """
-
-    def __init__(self, jobs: Jobs, build: Build, is_set_aside: Callable[[JobRun], bool]) -> None:
+    def __init__(self, jobs: Jobs, build: Build) -> None:
         self._jobs = jobs
-        self._is_set_aside = is_set_aside
         self._make_samples = build.samples
         self._inferred = InferredJobs(jobs, build.streams)
         self._needed = reads_needed(max(jobs.manifest.n_files, FEWEST_SAMPLES))
@@ -236,7 +231,7 @@ class Inference:
         self._inferred.jobs_changed()
         registered = [job for job in self._jobs.jobs.values() if not job.inferred]
         had, self._has_registered = self._has_registered, bool(registered)
-        if not all(map(self._is_set_aside, registered)):
+        if not all(job.is_set_aside for job in registered):
             if self._state is not State.IDLE:
                 self._cancel()
                 self._lost = None

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from mlfs.errors import JobError
 from mlfs.explain.confirm import Finding
-from mlfs.explain.evidence import FEWEST_FITTING, borne_out, refuted
+from mlfs.explain.evidence import FEWEST_FITTING, borne_out
 from mlfs.explain.fields import JOB_NAME, in_words
 from mlfs.explain.first_reads import FirstReads, Read
 from mlfs.explain.port import Jobs, load_epochs
@@ -24,7 +24,7 @@ from mlfs.explain.search_stages import COMMON_SEEDS
 from mlfs.follow import evidence
 from mlfs.follow.evidence import JUDGED_OPENS
 from mlfs.follow.families import State
-from mlfs.follow.hypothesis import Hypothesis
+from mlfs.follow.hypothesis import Fit, Hypothesis, refuted
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
 from mlfs.follow.score import REMEMBERED_OPENS
@@ -107,7 +107,7 @@ class InferredJob:
                     self.unfit = FirstReads()
                 return False
         self.unfit.add(entry, process, parent)
-        return refuted(len(self._judged), sum(self._judged))
+        return refuted(Fit(len(self._judged), sum(self._judged)))
 
     def _counts_of(self, entry: int, process: int) -> list[Open]:
         """How the job has counted this open, and those before it that did not come here.

@@ -14,7 +14,6 @@ from mlfs.follow.evidence import (
     HIT_WORTH,
     JUDGED_SAMPLES,
     JUMPS,
-    READS_AGAIN,
     READS_BEFORE,
     SEARCHED_READS,
     SEARCHED_SHARE,
@@ -23,7 +22,6 @@ from mlfs.follow.evidence import (
 )
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
-from mlfs.job.names import built_in
 
 # How far a jump is looked through for files that another worker reads: the next batch begins right there.
 LONGEST_LOOK = 64
@@ -46,34 +44,14 @@ def disagreeing(opens: Iterable[Open]) -> list[Open]:
 
 def disagrees(job: JobRun) -> bool:
     """Whether so many of the last opens were not predicted that it is worth finding out why."""
-    score = job.score
-    if started_again(job) or len(score.history) < UNFIT_READS or job.matcher.stream.length < JUDGED_SAMPLES:
+    score, again = job.score, job.rivals.from_start
+    if again is not None and again.is_likely and not again.by_run_under_way:
+        return False  # other processes than those before seem to read the job from its start: it will be followed
+    if len(score.history) < UNFIT_READS or job.matcher.stream.length < JUDGED_SAMPLES:
         return False
     if score.agreement_of_last(SEARCHED_READS) >= SEARCHED_SHARE:
         return False
     return len(disagreeing(score.history)) >= UNFIT_READS
-
-
-def started_again(job: JobRun) -> bool:
-    """Whether processes that are no kin of those before seem to read the job from its start: it will be followed."""
-    again = job.from_start
-    return again is not None and not again.by_run_under_way and again.reads >= READS_AGAIN and again.share >= SURE_SHARE
-
-
-def may_lack_set_epoch(job: JobRun) -> bool:
-    """Whether a job that reads its first epoch again may simply not call set_epoch.
-
-    So it is when nobody else reads than before, and no later epoch was ever read as predicted.
-    """
-    if not job.spec.set_epoch:
-        return False
-    own = built_in(job.spec.sampler)
-    if job.inferred or own is None or "set_epoch" not in own.fields:
-        return False
-    if job.from_start is None or not job.from_start.by_run_under_way:
-        return False
-    first = job.spec.start_epoch
-    return not any(cell.agreed > UNFIT_READS for (epoch, _), cell in job.score.cells.items() if epoch > first)
 
 
 class Unexplained(NamedTuple):

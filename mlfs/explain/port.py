@@ -10,7 +10,6 @@ from typing import Protocol, TypeVar, TypeVarTuple, Unpack
 
 from mlfs.follow.evidence import Read
 from mlfs.follow.job import JobRun
-from mlfs.follow.matching import Open
 from mlfs.tree.manifest import Manifest
 
 T = TypeVar("T")
@@ -50,18 +49,15 @@ class Jobs(Protocol):
     def jobs(self) -> Mapping[str, JobRun]:
         """The jobs that run, by name."""
 
-    async def install(self, job: JobRun, opens: Sequence[Open] = (), said: str = "", way_out: str = "") -> None:
+    async def install(self, job: JobRun) -> None:
         """Have the mount follow a job, in place of one of the same name.
 
         A job whose first epoch is loaded is in its place without a pause in between: what was true before the call
         still is. Else that epoch is computed first.
-
-        Args:
-            said: what was found out about the job of that name, in a sentence; empty where this is another job. With a
-                sentence the new job goes on with the counts of the one it replaces.
-            opens: the last opens of the replaced job that the new one has matched already: they count for it alone.
-            way_out: flags of `mlfs register` that say the same from the start.
         """
+
+    def another_leads(self, job: JobRun) -> None:
+        """Have the mount go by the rival that leads for a job, if one does."""
 
     def end(self, name: str) -> bool:
         """End a job; False when there is none of that name."""
@@ -78,12 +74,6 @@ class Observer(Protocol):
 
     def jobs_changed(self) -> None:
         """A job was installed or has ended."""
-
-    def explains_restart(self, job: JobRun) -> bool:
-        """Whether a job that seems to read its first epoch again may do so for another reason than a restart.
-
-        If so, nothing is to be done about it: the reason is being searched for, or soon will be.
-        """
 
     def offer(self, fields: dict[str, object]) -> None:
         """The reads of another node have this order: fields of a job, for all ranks."""

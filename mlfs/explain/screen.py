@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import log2
 from time import thread_time
@@ -92,12 +93,12 @@ class Evidence(NamedTuple):
     """Opens that may be of one script: those of all processes, or of one family of them.
 
     Attributes:
-        families: whose they are, by number.
+        families: whose they are.
     """
 
     entries: Numbers
     processes: Numbers
-    families: frozenset[int]
+    families: frozenset[Hashable]
 
 
 class Screened(NamedTuple):
@@ -113,7 +114,7 @@ class Screened(NamedTuple):
     epoch: int
     spec: JobSpec
     streams: JobStreams
-    families: frozenset[int]
+    families: frozenset[Hashable]
     surplus: float
     goes_on: bool
 
@@ -148,27 +149,26 @@ class EpochBefore(NamedTuple):
     passes: int
 
 
-def evidence_of(opens: Sequence[Open], families: Sequence[int]) -> list[Evidence]:
+def evidence_of(opens: Sequence[Open], families: Sequence[Hashable]) -> list[Evidence]:
     """The opens of all processes together, and where these are of several families, those of each one alone.
 
     Args:
-        families: of each open, the number of its process's family; empty: all are of one.
+        families: of each open, that of its process; empty: all are of one.
     """
     entries = np.array([seen.entry for seen in opens], dtype=np.int64)
     processes = np.array([seen.process for seen in opens], dtype=np.int64)
-    numbers = np.array(families if families else [0] * len(opens), dtype=np.int64)
-    several, counts = np.unique(numbers, return_counts=True)
-    together = Evidence(entries, processes, frozenset(several.tolist()))
-    if len(several) < 2:
-        return [together]
-    large = several[counts >= FEWEST_OF_FAMILY].tolist()
-    alone = (Evidence(entries[numbers == one], processes[numbers == one], frozenset({one})) for one in large)
+    counts = Counter(families)
+    together = Evidence(entries, processes, frozenset(counts))
+    alone = []
+    for family in (one for one, count in counts.items() if len(counts) > 1 and count >= FEWEST_OF_FAMILY):
+        own = np.array([one == family for one in families])
+        alone.append(Evidence(entries[own], processes[own], frozenset({family})))
     return [together, *alone]
 
 
 def find_correction(
     spec: JobSpec, streams: JobStreams, opens: list[Open], epochs: list[int], n_entries: int, round_: int = 1,
-    families: Sequence[int] = (), before: EpochBefore | None = None,
+    families: Sequence[Hashable] = (), before: EpochBefore | None = None,
 ) -> Hypothesis | None:  # fmt: skip
     """The variant that explains the opens best, None when none does better than chance could.
 
@@ -179,7 +179,7 @@ def find_correction(
     Args:
         epochs: which the opens may belong to, the likeliest first. Those before the first one had been read already.
         n_entries: how many entries the mount has. round_: positions that all workers of a rank read in one round.
-        families: of each open, the number of its process's family; empty: all are of one.
+        families: of each open, that of its process; empty: all are of one.
         before: None where the job in force has explained no epoch.
     """
     evidence = evidence_of(opens, families)
@@ -195,7 +195,7 @@ def find_correction(
     best: Screened | None = None
     half: Screened | None = None  # the best of the single ones
     computed, begun_s = 0, thread_time()
-    scored: dict[tuple[int, ...], tuple[Score, frozenset[int]] | None] = {}  # several variants have one order
+    scored: dict[tuple[int, ...], tuple[Score, frozenset[Hashable]] | None] = {}  # several variants have one order
 
     def half_right() -> Variant | None:
         """The mistake that explains some of the opens: another one beside it may explain the others."""
@@ -299,11 +299,11 @@ def _goes_on(before: EpochBefore, streams: JobStreams, others: JobStreams, epoch
     return any(_agree(others.ids_of_ranks(one, spec.ranks), known) for one in tried)
 
 
-def _best_of(places: EpochPlaces, evidence: Sequence[Evidence]) -> tuple[Score, frozenset[int]] | None:
+def _best_of(places: EpochPlaces, evidence: Sequence[Evidence]) -> tuple[Score, frozenset[Hashable]] | None:
     """How well an epoch's order explains the opens of those families of which it explains enough; None for none."""
     together, *alone = evidence
     fitting = [one for one in alone if screen(places, one.entries, one.processes).share >= LEAST_SHARE]
-    families = frozenset[int]().union(*(one.families for one in fitting))
+    families = frozenset[Hashable]().union(*(one.families for one in fitting))
     if not alone or families == together.families:
         score = screen(places, together.entries, together.processes)
         return (score, together.families) if score.share >= LEAST_SHARE else None

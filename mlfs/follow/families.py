@@ -210,11 +210,9 @@ class Trial:
             return (own.ranks[rank].frontier == self._frontiers[rank] and not evaluates) or not read.parent
 
         found = next(filter(leads, self._rivals), None)
-        if found is None or found.origin is not Origin.JOINS or again is None or not self._is_likelier(again, found):
-            return found
-        if leads(again):
-            return again
-        return None if again.ruling() is Ruling.WAITS else found
+        if again is not None and found is not None and found.origin is Origin.JOINS and self._is_likelier(again, found):
+            return again if leads(again) else None if again.ruling() is Ruling.WAITS else found
+        return found
 
     def _is_likelier(self, again: Rival, joins: Rival) -> bool:
         """Whether the script was rather started again: the reads are of a later epoch too, as it does not call

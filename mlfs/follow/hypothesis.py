@@ -16,7 +16,7 @@ hypothesis is in force as soon as it is no chance, and refuted by the reads that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import islice
@@ -29,6 +29,8 @@ from mlfs.follow.evidence import (
     MISS_BITS,
     MOST_FURTHER_OPENS,
     PROVED_READS,
+    READS_AGAIN,
+    SURE_SHARE,
     Read,
     bits,
     fits,
@@ -91,7 +93,7 @@ class Hypothesis:
             say.
         sentence: what the script does otherwise than is in force; "" where nobody registered a job.
         changes: fields that register it so; None for a field that is as it was registered after all.
-        families: the numbers of the families of readers whose opens it explains; None: all.
+        families: the families of readers whose opens it explains; None: all.
     """
 
     spec: JobSpec
@@ -99,7 +101,7 @@ class Hypothesis:
     streams: JobStreams | None = None
     sentence: str = ""
     changes: Mapping[str, Any] = field(default_factory=dict)
-    families: frozenset[int] | None = None
+    families: frozenset[Hashable] | None = None
 
 
 # -- the rule
@@ -162,6 +164,11 @@ def ruling(origin: Origin, shown: Fit, further: Fit, in_force: Fit | None) -> Ru
     return Ruling.REFUTED if further.opens >= bar.most else Ruling.WAITS
 
 
+def refuted(last: Fit) -> bool:
+    """The rule that ends a job that nobody registered: nearly none of enough of its last reads came as it says."""
+    return last.opens >= JUDGED_OPENS and fits(last.opens, last.opens - last.fitting)
+
+
 # -- rivals: hypotheses that are shown reads as they come
 
 
@@ -171,31 +178,26 @@ class Rival:
     Args:
         matcher: what matches the reads that it is about. Those that it has seen are those that it was found by.
         by_run_under_way: whoever made the read for which it was proposed had read by the order in force.
-        is_about: says of a read whether it is about reads of whoever made it.
-        show: matches a read for it, where somebody has more to do then than `matcher`.
+
+    Attributes:
+        ruled: the reads' answer. `WAITS` while there is none, and where it was withdrawn before.
     """
 
-    def __init__(
-        self,
-        hypothesis: Hypothesis,
-        matcher: StreamMatcher,
-        by_run_under_way: bool = False,
-        is_about: Callable[[Open | Read], bool] = lambda seen: True,
-        show: Callable[[Read], Match | None] | None = None,
-    ) -> None:
+    def __init__(self, hypothesis: Hypothesis, matcher: StreamMatcher, by_run_under_way: bool = False) -> None:
         self.hypothesis = hypothesis
         self.origin = hypothesis.origin
         self.matcher = matcher
         self.by_run_under_way = by_run_under_way
-        self.is_about = is_about
-        self._show = show
+        self.ruled = Ruling.WAITS
         self._found_by = Fit(matcher.score.observed, matcher.score.agreed)
         self._read_before = 0  # reads that it takes for samples that were read already by the order in force
 
+    def is_about(self, seen: Open | Read) -> bool:
+        """Whether it is about reads of whoever made this one."""
+        return True
+
     def read(self, read: Read) -> Match | None:
         """Show it a read that it is about."""
-        if self._show is not None:
-            return self._show(read)
         return self.matcher.observe(read.sample, read.process, read.parent)[0]
 
     def compare(self, own: Match | None, theirs: Match | None, in_force: StreamMatcher) -> None:
@@ -212,6 +214,11 @@ class Rival:
     def share(self) -> float:
         """The share of these that came as it predicts."""
         return self.matcher.score.agreed / self.reads if self.reads else 0.0
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether its first reads fit, so that nothing else is to be looked for until it is ruled on."""
+        return self.reads >= READS_AGAIN and self.share >= SURE_SHARE
 
     def bits(self, left_out: int = 0) -> float:
         """Their evidence. Args: left_out: reads that would have come before them, and did not."""
@@ -240,12 +247,15 @@ class Rival:
         if last is not None and BARS[self.origin].or_in_a_row and self.matcher.follows(last):
             return Ruling.INSTALL
         further, other = self.further, None
-        if in_force is not None:
+        # What threads read agrees within a wide bound, in another order too: that says nothing for another order.
+        if in_force is not None and (self.origin in SAME_JOB or in_force.shape.slack == 1):
             same = (seen.agrees for seen in reversed(in_force.score.history) if self.is_about(seen))
             other = Fit(further.opens, sum(islice(same, further.opens)))
-        found = ruling(self.origin, Fit(self.reads, self.matcher.score.agreed), further, other)
+        self.ruled = ruling(self.origin, Fit(self.reads, self.matcher.score.agreed), further, other)
         begun_anew = self.origin is not Origin.FROM_START or self._read_before >= FEWEST_READ_BEFORE
-        return found if begun_anew or in_force is None or found is not Ruling.INSTALL else Ruling.REFUTED
+        if self.ruled is Ruling.INSTALL and in_force is not None and not begun_anew:
+            self.ruled = Ruling.REFUTED
+        return self.ruled
 
     @property
     def walks(self) -> bool:
@@ -256,3 +266,71 @@ class Rival:
                 steps.append(0 < seen.entry - last.get(seen.process, seen.entry) <= LONGEST_STEP)
                 last[seen.process] = seen.entry
         return 2 * sum(steps) >= len(steps)
+
+
+# -- the list of them
+
+
+class Rivals:
+    """The one list of what may be true of a job instead of what is in force. Generators propose to it.
+
+    It shows a rival the reads that it is about, and asks the rule. The one that leads is put in force by
+    `mlfs.follow.job.JobRun.follow_leading`, and by nothing else.
+
+    Args:
+        is_doubtful: says of a rival that the rule would install whether a search may yet find something likelier.
+
+    Attributes:
+        leading: the one that is to be put in force, None while there is none. leads_of: the family that its reads are
+            of, None where it is about all that count for the job.
+        by_origin: those about all these reads: one of each kind, in the order in which they came.
+    """
+
+    def __init__(self, is_doubtful: Callable[[Rival], bool]) -> None:
+        self.leading: Rival | None = None
+        self.leads_of: object = None
+        self.by_origin: dict[Origin, Rival] = {}
+        self._is_doubtful = is_doubtful
+
+    @property
+    def from_start(self) -> Rival | None:
+        """The one that says that the script was started again, while it may be so."""
+        leads = self.leading is not None and self.leading.origin is Origin.FROM_START
+        return self.leading if leads else self.by_origin.get(Origin.FROM_START)
+
+    def propose(self, rival: Rival) -> None:
+        """It is shown all reads that count for the job, until it is ruled on or withdrawn."""
+        self.by_origin[rival.origin] = rival
+
+    def withdraw(self, rival: Rival) -> None:
+        """It is refuted, or something else explains the reads that it is about."""
+        if self.by_origin.get(rival.origin) is rival:
+            del self.by_origin[rival.origin]
+        if self.leading is rival:
+            self.leading = self.leads_of = None
+
+    def leads(self, rival: Rival, family: object = None) -> None:
+        """It is to be put in force. Args: family: see `leads_of`."""
+        if family is not None:
+            self.by_origin.pop(rival.origin, None)
+        self.leading, self.leads_of = rival, family
+
+    def show(self, read: Read, match: Match | None, in_force: StreamMatcher) -> bool:
+        """Show a read, which the order in force matched so. Returns whether one leads by now."""
+        if self.leads_of is not None and self.leading is not None and self.leading.origin is Origin.FROM_START:
+            self.withdraw(self.leading)  # those before it still read
+        about = [rival for rival in self.by_origin.values() if rival.is_about(read)]
+        for rival in about:
+            rival.compare(match, rival.read(read), in_force)
+        return self.rule(about, in_force)
+
+    def rule(self, about: Iterable[Rival], in_force: StreamMatcher) -> bool:
+        """Ask the rule about some, those with the specification in force first. Returns whether one leads."""
+        for rival in sorted(about, key=lambda one: one.origin not in SAME_JOB):
+            found = rival.ruling(in_force)
+            if found is Ruling.INSTALL and not self._is_doubtful(rival):
+                self.leads(rival)
+                return True
+            if found is not Ruling.WAITS:
+                self.withdraw(rival)
+        return False

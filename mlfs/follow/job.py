@@ -26,7 +26,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,10 +36,10 @@ from mlfs.follow.epoch_index import EpochIndex, Ids, Match
 from mlfs.follow.epochs_at_hand import EpochsAtHand
 from mlfs.follow.evaluation import Evaluation
 from mlfs.follow.evaluation import Verdict as Whose
-from mlfs.follow.evidence import LOOK_BACK_AFTER, LOST_READS, STRANGER_READS, SURE_SHARE, UNTIMED, Read
+from mlfs.follow.evidence import LOOK_BACK_AFTER, LOST_READS, STRANGER_READS, SURE_SHARE, UNFIT_READS, UNTIMED, Read
 from mlfs.follow.families import Families, Family, Key, State, no_name
 from mlfs.follow.findings import Findings, epochs_in_unknown_order
-from mlfs.follow.hypothesis import SAME_JOB, Hypothesis, Origin, Rival, Ruling
+from mlfs.follow.hypothesis import SAME_JOB, Hypothesis, Origin, Rival, Rivals
 from mlfs.follow.job_statistics import JobState, JobStatistics
 from mlfs.follow.loader_watch import LoaderWatch
 from mlfs.follow.local_ranks import LocalRanks
@@ -48,11 +48,12 @@ from mlfs.follow.plain_order import walked_to
 from mlfs.follow.progress import Given
 from mlfs.follow.readers_without_pid import ReadersWithoutPid
 from mlfs.follow.score import REMEMBERED_OPENS, Cell, Score
-from mlfs.follow.sentences import register_flags
+from mlfs.follow.sentences import flags_of, register_flags
 from mlfs.follow.shape import LearnedLoader, RankStream, Shape
 from mlfs.follow.timeline import Timeline
 from mlfs.follow.tracker import Followed
 from mlfs.job import JobSpec
+from mlfs.job.names import built_in
 from mlfs.orders.streams import JobStreams
 
 RECOVERED = 0.75
@@ -81,7 +82,7 @@ class Seen(NamedTuple):
 
 NOTHING_YET = Seen(None)  # a read that waits, or that is another job's
 APART = Seen(None, apart=True)  # a stranger's read
-ANOTHER_LEADS = Seen(None, another_leads=True)  # see `JobRun.leading`
+ANOTHER_LEADS = Seen(None, another_leads=True)  # see `Rivals.leading`
 
 
 class JobRun:
@@ -97,13 +98,16 @@ class JobRun:
         batch_files: samples of a rank's batch (of files, where a sample is several).
         member: by sample: whether the job reads it.
         predicting: whether its predictions are believed.
+        is_set_aside: whether its reads have another order, which another job has or shall have.
+        may_be_corrected: whether a search may yet find what the script does otherwise than registered.
         given_up: whether following it failed: a read of its samples is nothing to it any more.
         matcher: matches reads to positions in the streams. Another run of the script has another one, and other
             `ranks`, `loader` and `readers`.
         readers: which processes read for the job, and which are strangers. without_pid: the same of readers whom the
             kernel shows without a pid.
         registered: the job as it was registered, where this one was found to be what the script does instead.
-        leading: the rival that is to be put in force (`follow_leading`), as it explains the reads better.
+        changes: fields by which it differs from that.
+        rivals: what may be true of its reads instead.
     """
 
     def __init__(
@@ -124,7 +128,7 @@ class JobRun:
         inside = streams.sample_ids[streams.sample_ids >= 0]
         np.frombuffer(self.member, dtype=np.uint8)[inside] = 1
         self.predicting, self.given_up = True, False
-        self._set_aside = False  # the reads have another order, which another job has or shall have
+        self.is_set_aside = self.may_be_corrected = False
         self.epochs = EpochsAtHand(spec, streams, len(sizes))
         self._expect = partial(matcher_at_start, spec, streams, self.epochs.timeline)
         self.matcher = self._expect(self.epochs.at_hand, like)
@@ -140,9 +144,8 @@ class JobRun:
         self.readers = Families(name_of)
         self.without_pid = ReadersWithoutPid(len(inside), bool(spec.shuffle) and spec.sampler != "sequential")
         self.registered: JobRun | None = None
-        self.leading: Rival | None = None
-        self._leads_of: Family | None = None  # the one whose reads `leading` is about, None for all of the job
-        self._rivals: dict[Origin, Rival] = {}  # about all reads that count for the job
+        self.changes: dict[str, Any] = {}
+        self.rivals = Rivals(self._may_lack_set_epoch)
         self._look_back_at = 0  # reads that were counted when the families before the first proved one are judged
 
     @property
@@ -174,6 +177,11 @@ class JobRun:
             return JobState.FINISHED
         return JobState.RUNNING if self.observed else JobState.WAITING
 
+    @property
+    def register_flags(self) -> str:
+        """All flags that register it as it was found to be."""
+        return register_flags(self.spec, self.findings.way_out)
+
     def statistics(self) -> JobStatistics:
         """Frozen figures."""
         spec, streams, score = self.spec, self.streams, self.score
@@ -188,7 +196,7 @@ class JobRun:
             shares=by_epoch(score.cells, spec.ranks),
             late_opens=dict(self.late.by_epoch),
             loader=self.loader.statistics(self.inferred),
-            findings=self.findings.statistics(register_flags(spec, self.findings.way_out)),
+            findings=self.findings.statistics(self.register_flags),
             epochs=spec.epochs,
             epoch=self.ranks.current_epochs()[1],
             ranks=self.ranks.statistics(self.rates.by_rank),
@@ -209,7 +217,9 @@ class JobRun:
         A job reads so nearly all of the time: processes that have proved to read for it go on as predicted, in the
         middle of an epoch, while nothing else may explain their reads.
         """
-        if self.evaluation.may_come or self.held.reads or self._rivals or self.leading or not self.readers.own:
+        if self.evaluation.may_come or self.held.reads or not self.readers.own:
+            return [], []
+        if self.rivals.by_origin or self.rivals.leading:
             return [], []
         batch = self.batch
         until = partial(self.evaluation.trains_until, batch=batch)
@@ -286,16 +296,15 @@ class JobRun:
                 return NOTHING_YET
             return self._match_unproved(read) if readers.own else self._match_first(read)
         family = readers.keep_apart(read.process, read.parent)
-        if self._leads_of is family and self.leading is not None:
-            self.leading.read(read)
+        if self.rivals.leads_of is family and self.rivals.leading is not None:
+            self.rivals.leading.read(read)
             return ANOTHER_LEADS
         was_stranger = family.state is State.STRANGER
         leading = readers.try_read(family, read, matcher, self._propose_for_a_family, before)
         if not family.is_apart:
             return self._match_waiting(family)
         if leading is not None:
-            self._rivals.pop(leading.origin, None)
-            self.leading, self._leads_of = leading, family
+            self.rivals.leads(leading, family)
             return ANOTHER_LEADS
         if family.state is not State.STRANGER:
             return NOTHING_YET
@@ -400,10 +409,10 @@ class JobRun:
     def _propose(self, process: int, parent: int) -> None:
         """Proposes what the job's reads may be by now, as one was lost: there is one rival of each kind at a time."""
         for origin, job in ((Origin.FROM_START, self), (Origin.AS_REGISTERED, self.registered)):
-            matcher = None if job is None or origin in self._rivals else job._from_start(self.matcher)
+            matcher = None if job is None or origin in self.rivals.by_origin else job._from_start(self.matcher)
             if matcher is not None:
                 known = self._is_of_the_run_under_way(process, parent)
-                self._rivals[origin] = self._rival(origin, matcher, by_run_under_way=known)
+                self.rivals.propose(self._rival(origin, matcher, by_run_under_way=known))
 
     def _is_of_the_run_under_way(self, process: int, parent: int) -> bool:
         """Whether a process is one of those that have read the job, or a worker beside or after them.
@@ -426,50 +435,42 @@ class JobRun:
         is_in_its_middle = base(epoch) + a_round < furthest < base(epoch + 1) - a_round
         return shape.workers > 1 or bool(self.spec.num_workers) or not is_in_its_middle
 
-    def _show_rivals(self, read: Read, match: Match | None) -> bool:
-        """Show a read, which was matched by the order in force, to the rivals. Returns whether one leads by now."""
-        if self._leads_of is not None and self.leading is not None and self.leading.origin is Origin.FROM_START:
-            self.forget(self.leading)  # those before it still read
-        about = [rival for rival in self._rivals.values() if rival.is_about(read)]
-        for rival in about:
-            rival.compare(match, rival.read(read), self.matcher)
-        for rival in about:
-            found = Ruling.WAITS if rival.origin not in SAME_JOB else rival.ruling(self.matcher)
-            if found is Ruling.INSTALL:
-                self.leading, self._leads_of = rival, None
-                return True
-            if found is not Ruling.WAITS:
-                self.forget(rival)
-        return False
+    def _may_lack_set_epoch(self, rival: Rival) -> bool:
+        """Whether a script that seems to begin anew may rather not call set_epoch, which a search is to find out.
 
-    def forget(self, rival: Rival) -> None:
-        """It is refuted, or something else explains the reads that it is about."""
-        if self._rivals.get(rival.origin) is rival:
-            del self._rivals[rival.origin]
-        if self.leading is rival:
-            self.leading = self._leads_of = None
+        So it may be when nobody else reads than before, and no later epoch was ever read as predicted.
+        """
+        spec, own = self.spec, built_in(self.spec.sampler)
+        if not (self.may_be_corrected and rival.by_run_under_way and spec.set_epoch) or self.matcher.lacks_pids:
+            return False
+        if own is None or "set_epoch" not in own.fields:
+            return False
+        return not any(
+            cell.agreed > UNFIT_READS for (epoch, _), cell in self.score.cells.items() if epoch > spec.start_epoch
+        )
 
-    @property
-    def from_start(self) -> Rival | None:
-        """The rival that says that the script was started again, while it may be so."""
-        leads = self.leading is not None and self.leading.origin is Origin.FROM_START
-        return self.leading if leads else self._rivals.get(Origin.FROM_START)
+    def await_correction(self, awaited: bool) -> None:
+        """Whether a search may yet find what the script does otherwise than registered."""
+        self.may_be_corrected = awaited
 
-    def follow_leading(self) -> JobRun:
-        """Put the rival that leads in force, and go on from where its reads are.
+    def follow_leading(self, now_s: float = 0.0) -> JobRun:
+        """Put the rival that leads in force, and go on from where its reads are: nothing else replaces a job.
 
         Returns:
-            the job that is followed from now on: this one, or the registered one.
+            the job that is followed from now on: this one, the registered one, or another one with its counts.
         """
-        leading, job = self.leading, self
-        if leading is not None and leading.origin is Origin.AS_REGISTERED and self.registered is not None:
+        leading, job = self.rivals.leading, self
+        if leading is None:
+            return self
+        self.rivals.withdraw(leading)  # several reads of a batch may say that it leads
+        if isinstance(leading, OtherJob):
+            return leading.replaces(self, now_s)
+        if leading.origin is Origin.AS_REGISTERED and self.registered is not None:
             job = self.registered
             job.set_aside(False)
-        if leading is not None:
-            self.forget(leading)
-            job._begin_anew(leading.matcher, job.loader.shape_is_learned)
-            job.late = LateReads()
-            job.bytes_read.begin_anew()
+        job._begin_anew(leading.matcher, job.loader.shape_is_learned)
+        job.late = LateReads()
+        job.bytes_read.begin_anew()
         return job
 
     # -- reads that are matched
@@ -541,7 +542,8 @@ class JobRun:
         self.loader.read(sample, process, match, at_s)
         if matcher.score.agreed <= before and (match is None or matcher.score.agreement_of_last(LOST_READS) == 0.0):
             self._propose(process, parent)
-        if (self._rivals or self.leading) and self._show_rivals(Read(sample, process, parent, at_s), match):
+        rivals = self.rivals
+        if (rivals.by_origin or rivals.leading) and rivals.show(Read(sample, process, parent, at_s), match, matcher):
             return Seen(match, given, another_leads=True)  # that one may be refused: these positions are over anyhow
         if match is None:
             return Seen(None, given)
@@ -558,18 +560,10 @@ class JobRun:
         for opened in opens:
             self._match_unproved(opened.read)
 
-    def as_rival(self, hypothesis: Hypothesis, is_about: Callable[[Open | Read], bool]) -> Rival:
-        """The hypothesis that another job is in truth this one, which has seen the reads that it was found by."""
-        return Rival(hypothesis, self.matcher, is_about=is_about, show=lambda read: self._match_unproved(read).match)
-
-    def propose(self, rival: Rival) -> None:
-        """Show a rival with another specification what counts for the job. Whoever proposes it asks for the ruling on
-        it, and installs it; it is forgotten once the script is found to have been started again."""
-        self._rivals[rival.origin] = rival
-
-    def is_rival(self, rival: Rival) -> bool:
-        """Whether a rival that was proposed is shown the reads."""
-        return self._rivals.get(rival.origin) is rival
+    def propose(self, rival: OtherJob) -> bool:
+        """Propose that it is in truth another job. Returns whether that leads already, by what it has seen."""
+        self.rivals.propose(rival)
+        return self.rivals.rule([rival], self.matcher)
 
     # -- epochs
 
@@ -602,9 +596,9 @@ class JobRun:
         for family in self.readers.gone_astray(self.matcher):
             self._disown(family)
         agreement, before = self.score.agreement, self.predicting
-        if self.predicting and (self.score.drifting or self._set_aside):
+        if self.predicting and (self.score.drifting or self.is_set_aside):
             self.predicting = False
-        elif not (self.predicting or self._set_aside) and (agreement is None or agreement >= RECOVERED):
+        elif not (self.predicting or self.is_set_aside) and (agreement is None or agreement >= RECOVERED):
             # There is none where all reads were another job's.
             self.predicting = True
         said = [str(self.state)] if self.predicting != before else []
@@ -617,7 +611,7 @@ class JobRun:
 
     def set_aside(self, aside: bool) -> None:
         """Whether its predictions are not to be believed, however few reads there are that speak against them."""
-        self._set_aside = aside
+        self.is_set_aside = aside
 
     def give_up(self) -> None:
         """Predict nothing and look at nothing any more."""
@@ -629,8 +623,7 @@ class JobRun:
 
     def _begin_anew(self, matcher: StreamMatcher, shape_is_learned: bool) -> None:
         """Go on with another matcher. Args: shape_is_learned: whether its shape was learned from the reads so far."""
-        self._rivals.clear()
-        self.leading = self._leads_of = None
+        self.rivals = Rivals(self._may_lack_set_epoch)
         self.readers = self.readers.begin_anew()
         self._look_back_at = 0
         matcher.widen_to(self.epochs.at_hand)
@@ -674,6 +667,42 @@ class JobRun:
         """A sample has changed its size at the source; a block of a file is none that a job reads."""
         if sample < len(self.member) and self.member[sample]:
             self.bytes_read.resized(more_bytes)
+
+
+# -- the hypothesis that a job is in truth another one
+
+
+class OtherJob(Rival):
+    """The hypothesis that a job is in truth another one, which has seen the reads that it was found by.
+
+    Args:
+        run: the other one. job: the one in force. since: how many reads that one had counted before those.
+    """
+
+    def __init__(self, hypothesis: Hypothesis, run: JobRun, job: JobRun, since: int) -> None:
+        super().__init__(hypothesis, run.matcher)
+        self.run = run
+        self._key_of, self._since = job.readers.key_of, since
+
+    def is_about(self, seen: Open | Read) -> bool:
+        """Whether it is about reads of whoever made this one."""
+        families = self.hypothesis.families
+        return families is None or self._key_of(seen.process, seen.parent) in families
+
+    def read(self, read: Read) -> Match | None:
+        """Show it a read that it is about."""
+        return self.run._match_unproved(read).match
+
+    def replaces(self, job: JobRun, now_s: float) -> JobRun:
+        """Have it go on in the place of the job, with its counts; and say how that could have been registered so."""
+        run, changes = self.run, {**job.changes, **self.hypothesis.changes}
+        strangers = [seen for seen in job.score.since(self._since) if not self.is_about(seen)]
+        job.leave_out(strangers)
+        run.leave_out(strangers)
+        run.changes = {name: value for name, value in changes.items() if value is not None}
+        run.late.comes_into_force(now_s, run.score.cells)
+        run.take_counts(job, list(run.score.history), self.hypothesis.sentence, flags_of(run.changes))
+        return run
 
 
 # -- the parts that only a job has: of reads, then of the status

@@ -196,6 +196,10 @@ class StreamMatcher:
         """Whether the open would be predicted by what is loaded; nothing is recorded."""
         return self._tracker.fits(entry, process)
 
+    def is_next(self, entry: int, process: int) -> bool:
+        """Whether it is the very next that a process reads, by what it has read before; nothing is recorded."""
+        return self._tracker.is_next(entry, process)
+
     def follows(self, process: int) -> bool:
         """Whether the last opens of a process, too many for chance, all came as predicted."""
         return self._tracker.follows(process)

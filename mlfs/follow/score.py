@@ -207,6 +207,11 @@ class Score:
         agrees = [seen.agrees for seen in islice(reversed(self.history), opens)]
         return sum(agrees) / len(agrees) if agrees else 0.0
 
+    def since(self, seen: int) -> list[Open]:
+        """The opens that were counted since there were so many, as far as they are remembered."""
+        count = max(0, min(self.observed - seen, len(self.history)))
+        return list(islice(reversed(self.history), count))[::-1]
+
     @property
     def recent_opens(self) -> int:
         """How many opens `agreement` is about."""

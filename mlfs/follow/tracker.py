@@ -256,6 +256,11 @@ class Tracker:
         found = occurrences(self._epochs, entry)
         return bool(reader and self._fits(reader, found)) or any(self._may_begin(at) for at in found)
 
+    def is_next(self, entry: int, process: int) -> bool:
+        """Whether it is the very next that a process reads, by what it has read before; nothing is recorded."""
+        reader = self._readers.get(process)
+        return reader is not None and any(stream.next_entry == entry for stream in reader.streams)
+
     def follows(self, process: int) -> bool:
         """Whether the last opens of a process, too many for chance, all came as predicted."""
         reader = self._readers.get(process)

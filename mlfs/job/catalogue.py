@@ -123,10 +123,15 @@ _WRAPPERS: Final[tuple[Sampler, ...]] = (
     Sampler("numpy", "mlfs.orders.libraries:loop_order", fields("seed drop_last legacy reseed in_place")),
     Sampler("python-random", "mlfs.orders.libraries:loop_order", fields("seed drop_last reseed in_place")),
     Sampler("hf-datasets", "mlfs.orders.libraries:loop_order", fields("seed reseed in_place")),
+    Sampler(
+        "hf-streaming",
+        "mlfs.orders.libraries:hf_streaming_order",
+        fields("seed shuffle set_epoch shards_at_once"),
+    ),
     Sampler("paddle", "mlfs.orders.libraries:paddle_order", fields("shuffle drop_last")),
 )
 
-# -- samplers of frameworks with readers of their own: DALI, Grain, tf.data, Keras
+# -- samplers of frameworks with readers of their own: DALI, Grain, MosaicML, tf.data, Keras
 
 _READERS: Final[tuple[Sampler, ...]] = (
     Sampler(
@@ -134,6 +139,12 @@ _READERS: Final[tuple[Sampler, ...]] = (
         "mlfs.orders.libraries:dali_order",
         fields("shuffle shuffle_after_epoch stick_to_shard dali_version"),
         defaults={"shuffle": False},
+    ),
+    Sampler(
+        "mosaicml",
+        "mlfs.orders.mosaicml:MosaicMLOrder",
+        fields("seed shuffle shuffle_algo canonical_nodes physical_nodes block_size"),
+        defaults={"seed": 9176},
     ),
     Sampler("grain", "mlfs.orders.libraries:GrainOrder", fields("seed shuffle drop_last")),
     Sampler(

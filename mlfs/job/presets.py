@@ -72,6 +72,18 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
         "batch_size": 64,
         "loader_drop_last": True,
     },
+    # webdataset/compat.py, WebDataset: split_by_node, split_by_worker, then each worker shuffles its shards.
+    "webdataset": {
+        "sampler": "composed",
+        "layout": "braces",
+        "draw": "filling-buffer",
+        "generator": "python",
+        "seeding": "same",
+        "buffer_size": 100,
+        "worker_dealing": "parts",
+    },
+    # datasets/iterable_dataset.py: IterableDataset.shuffle.
+    "hf-streaming": {"sampler": "hf-streaming", "layout": "sorted"},
     # ignite/engine/deterministic.py: DeterministicEngine.
     "ignite-deterministic": {
         "sampler": "composed",

@@ -133,7 +133,8 @@ class JobSpec(BaseModel):
     )
     pattern: str | None = Field(
         None,
-        description='a pattern of paths relative to root, "*/*.jpg" for files in class directories',
+        description='a pattern of paths relative to root, "*/*.jpg" for files in class directories, or with braces'
+        ' such as "train-{0000..0146}.tar" (braces layout)',
         pattern="[^/]",
         json_schema_extra=_DATA,
     )
@@ -248,6 +249,12 @@ class JobSpec(BaseModel):
         description=f"{_FLAG}: each rank reads a piece of the data set, and not every so many-th sample",
         json_schema_extra=_SAMPLER,
     )
+    shards_at_once: Counted | None = Field(
+        None,
+        description="a whole number, 1 or more: shards that a worker reads at a time (max_buffer_input_shards; 10)",
+        ge=1,
+        json_schema_extra=_SAMPLER,
+    )
     order_file: str | None = Field(
         None,
         description='the absolute path of a file, in which "{epoch}" and "{rank}" are replaced',
@@ -279,6 +286,24 @@ class JobSpec(BaseModel):
         json_schema_extra=_SAMPLER,
     )
 
+    shuffle_algo: Literal["py1e", "py1s", "py2s", "py1br", "naive"] | None = Field(
+        None,
+        description='"py1e", "py1s", "py2s", "py1br" or "naive": how MosaicML\'s StreamingDataset shuffles',
+        json_schema_extra=_SAMPLER,
+    )
+    canonical_nodes: Counted | None = Field(
+        None,
+        description="a whole number, 1 or more: its num_canonical_nodes; as many as nodes (py1s, py2s: 64 times)",
+        ge=1,
+        json_schema_extra=_SAMPLER,
+    )
+    physical_nodes: Counted | None = Field(
+        None,
+        description="a whole number, 1 or more: the nodes that its ranks run on; 1 by default",
+        ge=1,
+        json_schema_extra=_SAMPLER,
+    )
+
     draw: (
         Literal[
             "permutation", "shuffle", "sample", "with-replacement", "weighted", "repeat-factors", "per-group", "clips",
@@ -297,7 +322,8 @@ class JobSpec(BaseModel):
     )  # fmt: skip
     block_size: Counted | None = Field(
         None,
-        description="a whole number, 1 or more: samples of a block, which are read one after another",
+        description="a whole number, 1 or more: samples of a block, which are read one after another (mosaicml: its"
+        " shuffle_block_size)",
         ge=1,
         json_schema_extra=_COMPOSED,
     )

@@ -33,7 +33,8 @@ import numpy as np
 from mlfs.errors import JobError
 from mlfs.orders.composed import Composition, Parts, pass_number
 from mlfs.orders.counters import op_seeds, pass_seeds, shuffle_pass
-from mlfs.orders.draws import Kind
+from mlfs.orders.deal import in_turn
+from mlfs.orders.draws import Kind, Values
 from mlfs.orders.generators import LIBRARIES
 from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
 from mlfs.orders.seeding import BY_EPOCH, GOES_ON, RESEEDED, SAME, Seeding
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from mlfs.job import JobSpec
 
 
+_HF_SHARDS_AT_ONCE: Final = 10
 _LOOPS: Final = {
     "numpy": Parts("numpy", GOES_ON, "permutation"),
     "python-random": Parts("python", GOES_ON, "shuffle"),
@@ -60,6 +62,37 @@ def loop_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) ->
     if spec.in_place is not None:
         parts = parts._replace(draw="shuffle" if spec.in_place else "permutation")
     return Composition(parts, spec, n_samples)
+
+
+def hf_streaming_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
+    """The shards of a datasets.IterableDataset: datasets/iterable_dataset.py (datasets 5.2).
+
+    The list is shuffled by `shuffle(seed)`, and that again by the number of the epoch, from the second one on, if the
+    script calls set_epoch. split_dataset_by_node takes every world_size-th shard if that comes out even; else each rank
+    reads all shards, for every world_size-th example. A worker takes every num_workers-th of these. After a shuffle it
+    reads from several pieces of its list at a time (max_buffer_input_shards), which are of one length here.
+    """
+    if spec.seed < 0:
+        raise JobError(f'job field "seed" is {spec.seed}, must be 0 or more', "numpy takes no other", "seed")
+    workers, at_once = spec.num_workers or 1, (spec.shards_at_once or _HF_SHARDS_AT_ONCE) if spec.shuffle else 1
+
+    def shuffled(seed: int) -> Indices:
+        shards = np.arange(n_samples, dtype=np.int32)
+        LIBRARIES["numpy"].make(seed).shuffle(shards)
+        return shards.astype(np.int64)
+
+    @lru_cache(maxsize=EPOCHS_KEPT)
+    def listed(epoch: int) -> Indices:
+        shards = shuffled(spec.seed) if spec.shuffle else np.arange(n_samples, dtype=np.int64)
+        return shards[shuffled(epoch)] if epoch and spec.set_epoch else shards
+
+    def names(epoch: int, positions: Values) -> Values:
+        mine = [listed(epoch)[positions][worker::workers] for worker in range(workers)]
+        pieces = [np.array_split(shards, max(1, min(len(shards), at_once))) for shards in mine]
+        return in_turn([in_turn(of_worker, 1) for of_worker in pieces], 1)
+
+    dealing = "alike" if n_samples % spec.world_size else "strided"
+    return Composition(Parts("numpy", SAME, "none", dealing, names=names), spec, n_samples)
 
 
 def sequential_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:

@@ -227,6 +227,14 @@ class _PathIndex:
         """Bytes by dataset index."""
         return _sizes(self._tree, self._sample_ids)
 
+    def files(self) -> npt.NDArray[np.int64]:
+        """A number for the file of each sample, by dataset index."""
+        ids = self._sample_ids.reshape(len(self._sample_ids), -1)[:, 0].copy()
+        are_rows = ids >= self._n_entries
+        if are_rows.any():
+            ids[are_rows] = self._tree.rows.columns(ids[are_rows])[0]
+        return ids
+
     def directories(self) -> npt.NDArray[np.int64]:
         """A number for the directory of each sample, by dataset index."""
         return _directories(self._tree, self._sample_ids)

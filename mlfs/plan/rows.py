@@ -139,11 +139,9 @@ class Rows:
             yield from known.rows
 
     def read(self, file: int, offset: int, size: int) -> Iterator[int]:
-        """The rows that a READ of a range tells of: of all that were added at one time the first, as the kernel may
-        read on behind what was asked for."""
+        """The rows whose tripwires lie in a range: one of them is read, the kernel may have read on or around it."""
         for known in self._of_file.get(file, ()):
-            at = bisect_left(known.wires, offset)
-            if at < len(known.wires) and known.wires[at] < offset + size:
+            for at in range(bisect_left(known.wires, offset), bisect_left(known.wires, offset + size)):
                 yield known.rows[at]
 
     def has(self, file: int) -> bool:

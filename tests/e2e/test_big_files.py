@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import random
 import subprocess
+import sys
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,6 +17,9 @@ from support.drawn import cases
 from support.fuse import wait_until
 from support.mounts import MlfsMount
 from support.slow import SlowSource
+
+from mlfs.job import parse_job
+from mlfs.orders.order import build_order
 
 MIB = 1 << 20
 SIZES = {
@@ -392,3 +397,57 @@ def test_ranges_read_by_many_at_once_are_of_one_content_also_while_files_change(
         if not changes:
             forget(mount, names)
             cat(mount, names, source)
+
+
+# A process reads these files, each from front to back, and prints a digest of each.
+WORKER = """
+import hashlib, sys
+for path in sys.argv[1:]:
+    digest = hashlib.blake2b()
+    with open(path, "rb", buffering=0) as file:
+        while portion := file.read(100_000):
+            digest.update(portion)
+    print(digest.hexdigest(), flush=True)
+"""
+
+
+@pytest.mark.parametrize(("window", "ram"), [(256, "200MiB"), (24, "0"), (6, "0"), (12, "200MiB")])
+def test_registered_shards_are_read_once_by_many_workers_at_any_window_size(
+    tmp_path: Path, window: int, ram: str
+) -> None:
+    """Each worker reads shards of its own, as webdataset's do: the source gives each byte once in the first epoch."""
+    source, epochs, workers = tmp_path / "source", 2, 2
+    source.mkdir()
+    (tmp_path / "mnt").mkdir()
+    names = [f"shard-{number:03}.tar" for number in range(7)]
+    contents = [random.Random(name).randbytes(9 * MIB + 4097 * number) for number, name in enumerate(names)]
+    for name, content in zip(names, contents, strict=True):
+        (source / name).write_bytes(content)
+    total, window = sum(map(len, contents)), window * MIB
+    fields = {"preset": "webdataset", "pattern": "shard-{000..006}.tar", "seed": 5, "epochs": epochs}
+    order = build_order(parse_job(fields | {"num_workers": workers}), len(names))
+    with (
+        SlowSource(source, bandwidth="200M") as slow,
+        MlfsMount(slow.path, "--ram", ram, "--staging", str(window), mountpoint=tmp_path / "mnt") as mount,
+    ):
+        slow.control(reset_counts=True)
+        mount.register(**fields, num_workers=workers)
+        for epoch in range(epochs):
+            stream = order.rank_stream(epoch, 0).tolist()
+            parts = [stream[worker::workers] for worker in range(workers)]
+            commands = [
+                [sys.executable, "-c", WORKER, *(str(mount.path / names[shard]) for shard in of)] for of in parts
+            ]
+            running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+            for part, process in zip(parts, running, strict=True):
+                digests = [hashlib.blake2b(contents[shard]).hexdigest() for shard in part]
+                assert process.communicate()[0].split() == digests
+                assert process.returncode == 0
+            mount.settle()
+            by_epoch = mount.status()["jobs"][0]["pfs_bytes_by_epoch"]
+            assert sum(by_epoch.values()) == pytest.approx(slow.counts()["bytes"], rel=0.02), by_epoch
+            # Without a place to keep it the second epoch reads it again, and its beginning is staged in the first.
+            assert total <= slow.counts()["bytes"] <= (1.02 + (ram == "0") * (epoch or window / total)) * total
+        wait_until(lambda: mount.status()["jobs"][0]["state"] == "finished")
+        assert mount.status()["jobs"][0]["agreement"] == 1.0
+        assert set(slow.counts()["by_path"].values()) == {1}

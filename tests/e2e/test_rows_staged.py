@@ -162,3 +162,50 @@ def test_a_file_that_changes_under_a_job_gives_no_old_rows(tmp_path: Path) -> No
         mount.run("refresh", str(mount.path))
         for order in orders(5)[1:]:
             assert read(mount, order) == [int(after[row].sum()) for row in order]
+
+
+MDS = """
+import json, sys
+import numpy as np
+# As streaming/base/format/mds/reader.py reads a sample.
+for path, index in json.loads(sys.argv[1]):
+    with open(path, "rb", 0) as file:
+        file.seek(4 * (1 + index))
+        begin, end = np.frombuffer(file.read(8), np.uint32)
+        file.seek(begin)
+        print(int(np.frombuffer(file.read(end - begin), np.uint8).sum()))
+"""
+
+
+def test_samples_of_mds_shards_that_are_opened_for_each_are_staged(tmp_path: Path) -> None:
+    source, draw, shards = tmp_path / "source", np.random.default_rng(3), 3
+    for path in (source, tmp_path / "mnt"):
+        path.mkdir()
+    samples = [
+        [draw.integers(0, 256, draw.integers(50_000, 150_000), np.uint8) for _ in range(60)] for _ in range(shards)
+    ]
+    for number, of_shard in enumerate(samples):
+        ends = np.cumsum([4 * (len(of_shard) + 2), *map(len, of_shard)]).astype(np.uint32)
+        head = np.uint32(len(of_shard)).tobytes() + ends.tobytes()
+        (source / f"{number}.mds").write_bytes(head + b"".join(one.tobytes() for one in of_shard))
+    index = {"shards": [{"raw_data": {"basename": f"{number}.mds"}} for number in range(shards)]}
+    (source / "index.json").write_text(json.dumps(index))
+    total = sum(path.stat().st_size for path in source.iterdir())
+    with (
+        SlowSource(source, bandwidth="400M") as slow,
+        MlfsMount(slow.path, "--ram", "100MiB", "--staging", "16MiB", mountpoint=tmp_path / "mnt") as mount,
+    ):
+        slow.control(reset_counts=True)
+        mount.register(name="train", sampler="mosaicml", epochs=2, batch_size=4, layout="mds", canonical_nodes=1)
+        for epoch in range(2):
+            order = [int(line) for line in (mount.path / f".mlfs/order/train/{epoch}/0.indices").read_text().split()]
+            assert sorted(order) == list(range(60 * shards))
+            asked = [(str(mount.path / f"{index // 60}.mds"), index % 60) for index in order]
+            done = subprocess.run(
+                [sys.executable, "-c", MDS, json.dumps(asked)], check=True, capture_output=True, text=True
+            )
+            assert [*map(int, done.stdout.split())] == [int(samples[at // 60][at % 60].sum()) for at in order]
+        mount.settle()
+        job = mount.status()["jobs"][0]
+        assert slow.counts()["bytes"] <= 1.03 * total
+        assert (job["agreement"], job["state"]) == (pytest.approx(1, abs=0.05), "finished")

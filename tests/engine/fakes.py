@@ -40,12 +40,19 @@ from mlfs.tree.manifest import Manifest
 from mlfs.tree.samples import Samples
 from mlfs.tree.scan import scan
 
+PAGE = 4096
+
 
 class FakePages:
-    """The page cache: what was pushed and not dropped."""
+    """The page cache: what was pushed and not dropped.
+
+    Attributes:
+        there: of files that are pushed in parts, or read by ranges, the pages that it has.
+    """
 
     def __init__(self) -> None:
         self.held: dict[int, bytearray] = {}
+        self.there: dict[int, dict[int, bytes]] = {}
         self.pushes = 0
         self.refuse: set[int] = set()
 
@@ -54,17 +61,26 @@ class FakePages:
             return False
         held = self.held.setdefault(entry, bytearray())
         held[offset : offset + len(data)] = data
+        self.keep(entry, offset, data)
         self.pushes += 1
         return True
+
+    def keep(self, entry: int, offset: int, data: bytes) -> None:
+        pages = self.there.setdefault(entry, {})
+        for at in range(0, len(data), PAGE):
+            pages[(offset + at) // PAGE] = bytes(data[at : at + PAGE])
 
     def resident(self, entry: int) -> bool:
         return entry in self.held
 
     def drop(self, entry: int, offset: int = 0, size: int = 0) -> None:
-        if size:
+        if size and entry in self.held:
             self.held[entry][offset : offset + size] = bytes(size)
-        else:
+        for page in range(offset // PAGE, -(-(offset + size) // PAGE)):
+            self.there.get(entry, {}).pop(page, None)
+        if not size:
             self.held.pop(entry, None)
+            self.there.pop(entry, None)
 
     def replace(self, entry: int) -> None:
         self.drop(entry)
@@ -288,7 +304,7 @@ class Mount:
         handle = await self.open(entry, pid)
         size = engine.manifest.size_view[entry]
         if handle:
-            data = bytes(await engine.ranges.read_large(handle, 0, size))
+            data = await self.read_on(entry, handle, 0, size)
             engine.digest.released(engine.ranges.close_large(handle))
             return data
         held = self.pages.held.get(entry)
@@ -298,6 +314,19 @@ class Mount:
             data = bytes(held)
         engine.digest.released(entry)
         return data
+
+    async def read_on(self, entry: int, handle: int, begin: int, end: int) -> bytes:
+        """Read a part of a large file, from the beginning of a page on: READs come for pages that are not there."""
+        data, pages = b"", self.pages.there.setdefault(entry, {})
+        size = self.engine.manifest.size_view[entry]
+        while begin + len(data) < end:
+            at = begin + len(data)
+            if at // PAGE not in pages:
+                most = next((page for page in range(at // PAGE + 1, -(-end // PAGE)) if page in pages), -(-end // PAGE))
+                stop = min(most * PAGE, size)
+                self.pages.keep(entry, at, bytes(await self.engine.ranges.read_large(handle, at, stop - at)))
+            data += pages[at // PAGE]
+        return data[: end - begin]
 
     def drop_lingering(self) -> None:
         """Have the window drop what lingers, as it does for whoever needs all of its room."""

@@ -287,18 +287,19 @@ def test_reads_of_one_block_wait_together_for_a_source_that_hangs(tmp_path: Path
     simulate(body)
 
 
-def test_a_jobs_files_are_staged_whole_and_their_blocks_kept(tmp_path: Path) -> None:
+def test_a_jobs_files_are_staged_by_blocks_and_their_blocks_kept(tmp_path: Path) -> None:
     async def body() -> None:
         async with running(tmp_path, 6, SIZE, ram=1 << 20, samples_of=in_blocks) as mount:
             table, reads = mount.table, mount.engine.places.source.files
-            await mount.engine.shared.register(*given_job(shuffled(mount.files, 2, 1)))
+            await mount.engine.shared.register(*given_job(shuffled(mount.files, 2, 1), batch_size=1))
             await trio.sleep(1)
-            assert {table.state[entry] for entry in mount.files} == {State.STAGED}
-            assert all(table.holder(entry) for entry in mount.files)
+            blocks = [block for entry in mount.files for block in mount.engine.samples.blocks_of(entry)]
+            assert {table.state[block] for block in blocks} == {State.STAGED}
+            assert all(table.held_by[block] for block in blocks)
             assert not any(table.held_by[entry] for entry in mount.files)  # no place keeps them twice
             fetched_bytes = mount.engine.statistics().counters.all.fetches["pfs"].bytes
             assert fetched_bytes == len(mount.files) * SIZE
-            mount.pages.held.clear()  # the kernel takes them back
+            mount.pages.there.clear()  # the kernel takes them back
             for entry in mount.files:
                 assert await mount.read(entry) == mount.content(entry)
             await trio.sleep(1)
@@ -308,7 +309,7 @@ def test_a_jobs_files_are_staged_whole_and_their_blocks_kept(tmp_path: Path) -> 
     simulate(body)
 
 
-def test_a_block_that_the_source_does_not_give_costs_its_file_the_staging_and_no_room(
+def test_a_block_that_the_source_does_not_give_is_not_staged_and_costs_no_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def body() -> None:
@@ -324,14 +325,14 @@ def test_a_block_that_the_source_does_not_give_costs_its_file_the_staging_and_no
             monkeypatch.setattr(SourcePlace, "read", fail)
             await mount.engine.shared.register(*given_job(shuffled(mount.files, 1, 1)))
             await trio.sleep(1)
-            staged = [entry for entry in mount.files if mount.table.state[entry] == State.STAGED]
-            assert staged == [entry for entry in mount.files if entry != mount.files[1]]
+            blocks = [block for entry in mount.files for block in mount.engine.samples.blocks_of(entry)]
+            assert [block for block in blocks if mount.table.state[block] != State.STAGED] == [broken]
             assert mount.engine.scheduler.keeping.statistics().promised_bytes == 0
             monkeypatch.undo()
             for entry in mount.files:
                 assert await mount.read(entry) == mount.content(entry)
             await trio.sleep(1)
-            assert mount.table.holder(mount.files[1])
+            assert mount.table.is_at_hand(mount.files[1])
 
     simulate(body)
 

@@ -11,12 +11,11 @@ from mlfs.explain.evidence import (
     beyond_chance,
     bits_of_distinct,
     bits_of_hits,
-    refuted,
 )
 from mlfs.explain.usual import FURTHEST_LOOKED_THROUGH, LOOKED_THROUGH, POPULAR_SEEDS, usual_seeds
 from mlfs.explain.variants import LIKED_SEEDS, SMALL_SEEDS
 from mlfs.follow.evidence import JUDGED_OPENS, MOST_FURTHER_OPENS
-from mlfs.follow.hypothesis import Fit, Origin, Ruling, ruling
+from mlfs.follow.hypothesis import Fit, Origin, Ruling, refuted, ruling
 
 
 @pytest.mark.parametrize(("n", "reads"), [(40, 1), (40, 17), (1000, 10), (5, 9)])
@@ -49,12 +48,12 @@ def confirmed(opens: int, fitting: int) -> bool:
 
 @pytest.mark.parametrize("opens", [0, JUDGED_OPENS - 1, JUDGED_OPENS, 40])
 def test_opens_confirm_refute_or_leave_it_open(opens: int) -> None:
-    verdicts = [(confirmed(opens, fitting), refuted(opens, fitting)) for fitting in range(opens + 1)]
+    verdicts = [(confirmed(opens, fitting), refuted(Fit(opens, fitting))) for fitting in range(opens + 1)]
     assert (True, True) not in verdicts
     assert verdicts[0] == (False, opens >= JUDGED_OPENS)
     assert verdicts[-1] == (opens >= JUDGED_OPENS, False)
     assert sorted(verdicts, key=lambda verdict: verdict[0] - verdict[1]) == verdicts
-    assert confirmed(12, 10) and not confirmed(12, 9) and refuted(12, 2) and not refuted(12, 3)  # noqa: PT018
+    assert confirmed(12, 10) and not confirmed(12, 9) and refuted(Fit(12, 2)) and not refuted(Fit(12, 3))  # noqa: PT018
 
 
 def test_there_is_one_list_of_popular_seeds() -> None:

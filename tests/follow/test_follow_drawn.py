@@ -81,7 +81,7 @@ class Followed:
                 self.over |= {(rank_index, position) for position in range(low, high)}
             reads = reads[max(1, count) :]
         self.over -= self.read
-        if self.job.leading is not None:
+        if self.job.rivals.leading is not None:
             self.job.follow_leading()
 
     def load(self) -> None:

@@ -138,13 +138,13 @@ def test_a_script_that_is_started_again_is_followed_from_its_first_epoch(parent:
     again = job.streams.epoch_ids(0, 0).tolist()
     restarted = [job.observe(entry, 300, parent).another_leads for entry in again[:64]]
     assert restarted.index(True) >= 31  # several batches: it is no chance
-    assert job.from_start is not None
-    assert not job.from_start.by_run_under_way  # a worker begins where an epoch has ended
+    assert job.rivals.from_start is not None
+    assert not job.rivals.from_start.by_run_under_way  # a worker begins where an epoch has ended
     before = job.ranks
     assert job.follow_leading() is job
     assert job.ranks is not before
     assert job.ranks.progress[0].frontier == 64
-    assert job.from_start is None
+    assert job.rivals.from_start is None
     assert [job.observe(entry, 300, parent).match for entry in again[64:70]] == [Match(0, p) for p in range(64, 70)]
     assert job.ranks.epochs_begun() == range(1, 1)
     assert None not in read(job, 1, process=300, stop=20)[1:]  # the epochs at hand are its own too
@@ -186,9 +186,9 @@ def test_what_seemed_to_be_a_second_run_is_forgotten() -> None:
     for entry in np.random.default_rng(0).integers(0, N, 40).tolist():
         assert not job.observe(entry, 300, 9).another_leads
     read(job, 0, process=400, stop=5)
-    assert job.from_start is not None
-    job.forget(job.from_start)
-    assert job.from_start is None
+    assert job.rivals.from_start is not None
+    job.rivals.withdraw(job.rivals.from_start)
+    assert job.rivals.from_start is None
 
 
 def test_nothing_of_an_index_can_be_changed() -> None:

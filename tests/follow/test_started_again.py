@@ -86,9 +86,9 @@ def test_what_was_read_is_over_though_the_run_that_it_seemed_to_begin_is_refused
             seen = job.observe(entry, process, SHELL if process == loader.pid0 else loader.pid0)
             over.update([] if seen.match is None else [seen.match.position])
             over.update(position for _, given in seen.given for position in range(*given))
-            if seen.another_leads and job.leading is not None:
+            if seen.another_leads and job.rivals.leading is not None:
                 refused += 1
-                job.forget(job.leading)
+                job.rivals.withdraw(job.rivals.leading)
             load(job)
     assert refused
     assert {position for position in range(5 * n) if job.ranks.progress[0].is_done(position)} <= over

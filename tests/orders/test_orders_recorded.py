@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from orders_support import job
 
@@ -25,6 +26,19 @@ ORACLES = sorted(
 )
 
 
+class Shards:
+    """The files that samples lie in."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self._files = np.repeat(np.arange(len(sizes)), sizes)
+
+    def __call__(self, path: bytes) -> int:
+        return -1
+
+    def files(self) -> np.ndarray:
+        return self._files
+
+
 def check(path: Path) -> int:
     """Compare each case of a file; how many there were."""
     told = json.loads(path.read_text())
@@ -32,7 +46,8 @@ def check(path: Path) -> int:
         epochs = 1 + max(epoch for epoch, _, _ in case["reads"])
         spec = job(epochs=epochs, **case["job"])
         part = part_indices(spec, case["n_samples"])
-        order = build_order(spec, case["n_samples"] if part is None else len(part))
+        resolve = Shards(case["shards"]) if "shards" in case else None
+        order = build_order(spec, case["n_samples"] if part is None else len(part), resolve)
         for epoch, rank, indices in case["reads"]:
             stream = order.rank_stream(epoch, rank)
             read = (stream if part is None else part[stream]).tolist()

@@ -20,6 +20,7 @@ from mlfs.explain.search import find
 from mlfs.explain.search_stages import Event, SearchExtent, WordsAsked
 from mlfs.explain.seed_search import extent_wanted
 from mlfs.follow.evidence import Read
+from mlfs.follow.hypothesis import SAME_JOB
 from mlfs.follow.job import JobRun, no_name
 from mlfs.follow.matching import Open
 from mlfs.job import JobSpec, parse_job
@@ -98,14 +99,26 @@ class FakeJobs:
     def jobs(self) -> Mapping[str, JobRun]:
         return self.running
 
-    async def install(self, job: JobRun, opens: Sequence[Open] = (), said: str = "", way_out: str = "") -> None:
+    async def install(self, job: JobRun) -> None:
         self.load(job)
-        replaced = self.running.get(job.spec.name)
-        if said and replaced is not None:
-            job.take_counts(replaced, opens, said, way_out)
+        self._install(job)
+
+    def _install(self, job: JobRun, opens: Sequence[Open] = (), said: str = "") -> None:
         self.running[job.spec.name] = job
-        self.installed.append((job, list(opens), said, way_out))
+        self.installed.append((job, list(opens), said, job.findings.way_out))
         self.observer.jobs_changed()
+
+    def another_leads(self, job: JobRun) -> None:
+        leading = job.rivals.leading
+        if leading is None or self.running.get(job.name) is not job:
+            return
+        if leading.origin in SAME_JOB:
+            if (followed := job.follow_leading()) is not job:
+                self.load(followed)
+                self._install(followed)
+        else:
+            followed = job.follow_leading(self.clock())
+            self._install(followed, list(followed.score.history), leading.hypothesis.sentence)
 
     def end(self, name: str) -> bool:
         ended = self.running.pop(name, None) is not None
@@ -128,11 +141,7 @@ class FakeJobs:
         for job in list(self.running.values()):
             others = [other for other in self.running.values() if other is not job]
             if job.member[entry] and job.observe(entry, process, parent, others=others).another_leads:
-                leading = job.leading
-                if leading is not None and leading is job.from_start and self.observer.explains_restart(job):
-                    job.forget(leading)
-                elif (followed := job.follow_leading()) is not job:
-                    await self.install(followed)
+                self.another_leads(job)
         self.observer.opened([Read(entry, process, parent, 0.0)])
         for job in list(self.running.values()):
             self.load(job)

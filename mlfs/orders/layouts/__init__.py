@@ -15,6 +15,7 @@ import numpy as np
 
 from mlfs.errors import JobError
 from mlfs.job.names import layout_names
+from mlfs.orders.layouts.braces import expanded
 from mlfs.orders.layouts.layout import NOTHING, Outside, SampleIds, Tree, encode
 from mlfs.orders.layouts.links import Links, Lister, Paths
 from mlfs.orders.layouts.listers import DALI, HF_IMAGEFOLDER, IMAGEFOLDER, KERAS, SORTED, TF_LIST_FILES, TIMM
@@ -38,6 +39,7 @@ LISTED: Final[Mapping[str, Lister]] = {
     "sorted": SORTED,
 }
 PATTERN: Final = "*/*"
+MOST_BRACED: Final = 1 << 23
 
 
 def samples(spec: JobSpec, tree: Tree, source: bytes | None = None, outside: Outside | None = None) -> SampleIds:
@@ -66,7 +68,12 @@ def samples(spec: JobSpec, tree: Tree, source: bytes | None = None, outside: Out
     if root < 0 or not stat.S_ISDIR(int(tree.mode[root])):
         hint = "give a directory of the source, relative to where mlfs is mounted"
         raise JobError(f"there is no directory {spec.root!r} in the source", hint, "root")
-    found = find_listed(spec, tree, links) if spec.layout == "manifest" else _listed(spec, tree, root, links)
+    if spec.layout == "manifest":
+        found = find_listed(spec, tree, links)
+    elif spec.layout == "braces":
+        found = find_braced(spec, tree, links)
+    else:
+        found = _listed(spec, tree, root, links)
     found.flags.writeable = False
     return found
 
@@ -83,6 +90,24 @@ def _listed(spec: JobSpec, tree: Tree, root: int, links: Links) -> SampleIds:
         message = f'no samples: layout "{spec.layout}" looked in {where} for {looked_for}'
         raise JobError(message, f'check "root" and "extensions"{other}', "layout")
     return found
+
+
+def find_braced(spec: JobSpec, tree: Tree, links: Links) -> SampleIds:
+    """Return the files that a pattern with braces names. Raises: JobError, one of them is no file of the tree."""
+    hint = 'such as "train-{0000..0146}.tar", relative to the job\'s root, or absolute below the source'
+    if not spec.pattern:
+        raise JobError('job field "pattern" is missing: the layout "braces" expands it', hint, "pattern")
+    paths, found = Paths(tree, links, spec.root), list[int]()
+    try:
+        for name in expanded(spec.pattern):
+            found.append(paths.file(encode(name)))
+            if found[-1] < 0:
+                raise JobError(f"pattern {spec.pattern!r}: {name!r} is not a file", hint, "pattern")
+            if len(found) > MOST_BRACED:
+                raise JobError(f"pattern {spec.pattern!r} names more than {MOST_BRACED:,} files", hint, "pattern")
+    except ValueError as error:
+        raise JobError(f"pattern {spec.pattern!r}: {error}", hint, "pattern") from None
+    return np.array(found, dtype=np.int64)
 
 
 # -- the layout "manifest"

@@ -114,6 +114,23 @@ class SourceGave(NamedTuple):
     size_bytes: int
 
 
+class BlockReached(NamedTuple):
+    """A reader of a file has come to this block of it.
+
+    Attributes:
+        lost: pages of it that were to be in place are not.
+    """
+
+    sample: int
+    lost: bool = False
+
+
+class AheadOfReader(NamedTuple):
+    """This block is fetched for a reader who goes through its file, before he has come to it."""
+
+    sample: int
+
+
 class Touched(NamedTuple):
     """A reader opened a sample that is DROPPING: it must be rescued."""
 
@@ -335,10 +352,10 @@ class TimePassed(NamedTuple):
 
 
 Event = (
-    ReadsSeen | Opened | Refused | Released | Waits | ReadersWaited | SourceGave | Touched | Landed | FetchEnded
-    | Recalled | Kept | CopiesFound | CopyLost | Dropped | Evicted | Holds | PagesLost | ReadAside | Outdated
-    | Resized | JobInstalled | JobEnded | EpochKnown | EpochUnknown | Planned | HeldBy | JobBroken | SourceHung
-    | PlacesMeasured | PeersJoined | PeerLost | PeerBack | WarmUp | Stopped | TimePassed
+    ReadsSeen | Opened | Refused | Released | Waits | ReadersWaited | SourceGave | BlockReached | AheadOfReader
+    | Touched | Landed | FetchEnded | Recalled | Kept | CopiesFound | CopyLost | Dropped | Evicted | Holds | PagesLost
+    | ReadAside | Outdated | Resized | JobInstalled | JobEnded | EpochKnown | EpochUnknown | Planned | HeldBy
+    | JobBroken | SourceHung | PlacesMeasured | PeersJoined | PeerLost | PeerBack | WarmUp | Stopped | TimePassed
 )  # fmt: skip
 
 

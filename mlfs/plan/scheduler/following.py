@@ -30,6 +30,7 @@ from mlfs.plan.scheduler.events import EpochKnown, Opened
 from mlfs.plan.scheduler.job_record import JobRecord
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.rank_waits import RankReader, RankWaits
+from mlfs.plan.scheduler.shards_ahead import ShardsAhead
 from mlfs.plan.scheduler.states import SampleTable
 from mlfs.plan.scheduler.strangers_ahead import StrangersAhead
 from mlfs.plan.scheduler.window import Window
@@ -45,10 +46,17 @@ class Following:
     """
 
     def __init__(
-        self, table: SampleTable, window: Window, keeping: Keeping, beside: StrangersAhead, out: list[Command]
+        self,
+        table: SampleTable,
+        window: Window,
+        keeping: Keeping,
+        beside: StrangersAhead,
+        shards: ShardsAhead,
+        out: list[Command],
     ) -> None:
         self._table = table
         self._window = window
+        self._shards = shards
         self._keeping = keeping
         self._beside = beside
         self._opening = Opening()
@@ -231,6 +239,9 @@ class Following:
                     index = run.epochs.index_at(match.position)
                     base = index.base if index is not None else -1
                     matched = Matched(RankReader(job.number, match.rank_index, read.process), match.position, base)
+                    if run.predicting and index is not None and self._is_in_blocks(read.sample):
+                        line = job.uses.line_of(match.rank_index, match.position)
+                        self._shards.opened(read.sample, job.number, index.epoch, line)
                 followed = followed or (run.predicting and not seen.apart)
                 coming = seen if seen.coming else coming
             except Exception as error:
@@ -281,6 +292,9 @@ class Following:
 
     def who_needs(self, sample: int) -> tuple[int, int] | None:
         """The number of a job that will read the sample by its prediction, and the epoch that it reads; or None."""
+        if self._table.blocks.first <= sample < self._table.first_row:
+            shard = self._shards.by_file.get(self._table.blocks.file_of(sample))
+            return (shard.job, shard.epoch) if shard is not None else None
         for job in self._records.values():
             if job.run.predicting and not job.run.finished and job.run.member[sample]:
                 return job.number, job.epoch
@@ -292,9 +306,24 @@ class Following:
             if job.run.member[sample]:
                 job.run.count_pfs(job.epoch, size_bytes)
 
+    def _is_in_blocks(self, sample: int) -> bool:
+        return sample < self._table.blocks.first and bool(self._table.blocks.of(sample))
+
+    def readers(self) -> int:
+        """How many processes read for the jobs that are predicted, as far as is known."""
+        runs = [job.run for job in self._records.values() if job.run.predicting and not job.run.finished]
+        return sum(len(run.ranks.progress) * max(1, run.matcher.shape.workers) for run in runs)
+
     def _over(self, samples: Iterable[int]) -> None:
         """Uses that were counted ahead are over: they came, or were given up."""
-        self._window.retire(*self._table.fulfil(samples))
+        over = self._table.fulfil(samples)
+        self._window.retire(*over)
+        if self._shards.by_file:
+            self.blocks_over(self._shards.ended(over))
+
+    def blocks_over(self, blocks: Sequence[int]) -> None:
+        """Uses of blocks that were counted ahead are over."""
+        self._window.retire(*self._table.fulfil(blocks))
 
     # -- judging
 

@@ -17,6 +17,7 @@ import numpy as np
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.job import JobRun
 from mlfs.follow.progress import Given
+from mlfs.follow.shape import worker_and_turn
 from mlfs.plan.scheduler.states import SampleTable, State
 from mlfs.served.refill import Refill
 
@@ -102,6 +103,12 @@ class Uses:
             self._refilling.go_on(index.epoch)
             self.looked += 1
 
+    def line_of(self, rank: int, position: int) -> tuple[int, int, int]:
+        """A name that is the same for all that one worker of a rank reads, as far as is known."""
+        index = self.run.epochs.index_at(position)
+        x = position - index.base - index.begin if index is not None else 0
+        return self.number, rank, worker_and_turn(self.run.matcher.shape, x)[0]
+
     def next_of(self, rank: int, window_bytes: int) -> int:
         """The sample that would be looked at next if it were the rank's turn, -1 for none in its epoch.
 
@@ -136,8 +143,7 @@ class Uses:
                 break
             for sample in index.ids[rank][position - index.base : cursor - index.base].tolist():
                 if sample >= 0 and not progress.is_done(position):
-                    in_place = table.state[sample] in (State.STAGED, State.RECENT)
-                    if not in_place and not (table.blocks.of(sample) and table.holder(sample)):
+                    if not table.is_at_hand(sample):
                         return Ahead(samples, total_bytes)
                     samples += 1
                     total_bytes += table.sizes[sample]

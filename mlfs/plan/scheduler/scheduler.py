@@ -9,7 +9,8 @@ These are the parts, each with its own state:
 
 - `states`: a sample's life. `window`: what lingers and is dropped, and how large the window is.
 - `following`: the jobs, each with one record (`job_record`). `look_ahead`: uses that are counted ahead, and rounds of
-  orders that mlfs serves. `strangers_ahead`: what is fetched ahead for readers without a job, as `neighbours` learns.
+  orders that mlfs serves. `shards_ahead`: the same of blocks of large files. `strangers_ahead`: what is fetched ahead
+  for readers without a job, as `neighbours` learns.
 - `fetching`: single flight and lanes (`pool_queue`). `waiting`: readers who wait, and second tries. `routing`: the
   place that a sample is fetched from.
 - `keeping`: what is kept, and where. `evicting`: which copies make room. `warming`: copies for this node's places
@@ -19,7 +20,6 @@ These are the parts, each with its own state:
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -37,6 +37,7 @@ from mlfs.plan.scheduler.job_record import JobRecord
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.look_ahead import Ahead, nearest
 from mlfs.plan.scheduler.routing import MeasuredRates, Routing
+from mlfs.plan.scheduler.shards_ahead import ShardsAhead
 from mlfs.plan.scheduler.states import SampleTable, State, Verb
 from mlfs.plan.scheduler.statistics import Statistics
 from mlfs.plan.scheduler.strangers_ahead import StrangersAhead
@@ -47,8 +48,6 @@ from mlfs.plan.scheduler.window import Pressure, Window
 # Samples that one step looks at ahead of the readers. A driver has others to serve between two steps, and a lane that
 # is done with its batch (`pool_queue`: BATCH_S, at most 64 samples) wants the next one.
 LOOK_A_STEP = 64
-# Blocks of large files that wait for a lane: more than one file is not looked at ahead of that.
-BLOCKS_AHEAD = 64
 
 
 class Scheduler:
@@ -63,7 +62,7 @@ class Scheduler:
         blocks: see `SampleTable`.
 
     Attributes:
-        table: the samples' records, for others to read.
+        table: the samples' records, for others to read. shards: the large files that jobs read or will, the same.
     """
 
     def __init__(
@@ -87,13 +86,13 @@ class Scheduler:
         self.window, self._routing, self._keeping, self.fetching = window, routing, keeping, fetching
         self._pressure = Pressure(limits.window_bytes)
         self._beside = StrangersAhead(table)
-        self._following = Following(table, window, keeping, self._beside, out)
+        self.shards = ShardsAhead(table)
+        self._following = Following(table, window, keeping, self._beside, self.shards, out)
         self._jobs, self._rank_waits = self._following.records, self._following.rank_waits
         self._waiting = Waiting(table, limits, window, routing, keeping, fetching, self._rank_waits, out)
         self.warming = Warming(table, keeping, fetching)
         self._evicting = Evicting(table, keeping, out)
         self._look = self._seen = False
-        self._blocks_ahead: deque[int] = deque()  # of files that jobs will read, in the order in which they will
         self._read_waited_s = 0.0  # beside what `Waiting` counts: after the open, which no choice of a place changes
         self._wake_s, self._goes_on = math.inf, goes_on
         self.handlers: dict[type, Callable[[Any, float], None]] = {
@@ -104,6 +103,8 @@ class Scheduler:
             e.Waits: self._waits,
             e.ReadersWaited: self._readers_waited,
             e.SourceGave: self._source_gave,
+            e.BlockReached: self._block_reached,
+            e.AheadOfReader: lambda ahead, now_s: self.shards.ahead_of_reader(ahead.sample),
             e.Touched: self._touched,
             e.Landed: self._landed,
             e.FetchEnded: self._fetch_ended,
@@ -240,7 +241,8 @@ class Scheduler:
         before = self.table.window_bytes
         self._evicting.make_room(self._jobs)
         self.fetching.dispatch(self._waiting.is_urgent(now_s))
-        self._fetch_blocks_ahead()
+        if self.shards.by_file and not self._look:
+            self._fill_ahead()
         if self.table.window_bytes < before:  # queued samples that nobody needs any more gave their room back
             self._look = True
         if not self._look:
@@ -287,6 +289,8 @@ class Scheduler:
             self._out += [LayTripwire(row) for row in free if row >= first_row and state[row] == State.STAGED]
         self._rank_waits.closed(free)
         self.window.retire(*free)
+        if self.shards.by_file:
+            self._following.blocks_over(self.shards.ended(free))
 
     def _waits(self, waits: e.Waits, now_s: float) -> None:
         self._waiting.wait(waits.waiter, now_s)
@@ -301,6 +305,11 @@ class Scheduler:
 
     def _source_gave(self, gave: e.SourceGave, now_s: float) -> None:
         self._following.source_gave(gave.sample, gave.size_bytes)
+
+    def _block_reached(self, reached: e.BlockReached, now_s: float) -> None:
+        if reached.lost and self.table.state[reached.sample] in (State.STAGED, State.RECENT):
+            self.table.move(reached.sample, Verb.LOSE)
+        self._following.blocks_over(self.shards.reached(reached.sample))
 
     def _touched(self, touched: e.Touched, now_s: float) -> None:
         if self.table.state[touched.sample] == State.DROPPING and self.window.rescue(touched.sample):
@@ -317,24 +326,45 @@ class Scheduler:
     # -- looking ahead
 
     def _look_ahead(self, now_s: float) -> None:
-        """Have what is needed soonest staged, until the window is full, nothing is left, or LOOK_A_STEP is reached."""
-        looked = 0
+        """Have what is needed soonest staged, until the window is full, nothing is left, or LOOK_A_STEP is reached.
+
+        Large files are only noted, as many as are read at once. Then their blocks are staged, before more is looked at.
+        """
+        looked, shards, readers = 0, self.shards, self._following.readers()
         while looked < LOOK_A_STEP and not self.fetching.stopped:
-            found = nearest(job.uses for job in self._jobs.values())
+            found = None if shards.are_enough(readers) else nearest(job.uses for job in self._jobs.values())
             if found is None:
-                break
+                shard = shards.next()
+                if shard is None:
+                    break
+                block = shard.blocks[shard.looked]
+                if not self._want(block, shard.job, shard.epoch, now_s):
+                    self._is_full()
+                    return
+                self.table.expect(block)
+                shards.took(shard)
+                looked += 1
+                continue
             uses, rank = found
             before = uses.looked
             for sample, epoch in uses.coming(rank, self.table.window_capacity_bytes):
-                if not self._want(sample, uses.number, epoch, now_s):
-                    self.window.retire(*self._beside.give_back())
-                    self._look = False  # the window is full: whatever makes room looks again
+                if sample < self.table.blocks.first and self.table.blocks.of(sample):
+                    if shards.are_enough(readers):
+                        break
+                    shards.expect(sample, uses.number, epoch, uses.line_of(rank, uses.cursors[rank]))
+                elif not self._want(sample, uses.number, epoch, now_s):
+                    self._is_full()
                     return
                 self.table.expect(sample)
             looked += uses.looked - before
         else:
             self._look = not self.fetching.stopped
             return
+        self._look = False
+
+    def _is_full(self) -> None:
+        """The window has no room for what comes next: whatever makes room looks again."""
+        self.window.retire(*self._beside.give_back())
         self._look = False
 
     def _want(self, sample: int, job: int, epoch: int, now_s: float) -> bool:
@@ -349,9 +379,6 @@ class Scheduler:
         if state != State.ABSENT:
             return state != State.GOING
         if table.footprint(sample) > table.window_capacity_bytes:  # it never fits: left to the readers
-            if len(self._blocks_ahead) >= BLOCKS_AHEAD:
-                return False
-            self._blocks_ahead.extend(table.blocks.of(sample))
             return True
         if not table.fits_window(sample):
             self.window.make_room(table.footprint(sample))
@@ -359,18 +386,12 @@ class Scheduler:
         self.fetching.reserve(sample, job, epoch, now_s)
         return True
 
-    def _fetch_blocks_ahead(self) -> None:
+    def _fill_ahead(self) -> None:
         """Have lanes of the source that have nothing else to do bring blocks for this node's places, in their order."""
-        before, table = len(self._blocks_ahead), self.table
-        while self._blocks_ahead and (most := self.fetching.idle_lane_takes()):
-            batch: list[int] = []
-            while self._blocks_ahead and len(batch) < most:
-                block = self._blocks_ahead.popleft()
-                if not table.held_by[block] and table.state[block] == State.ABSENT and table.sizes[block]:
-                    batch.append(block)
-            self.fetching.fill(batch)  # those that no place takes are left to their readers
-        if len(self._blocks_ahead) < BLOCKS_AHEAD <= before:
-            self._look = True  # it waited for that
+        while (most := self.fetching.idle_lane_takes()) and (batch := self.shards.to_fill(most)):
+            if len(self.fetching.fill(batch)) == len(batch):
+                self.shards.no_room()
+            self._look = self._look or not self.shards.are_enough(self._following.readers())
 
     # -- ends of fetches, copies and drops
 
@@ -388,24 +409,33 @@ class Scheduler:
                 self._lane_failed(sample, landed.error, peer, now_s)
             self._look = True
             return
-        if landed.place == SOURCE and wanted is not None and wanted.job in self._jobs:
-            self._jobs[wanted.job].run.count_pfs(wanted.epoch, landed.size_bytes - landed.read_before_bytes)
+        is_block = self.table.blocks.first <= sample < self.table.first_row
+        if landed.place == SOURCE and wanted is not None:
+            needs = self._following.who_needs(sample) if is_block and not wanted.job else None
+            job, epoch = needs or (wanted.job, wanted.epoch)
+            if job in self._jobs:
+                self._jobs[job].run.count_pfs(epoch, landed.size_bytes - landed.read_before_bytes)
         self.table.move(sample, Verb.LAND if landed.staged else Verb.FAIL)
         if not landed.staged:
             self._look = True
         if self.window.landed(sample, landed.staged):
             self._waiting.outdated(sample)
             return
+        if is_block and landed.staged:
+            self.shards.landed(sample)
         if self.warming.is_under_way(sample):
             self.warming.landed(landed)
             self._stage_again(sample, now_s)
         if wanted is not None and not landed.staged and sample in self._waiting.waiters:
             self._waiting.begin(sample, now_s)
             return
-        read_soon = sample in self._waiting.waiters
+        # Whoever has waited for a file closes it, which ends the use of its pages; a block is not closed.
+        read_soon = sample in self._waiting.waiters and not is_block
         self._waiting.landed(sample, now_s)
         if not read_soon and landed.staged:
             self.window.retire(sample)
+        if is_block and not landed.staged and wanted is not None and not wanted.job:
+            self._stage_again(sample, now_s)  # it was brought for places, and the look-ahead has come to it by now
 
     def _lane_failed(self, sample: int, error: int, peer: bool, now_s: float) -> None:
         """A lane's fetch failed: the sample is left to its reader. The source gives one that a peer did not have."""

@@ -115,8 +115,9 @@ class SampleTable:
         filling: samples that are FETCHING for this node's places only (`Verb.FILL`): they are not to be staged, and the
             window has no room for them.
         sizes: bytes by sample; changes are reported by `resize`.
-        blocks: the files that are kept in blocks, and the rows of such files. Jobs read files or rows; places keep
-            blocks. first_row: all ids from there on are rows. has_rows: whether there are any.
+        blocks: the files that are kept in blocks, and the rows of such files. Jobs read files or rows. Predicted uses
+            of files in blocks are counted as those of others are; what is staged, dropped and kept are their blocks.
+        first_row: all ids from there on are rows. has_rows: whether there are any.
 
     Invariants:
         window_bytes = sum of the footprints of all samples that are not ABSENT, but for those of `filling`.
@@ -207,6 +208,13 @@ class SampleTable:
         if not blocks:
             return self.held_by[sample]
         return self.held_by[blocks.start] if 0 not in self.held_by[blocks.start : blocks.stop] else 0
+
+    def is_at_hand(self, sample: int) -> bool:
+        """Whether the sample lies in the page cache; each block of a large file there or in a place of this node."""
+        blocks, in_place = self.blocks.of(sample), (State.STAGED, State.RECENT)
+        if not blocks:
+            return self.state[sample] in in_place
+        return all(self.held_by[block] or self.state[block] in in_place for block in blocks)
 
     def hold(self, sample: int, place: int) -> int:
         """Note that a place of this node holds a copy now; 0: none does. Returns the one that did."""
