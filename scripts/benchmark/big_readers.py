@@ -24,7 +24,12 @@ import xxhash
 
 MIB: Final = 1 << 20
 ROW_BYTES: Final = 100_000
-REGISTERED: Final = {"seed": 8, "sampler": "numpy", "layout": "npy", "epochs": 2, "batch_size": 8}
+ROWS_SEED: Final = 8
+REGISTERED: Final[dict[str, dict[str, Any]]] = {
+    "registered rows": {"seed": ROWS_SEED, "sampler": "numpy", "layout": "npy", "epochs": 2, "batch_size": 8},
+    "registered shards": {"layout": "sorted", "draw": "none", "worker_dealing": "parts", "num_workers": 2, "epochs": 2},
+}
+"""The cases whose order mlfs is told, and how."""
 PORTION_BYTES: Final = 1 << 20
 # nanoGPT's windows, and sequences of Megatron's.
 WINDOWS: Final = {"windows": (600, 2048), "sequences": (1000, 4096)}
@@ -107,11 +112,11 @@ def make_registered_rows(directory: Path) -> None:
 
 
 def registered_rows(directory: Path) -> Iterator[bytes]:
-    """Each row once, by pread, in the order of `REGISTERED`."""
+    """Each row once, by pread, in the order that is registered."""
     path = directory / "rows.npy"
     fd = os.open(path, os.O_RDONLY)
     count, header = divmod(os.fstat(fd).st_size, ROW_BYTES)
-    for row in np.random.default_rng(REGISTERED["seed"]).permutation(count).tolist():
+    for row in np.random.default_rng(ROWS_SEED).permutation(count).tolist():
         yield os.pread(fd, ROW_BYTES, header + row * ROW_BYTES)
     os.close(fd)
 
@@ -281,6 +286,7 @@ CASES: dict[str, tuple[Make, Read, tuple[str, ...]]] = {
     "one file 1 reader": (ONE, front_to_back, ()),
     "one file 4 readers": (ONE, by_four, ()),
     "rows": (raw((200,)), rows, ()),
+    "registered shards": (make_webdataset, read_webdataset, ("webdataset", "torch.utils.data")),
     "registered rows": (make_registered_rows, registered_rows, ()),
     "windows": (raw((300,)), mapped("windows"), ()),
     "sequences": (raw((300,)), mapped("sequences"), ()),
