@@ -22,7 +22,7 @@ import xxhash
 from numpy.typing import ArrayLike, NDArray
 
 from mlfs.plan.file_blocks import FileBlocks
-from mlfs.plan.rows import MOST_ROWS, Rows
+from mlfs.plan.rows import Rows, room_behind
 from mlfs.tree.manifest import Manifest
 
 
@@ -203,8 +203,7 @@ class _InBlocks(_WholeFiles):
         counts = -(-manifest.size[large] // block_bytes)
         last = self._entries - 1 + np.cumsum(counts)
         first_row = self._entries + int(counts.sum())
-        # Zeros, as memory that nobody has written to is not taken from the machine.
-        column = np.zeros(first_row + (MOST_ROWS if len(large) else 0), dtype=np.int64)
+        column = room_behind(first_row) if len(large) else np.zeros(first_row, dtype=np.int64)
         column[self._entries : first_row] = block_bytes
         self._rows = Rows(first_row, column, large)
         manifest.keep_sizes_in(column, self._rows)
