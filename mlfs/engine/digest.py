@@ -161,6 +161,11 @@ class Digest:
             finally:
                 self._busy = False
 
+    def take_in_now(self) -> None:
+        """Tell the scheduler of all that was seen, for somebody who asks what comes next; not amid a batch."""
+        while self._events and not self._busy:
+            self._take_in(min(len(self._events), EVENTS_A_STEP), ())
+
     def _take_in(self, count: int, released: Sequence[int]) -> None:
         """Have the scheduler count so many, and what was released, and then those who observe look at it."""
         events: list[Event] = []

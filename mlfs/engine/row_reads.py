@@ -94,6 +94,7 @@ class RowReads:
             return
         if reader.unclear and not self._are_near(rows[0], reader.unclear[0]):
             self._settle(reader, pid)
+        self._digest.take_in_now()  # or a job would be asked about what it expected some reads ago
         following = next((row for row in rows if self._asks(row, pid, lambda job: job.matcher.is_next)), None)
         if following is not None:
             others = [row for row in (*reader.take_unclear(), *rows) if row != following]

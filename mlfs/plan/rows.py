@@ -28,6 +28,17 @@ MOST_ROWS: Final = 1 << 24
 Numbers = npt.NDArray[np.int64]
 
 
+def room_behind(count: int) -> Numbers:
+    """Zeros for so many sizes, and behind them for those of rows, as memory that nobody has written to costs nothing.
+
+    A process that may map little memory has room for no row.
+    """
+    try:
+        return np.zeros(count + MOST_ROWS, dtype=np.int64)
+    except MemoryError:
+        return np.zeros(count, dtype=np.int64)
+
+
 class Rows:
     """The rows of one mount. Any thread may add some and ask; what there is never changes.
 
@@ -51,7 +62,7 @@ class Rows:
     @staticmethod
     def behind(sizes: Numbers) -> Rows:
         """Rows behind others that have these sizes."""
-        column = np.zeros(len(sizes) + MOST_ROWS, dtype=np.int64)
+        column = room_behind(len(sizes))
         column[: len(sizes)] = sizes
         return Rows(len(sizes), column)
 
@@ -79,7 +90,8 @@ class Rows:
             first = self.end if known is None else known
             if known is None:
                 if first + len(files) > len(self._sizes):
-                    raise ValueError(f"{len(files):,} rows are too many: a mount may have {MOST_ROWS:,} of all jobs")
+                    most = len(self._sizes) - self.first
+                    raise ValueError(f"{len(files):,} rows are too many: this mount may have {most:,} of all jobs")
                 self._add(files, offsets, lengths)
                 self._known[digest.digest()] = first
         ids = np.arange(first, first + len(files), dtype=np.int64)

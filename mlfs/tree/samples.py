@@ -22,7 +22,7 @@ import xxhash
 from numpy.typing import ArrayLike, NDArray
 
 from mlfs.plan.file_blocks import FileBlocks
-from mlfs.plan.rows import MOST_ROWS, Rows
+from mlfs.plan.rows import Rows, room_behind
 from mlfs.tree.manifest import Manifest
 
 
@@ -217,8 +217,7 @@ class _InBlocks(_WholeFiles):
         firsts = self._entries + np.cumsum(ids) - ids
         total = self._entries + int(ids.sum())
         first_row = total + max(FEWEST_LATER, (total - self._entries) // 4)
-        # Zeros, as memory that nobody has written to is not taken from the machine.
-        column = np.zeros(first_row + (MOST_ROWS if len(large) else 0), dtype=np.int64)
+        column = room_behind(first_row) if len(large) else np.zeros(first_row, dtype=np.int64)
         column[self._entries : total] = block_bytes
         self._rows = Rows(first_row, column, large)
         manifest.keep_sizes_in(column, self._rows)

@@ -56,7 +56,7 @@ def test_there_is_a_script_for_each_shell(capsys: pytest.CaptureFixture[str]) ->
         (["mount", "--log-f"], ["--log-file", "--log-format", "--log-files"]),
         (["mount", "--log-format", ""], ["text", "json"]),
         (["register", "--sampler", "torch-di"], ["torch-distributed"]),
-        (["register", "--layout", "tf"], ["tf-list-files"]),
+        (["register", "--layout", "tf"], ["tf-list-files", "tfrecord"]),
         (["cache", "ver"], ["verify"]),
         (["cache", "verify", "--k"], ["--keep"]),
         (["completion", "b"], ["bash"]),

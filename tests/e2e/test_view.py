@@ -194,7 +194,7 @@ def test_whatever_writes_is_refused_as_read_only(tree: Path, mounted: Path) -> N
 def test_the_control_directory_is_there_and_in_no_listing(mounted: Path) -> None:
     assert ".mlfs" not in os.listdir(mounted)
     assert all(b".mlfs" not in path for path in walk(mounted))
-    assert sorted(os.listdir(mounted / ".mlfs")) == ["control", "jobs", "metrics", "order", "status"]
+    assert sorted(os.listdir(mounted / ".mlfs")) == ["audit", "control", "jobs", "metrics", "order", "status"]
     assert b"mlfs_reads_total" in (mounted / ".mlfs/metrics").read_bytes()
 
 
