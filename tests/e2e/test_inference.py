@@ -211,7 +211,7 @@ def test_what_a_script_draws_between_two_epochs_is_learned_in_the_second(images:
         assert job["agreement"] >= 0.999
         assert (job["spec"]["generator"], job["spec"]["seed"]) == ("default", 42)
         assert status["inference"]["searches"] == 1  # the second epoch begins near where the first one ended
-        assert sorted(job["agreement_by_epoch"]) == ["0", "1", "2"]  # of the second, third and fourth
+        assert sorted(job["agreement_by_epoch"]) == ["1", "2", "3"]  # the second, third and fourth
 
 
 def read_in_turns(directory: str, orders: list[list[str]], go_on: Any) -> None:

@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     earlier = _earlier(args)
     began = time.perf_counter()
     with job_streams(args.source, spec) as (streams, manifest):
-        found = _foretell(args, spec, streams, manifest.size, earlier, time.perf_counter() - began)
+        found = _foretell(args, spec, streams, manifest.sample_sizes, earlier, time.perf_counter() - began)
     print(json.dumps(found, indent=2) if args.json else "\n".join(map(printable, lines(found))))
     return ExitCode.OK
 
