@@ -31,8 +31,7 @@ PLACE_BITS = 10 + LEAST_BITS
 show one of some hundred batch sizes and numbers of workers."""
 
 NEARLY_BITS = 22 + LEAST_BITS
-"""Of threads' reads, which come nearly in an order. Another sampler is tried 2^22 times at most, the million seeds of
-Keras included."""
+"""Of threads' reads, which come nearly in an order. Another sampler is tried 2^22 times at most."""
 
 NEXT_EPOCH_BITS = 40
 """Of an epoch's first reads that choose among the explanations of the epoch before. Some hundred explanations and

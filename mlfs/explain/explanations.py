@@ -518,58 +518,42 @@ _FEWEST_OPENS = 15
 _HEAD_REPEATED = 1 << 13
 
 
-class _Reader(NamedTuple):
-    """The rank that a process reads for, and the place of the rank's stream at which it begins."""
-
-    rank: int
-    start: int
-
-
 def repeated(finding: Finding, opens: Sequence[Sequence[int]]) -> Fields | None:
     """The fields by which the opens are those of a sampler that repeats samples; None if they are not.
 
     Args:
         opens: the dataset indices that each process opened first, each as often as it was opened.
     """
-    if finding.world != 1 or finding.seed < 0 or finding.words_before:
-        return None
-    return repeated_permutation(finding.n, finding.seed, opens)
+    plain = finding.world == 1 and finding.seed >= 0 and not finding.words_before
+    return repeated_permutation(finding.n, finding.seed, opens) if plain else None
 
 
 def repeated_permutation(n: int, seed: int, opens: Sequence[Sequence[int]]) -> Fields | None:
     """Fields of repeated augmentation, if it explains the reads by torch's permutation of n samples by a seed."""
     heads = [head for head in opens if len(head) >= _FEWEST_OPENS]
-    order = order_head(n, seed, 0, _HEAD_REPEATED)
+    place_of = {index: place for place, index in enumerate(order_head(n, seed, 0, _HEAD_REPEATED))}
     for world in _WORLDS_REPEATED:
-        streams = [[order[at // REPEATS] for at in range(rank, len(order) * REPEATS, world)] for rank in range(world)]
-        readers = [_reader(head, streams) for head in heads]
-        found = [reader for reader in readers if reader is not None]
-        if found and 2 * len(found) >= len(heads):
-            batch = gcd(*(reader.start for reader in found))
+        starts = [start for head in heads if (start := _start(head, place_of, world)) is not None]
+        if starts and 2 * len(starts) >= len(heads):
+            batch = gcd(*starts)
             fields: Fields = {"sampler": "ra-sampler", "seed": seed, "world_size": world}
             return fields | ({"batch_size": batch} if batch else {})
     return None
 
 
-def _reader(head: Sequence[int], streams: list[list[int]]) -> _Reader | None:
-    """Whose stream a process reads: None if it is no rank's."""
-    runs = [(index, len(list(run))) for index, run in groupby(head)]
-    for rank, stream in enumerate(streams):
-        last = {index: place for place, index in enumerate(stream)}
+def _start(head: Sequence[int], place_of: Mapping[int, int], world: int) -> int | None:
+    """The place of its rank's stream at which a process begins; None if it reads no rank's."""
+    runs = [(place_of.get(index, -1), len(list(run))) for index, run in groupby(head)]
+    for rank in range(world):
         places: list[int] = []
-        for index, times in runs:
-            end = last.get(index, -1)
+        for place, times in runs:
+            # The first and the last place of the sample in the rank's stream.
+            first, end = -((rank - REPEATS * place) // world), (REPEATS * (place + 1) - 1 - rank) // world
             following = places[-1] + 1 if places else -1
             # Whoever begins in the middle of a sample's repeats has the last ones of them.
-            begin = following if _is_at(stream, following, index) else end - times + 1
-            if end < 0 or not _is_at(stream, begin, index):
-                begin = stream.index(index) if end >= 0 else -2
-            places += [begin + number if _is_at(stream, begin + number, index) else -2 for number in range(times)]
-        hits = sum(after == place + 1 for place, after in pairwise(places))
+            begin = following if first <= following <= end else max(first, end - times + 1)
+            places += [at if place >= 0 and at <= end else -2 for at in range(begin, begin + times)]
+        hits = sum(after == before + 1 for before, after in pairwise(places))
         if hits >= _LEAST_SHARE_REPEATED * (len(places) - 1) and places[0] >= 0:
-            return _Reader(rank, places[0])
+            return places[0]
     return None
-
-
-def _is_at(stream: list[int], place: int, index: int) -> bool:
-    return 0 <= place < len(stream) and stream[place] == index

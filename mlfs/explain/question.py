@@ -2,7 +2,7 @@
 
 In: for each data set that it may be (a layout of a directory) the first reads of each process, as dataset indices. Out:
 `Reading`s, the likely ones and the rest, and a probe for each: a chain of tests "word i, modulo m, is r". Probes make a
-`Trie`, flat arrays that the searches walk. Called by `mlfs.explain.search`.
+`Trie`, which the searches walk. Called by `mlfs.explain.search`.
 
 A process that reads for rank r of `world` ranks reads, in order, positions r + world * s of the epoch's permutation,
 with s = 0, 1, 2, ... for a process that reads all of its rank's batches, and s = (i // batch) * batch * workers +
@@ -11,8 +11,9 @@ i % batch for the first of several workers (torch/utils/data/dataloader.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from itertools import chain
 from math import log2
 from typing import NamedTuple
@@ -54,87 +55,35 @@ class Probe(NamedTuple):
     tests: tuple[Condition, ...]
 
 
-class Trie(NamedTuple):
-    """A trie of tests, breadth first: node x holds a test, and is followed by nodes first[x] .. first[x + 1] - 1.
+@dataclass
+class Trie:
+    """A trie of tests, in the order of their words: those that several probes begin with are made once.
 
     Attributes:
-        word: int64, which word. inverse, shift, limit, residue: uint32, the test "modulo" without a division: with
-            modulus = odd << shift, w % modulus == residue exactly if rotr((w - residue) * odd^-1, shift) <= limit
-            (Granlund and Montgomery 1994, section 9), but for w < residue, which is tested apart.
-        first: int64, one more than nodes. tag: int64, -1 for nodes that end no probe.
-        roots: the nodes 0 .. roots - 1 are the first tests.
+        below: what follows, by the next test. tag: of the probe that ends here, -1 for none.
+        reach: the highest word of all tests below.
     """
 
-    word: npt.NDArray[np.int64]
-    inverse: npt.NDArray[np.uint32]
-    shift: npt.NDArray[np.uint32]
-    limit: npt.NDArray[np.uint32]
-    residue: npt.NDArray[np.uint32]
-    first: npt.NDArray[np.int64]
-    tag: npt.NDArray[np.int64]
-    roots: int
+    below: dict[Condition, Trie] = field(default_factory=dict)
+    tag: int = -1
+    reach: int = 0
+
+    @cached_property
+    def tests(self) -> npt.NDArray[np.int64]:
+        """The next tests' words, moduli and residues, a column each: shape (3, len(below), 1)."""
+        return np.array(list(self.below), dtype=np.int64).T[:, :, np.newaxis]
 
 
 def compile_trie(probes: Iterable[Probe]) -> Trie:
-    """The trie of the probes: tests that several probes begin with are made once.
-
-    Raises:
-        ValueError: a word out of reach, a residue outside of its modulus, or a probe without tests.
-    """
-    level = [(probe.tests, probe.tag) for probe in probes]
-    nodes: list[Condition] = []
-    tags: list[int] = []
-    first: list[int] = []
-    groups = [level]
-    roots = -1
-    while groups:  # one round a level
-        below: list[list[tuple[tuple[Condition, ...], int]]] = []
-        starts = len(nodes) + sum(len({tests[0] for tests, _ in group}) for group in groups)
-        for group in groups:
-            for test, rest in _grouped(group):
-                nodes.append(_checked(test))
-                tags.append(next((tag for tests, tag in rest if not tests), -1))
-                longer = [(tests, tag) for tests, tag in rest if tests]
-                first.append(starts)
-                starts += len({tests[0] for tests, _ in longer})
-                if longer:
-                    below.append(longer)
-        roots = len(nodes) if roots < 0 else roots
-        groups = below
-    return _arrays(nodes, [*first, len(nodes)], tags, max(0, roots))
-
-
-def _grouped(
-    group: list[tuple[tuple[Condition, ...], int]],
-) -> list[tuple[Condition, list[tuple[tuple[Condition, ...], int]]]]:
-    """Group probes by their first test, in the order of its word; each probe is left with the rest of its tests."""
-    found: dict[Condition, list[tuple[tuple[Condition, ...], int]]] = {}
-    for tests, tag in group:
-        if not tests:
-            raise ValueError("a probe without tests says nothing")
-        found.setdefault(tests[0], []).append((tests[1:], tag))
-    return sorted(found.items(), key=lambda item: item[0])
-
-
-def _checked(test: Condition) -> Condition:
-    if not 0 <= test.word < WORDS_IN_REACH or not 0 <= test.residue < test.modulus <= WORD_VALUES:
-        raise ValueError(f"{test} cannot be tested")
-    return test
-
-
-def _arrays(nodes: Sequence[Condition], first: Sequence[int], tags: Sequence[int], roots: int) -> Trie:
-    shifts = [(test.modulus & -test.modulus).bit_length() - 1 for test in nodes]
-    inverses = [pow(test.modulus >> s, -1, WORD_VALUES) for test, s in zip(nodes, shifts, strict=True)]
-    return Trie(
-        np.array([test.word for test in nodes], dtype=np.int64),
-        np.array(inverses, dtype=np.uint32),
-        np.array(shifts, dtype=np.uint32),
-        np.array([(WORD_VALUES - 1 - test.residue) // test.modulus for test in nodes], dtype=np.uint32),
-        np.array([test.residue for test in nodes], dtype=np.uint32),
-        np.array(first, dtype=np.int64),
-        np.array(tags, dtype=np.int64),
-        roots,
-    )
+    """The trie of the probes; of several that have the same tests, that of the first."""
+    trie = Trie()
+    for tag, tests in sorted(probes, key=lambda probe: probe.tests):
+        at, reach = trie, max((test.word for test in tests), default=0)
+        for test in tests:
+            at.reach = max(at.reach, reach)
+            at = at.below.setdefault(test, Trie())
+        at.tag = tag if at.tag < 0 else at.tag
+    return trie
 
 
 # -- the ways in which a permutation may have been read

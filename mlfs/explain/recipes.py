@@ -21,7 +21,7 @@ from mlfs.explain.evidence import NEARLY_BITS, SEED_BITS, bits_near_the_start, b
 from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields
 from mlfs.explain.question import DataSet, read_in
 from mlfs.explain.splits import SplitPart
-from mlfs.explain.usual import BATCHES_OF_KERAS, FEWEST_IN_A_ROUND, UsualOrder, usual_orders, usual_seeds
+from mlfs.explain.usual import FEWEST_IN_A_ROUND, UsualOrder, usual_orders, usual_seeds
 from mlfs.job import JobSpec, parse_job
 from mlfs.job.parse import COMPOSED
 from mlfs.orders.order import Indices, Resolve, build_order
@@ -189,14 +189,9 @@ def _draw(fields: tuple[tuple[str, object], ...], n: int, resolve: Resolve | Non
 _DRAWN_BEFORE: Final = ((2048, lru_cache(maxsize=4096)(_draw)), (200_000, lru_cache(maxsize=64)(_draw)))
 
 
-def tried(fields: Fields, data_set: DataSet) -> Fields | None:
+def _shape(epoch: FirstEpoch, data_set: DataSet, cached: int) -> Fields | None:
     """The fields that say how its ranks read an order, as far as they show; None unless some process reads its first
     epoch from the start."""
-    epoch = first_epoch(fields, data_set.n)
-    return None if epoch is None else _shape(epoch, data_set, 0)
-
-
-def _shape(epoch: FirstEpoch, data_set: DataSet, cached: int) -> Fields | None:
     spec, streams = epoch
     if spec.sampler == COMPOSED:
         return _dealt(streams[0], data_set)
@@ -287,41 +282,3 @@ def _in_a_row(places: list[int]) -> bool:
     return (
         len(places) >= _FEWEST_TELLING and places == list(range(places[0], places[0] + len(places))) and places[0] >= 0
     )
-
-
-# -- Keras' image_dataset_from_directory without a seed
-
-# Keras draws one of a million itself, so all of them are tried (keras/src/utils/image_dataset_utils.py: seed =
-# np.random.randint(1e6); Keras 3.15). Most are refuted by numpy's shuffle of the names alone: what is read first stands
-# among the first names, as far as the buffer of eight batches reaches that tf.data draws from.
-
-KERAS_SEEDS = 1_000_000
-# A shuffle takes some 30 ns a name: beyond so many names a million of them take longer than an epoch.
-MOST_SAMPLES_OF_KERAS = 20_000
-# Batches of image classifiers that are told by the names alone; a larger buffer lets too many seeds pass.
-_WIDEST_OF_KERAS = 8 * max(BATCHES_OF_KERAS)
-_SLICE_OF_KERAS = 1000
-# So many first reads are compared: they tell 50 bits in a data set of 1,500 files.
-_READS_OF_KERAS = 24
-
-
-def keras_seeds(data_sets: list[DataSet], low: int, high: int) -> Iterator[int | Recipe]:
-    """Try the seeds low .. high - 1: the number of those tried from time to time, and last a recipe if there is one."""
-    for index, data_set in enumerate(data_sets):
-        n, head = data_set.n, np.array(max(data_set.heads, key=len, default=()), dtype=np.int64)[:_READS_OF_KERAS]
-        if n > MOST_SAMPLES_OF_KERAS or len(head) < 2 or n // 2 < _WIDEST_OF_KERAS + _READS_OF_KERAS:
-            continue
-        names, place = np.arange(n, dtype=np.int64), np.empty(n, dtype=np.int64)
-        for seed in range(low, high):
-            shuffled = names.copy()
-            np.random.RandomState(seed).shuffle(shuffled)
-            place[shuffled] = names
-            if np.count_nonzero(place[head] < _WIDEST_OF_KERAS + _READS_OF_KERAS) >= len(head) - 1:
-                for batch in BATCHES_OF_KERAS:
-                    keras: Fields = {"sampler": "keras", "seed": seed, "batch_size": batch}
-                    shape = tried(keras, data_set)
-                    if shape is not None:
-                        yield Recipe(index, [keras | shape | {"passes_between": 1}, keras | shape])
-                        return
-            if seed % _SLICE_OF_KERAS == 0:
-                yield seed - low

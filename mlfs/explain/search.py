@@ -15,9 +15,8 @@ and the caller may stop at any of them.
    further for each seed.
 5. All 2^32 seeds of a permutation. This also explains scripts that set no seed, for whatever torch drew is one of them.
    `generators` then finds out which generators may have drawn it.
-6. The million seeds of which Keras' image_dataset_from_directory draws one, where the script gives it none.
-7. All 2^32 seeds again, where none of the ranks that read on this node is rank 0.
-8. Less usual parts where there are many samples; the samplers of stage 3 with less usual seeds, and less usual orders.
+6. All 2^32 seeds again, where none of the ranks that read on this node is rank 0.
+7. Less usual parts where there are many samples; the samplers of stage 3 with less usual seeds, and less usual orders.
 """
 
 from __future__ import annotations
@@ -29,11 +28,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlfs.explain import search_numpy
 from mlfs.explain.confirm import Finding, confirm, confirm_sequential
 from mlfs.explain.evidence import SEED_BITS
-from mlfs.explain.question import NEVER, Condition, DataSet, Probe, Reading, compile_trie, likely, probes, unlikely
-from mlfs.explain.recipes import KERAS_SEEDS, Recipe, explaining, keras_seeds, less_usual, of_a_part, usual
+from mlfs.explain.question import (
+    NEVER,
+    Condition,
+    DataSet,
+    Probe,
+    Reading,
+    Trie,
+    compile_trie,
+    likely,
+    probes,
+    unlikely,
+)
+from mlfs.explain.recipes import Recipe, explaining, less_usual, of_a_part, usual
 from mlfs.explain.search_stages import (
     ALL_SEEDS,
     COMMON_SEEDS,
@@ -46,13 +55,9 @@ from mlfs.explain.search_stages import (
     SearchExtent,
     SeedFound,
     StageProgress,
-    TrySeeds,
-    Words,
-    search_with_numba,
-    slices,
-    words_of,
 )
 from mlfs.explain.splits import MOST_BITS, SplitPart, parts_of
+from mlfs.explain.try_seeds import Words, first_words, search
 from mlfs.explain.usual import (
     FURTHEST_LOOKED_THROUGH,
     LOOKED_THROUGH,
@@ -63,11 +68,11 @@ from mlfs.explain.usual import (
     usual_seeds,
 )
 from mlfs.explain.word_search import find_place
+from mlfs.orders.mt19937 import TorchWords
 
 COMMON_STAGE = "common seeds"
 OTHERS_STAGE, UNUSUAL_STAGE = "other samplers", "less usual orders"
 SPLITS_STAGE = "parts of a data set"
-KERAS_STAGE = "seeds that Keras draws"
 CHOSEN_STAGE = "seeds that people choose, a model made first"
 # Stage 1 takes a tenth of a second with so many, and most other seeds are smaller.
 _SMALLEST_SEEDS = 1 << 12
@@ -86,18 +91,22 @@ _LESS_USUAL_LOOK = 1 << 22
 _BITS_LOOKED_THROUGH = 4.7
 # A hint is worth more of a look; without numba this takes some two seconds for each.
 _LAST_LOOK_HINTS_SLOW = 1 << 24
+_WORDS_AT_ONCE = 1 << 22  # 16 MiB
+# Some 20 ms: whoever asks for the next event never waits long, and a call costs little beside it.
+_SLICE_NUMBA = 1 << 21
+_SLICE_NUMPY = 1 << 18
 EVERYTHING = SearchExtent()
 
 
 def find(data_sets: list[DataSet], extent: SearchExtent = EVERYTHING) -> Iterator[Event]:
     """Search until something explains the reads. If nothing does, the last event is a StageProgress that is done."""
     if extent.words is not None:
-        yield from find_place(data_sets[0], extent.words, extent.search())
+        yield from find_place(data_sets[0], extent.words, extent.quick)
         return
     for event in chain.from_iterable(_stages(data_sets, extent)):
         yield event
         if isinstance(event, SeedFound) and _may_be_drawn(event.finding, extent):
-            yield from generators(event, extent, extent.search())
+            yield from generators(event, extent)
         if not isinstance(event, StageProgress):
             return
 
@@ -107,18 +116,15 @@ def _stages(data_sets: list[DataSet], extent: SearchExtent) -> Iterator[Iterator
     sure, rest = likely(data_sets), [] if extent.again else unlikely(data_sets)
     first, popular = _first_looks(extent)
     yield _common(data_sets, (sure, rest), extent, range(min(_SMALLEST_SEEDS, extent.common)))
-    yield _chosen(data_sets, sure, first, search_numpy.search)
+    yield _chosen(data_sets, sure, first)
     yield _common(data_sets, (sure, rest), extent, range(extent.common))
     if not extent.again:
-        yield _chosen(data_sets, sure, popular, search_numpy.search)
+        yield _chosen(data_sets, sure, popular)
         yield _recipes(OTHERS_STAGE, data_sets, partial(usual, hints=extent.hints))
         yield _parts(data_sets, extent)
-    search = extent.search()
-    yield _chosen(data_sets, sure, _last_looks(extent, [*first, *popular], search), search)
-    yield _all("all seeds", data_sets, sure, extent.ranges, search)
-    if not extent.again:
-        yield _keras(data_sets, extent.ranges)
-    yield _all("all seeds, other nodes' ranks", data_sets, rest, extent.ranges, search)
+    yield _chosen(data_sets, sure, _last_looks(extent, [*first, *popular]), extent.quick)
+    yield _all("all seeds", data_sets, sure, extent)
+    yield _all("all seeds, other nodes' ranks", data_sets, rest, extent)
     if not extent.again:
         yield _parts(data_sets, extent, late=True)
         yield _recipes(UNUSUAL_STAGE, data_sets, partial(less_usual, hints=extent.hints))
@@ -136,7 +142,7 @@ def _drawn(readings: list[Reading]) -> list[Reading]:
 
 
 def _recipes(stage: str, data_sets: list[DataSet], orders: Callable[[int], Sequence[UsualOrder]]) -> Iterator[Event]:
-    """Stages 3 and 8."""
+    """Stages 3 and 7."""
     of = sum(len(orders(n)) for n in {data_set.n for data_set in data_sets})
     yield StageProgress(stage, 0, of)
     for done, recipe in enumerate(explaining(data_sets, orders), 1):
@@ -144,7 +150,7 @@ def _recipes(stage: str, data_sets: list[DataSet], orders: Callable[[int], Seque
 
 
 def _parts(data_sets: list[DataSet], extent: SearchExtent, late: bool = False) -> Iterator[Event]:
-    """Stages 4 and 8."""
+    """Stages 4 and 7."""
     seeds = usual_seeds(extent.hints)
     parts: list[tuple[int, SplitPart]] = []
     for at, data_set in enumerate(data_sets):
@@ -189,16 +195,8 @@ def _order_of(part: SplitPart, extent: SearchExtent) -> SeedFound | Recipe | Non
         return found
     look = _Look(part.seed, SAMPLER_SEED_WORD, min(extent.latest, _FIRST_LOOK >> int(part.bits)))
     readings = [reading for reading in likely(data_sets) if reading.world == 1]
-    events = _chosen(data_sets, readings, [look], search_numpy.search)
+    events = _chosen(data_sets, readings, [look])
     return next((event for event in events if isinstance(event, SeedFound)), None)
-
-
-def _keras(data_sets: list[DataSet], ranges: Ranges) -> Iterator[Event]:
-    """Stage 6."""
-    of = sum(max(0, min(high, KERAS_SEEDS) - low) for low, high in ranges)
-    for low, high in ranges:
-        for done in keras_seeds(data_sets, low, min(high, KERAS_SEEDS)):
-            yield StageProgress(KERAS_STAGE, done, of) if isinstance(done, int) else done
 
 
 def _confirmed(
@@ -220,7 +218,7 @@ def _common(
     liked = [seed for _, seed in usual_seeds(extent.hints) if seed not in numbers and seed < ALL_SEEDS]
     seeds = np.concatenate([np.array(liked, dtype=np.uint32), np.arange(len(numbers), dtype=np.uint32)])
     for readings in all_readings:
-        hits = search_numpy.search(compile_trie(probes(data_sets, readings)), seeds)
+        hits = search(compile_trie(probes(data_sets, readings)), seeds)
         for _, finding in _confirmed(seeds, hits, readings, data_sets):
             yield SeedFound(finding)
         if readings is not all_readings[0]:
@@ -228,8 +226,8 @@ def _common(
         of_one_rank = _drawn(readings)
         trie = compile_trie(probes(data_sets, of_one_rank))
         for word in (SAMPLER_SEED_WORD, SHARED_SEED_WORD):
-            words = search_numpy.first_words(seeds, word)
-            for at, finding in _confirmed(words, search_numpy.search(trie, words), of_one_rank, data_sets):
+            words = first_words(seeds, word)
+            for at, finding in _confirmed(words, search(trie, words), of_one_rank, data_sets):
                 yield SeedFound(finding, (Draw(int(seeds[at]), word - SAMPLER_SEED_WORD),))
     yield StageProgress(COMMON_STAGE, len(numbers), len(numbers))
 
@@ -251,40 +249,69 @@ def _first_looks(extent: SearchExtent) -> tuple[list[_Look], list[_Look]]:
     return looks[:most_usual], looks[most_usual:]
 
 
-def _last_looks(extent: SearchExtent, before: list[_Look], search: TrySeeds) -> list[_Look]:
+def _last_looks(extent: SearchExtent, before: list[_Look]) -> list[_Look]:
     """How much further stage 2 looks at the same seeds."""
-    quick = search is search_with_numba
-    last = _LAST_LOOK_QUICK if quick else _LAST_LOOK
+    last = _LAST_LOOK_QUICK if extent.quick else _LAST_LOOK
     ends = dict.fromkeys(POPULAR_SEEDS[:LOOKED_THROUGH], min(last, _LESS_USUAL_LOOK))
     ends |= dict.fromkeys(POPULAR_SEEDS[:FURTHEST_LOOKED_THROUGH], last)
-    ends |= dict.fromkeys(extent.hints, extent.latest if quick else _LAST_LOOK_HINTS_SLOW)
+    ends |= dict.fromkeys(extent.hints, extent.latest if extent.quick else _LAST_LOOK_HINTS_SLOW)
     looks = [_Look(seed, end, min(extent.latest, ends[seed])) for seed, _, end in before]
     return [look for look in looks if look.first < look.end]
 
 
-def _chosen(data_sets: list[DataSet], readings: list[Reading], looks: list[_Look], search: TrySeeds) -> Iterator[Event]:
+def _words_of(seed: int, latest: int, first: int = SAMPLER_SEED_WORD) -> Iterator[tuple[int, Words]]:
+    """A generator's words that may seed a sampler, in portions, each with the number of its first."""
+    words = TorchWords(seed)
+    words.skip(first)
+    for start in range(first, latest, _WORDS_AT_ONCE):
+        yield start, words.take(min(_WORDS_AT_ONCE, latest - start))
+
+
+def _chosen(
+    data_sets: list[DataSet], readings: list[Reading], looks: list[_Look], quick: bool = False
+) -> Iterator[Event]:
     """Search stage 2: seeds that people choose."""
     readings = _drawn(readings)
     trie = compile_trie(probes(data_sets, readings))
-    if not looks or not trie.roots:
+    if not looks or not trie.below:
         return
     done, of = 0, sum(end - first for _, first, end in looks)
-    search(trie, np.zeros(1, dtype=np.uint32))
+    search(trie, np.zeros(1, dtype=np.uint32), quick)
     yield StageProgress(CHOSEN_STAGE, 0, of)
     for seed, first, end in looks:
-        for start, words in words_of(seed, end, first):
-            for at, finding in _confirmed(words, search(trie, words), readings, data_sets):
+        for start, words in _words_of(seed, end, first):
+            for at, finding in _confirmed(words, search(trie, words, quick), readings, data_sets):
                 yield SeedFound(finding, (Draw(seed, start + at - SAMPLER_SEED_WORD),))
             done += len(words)
             yield StageProgress(CHOSEN_STAGE, done, of)
 
 
-def _all(
-    stage: str, data_sets: list[DataSet], readings: list[Reading], ranges: Ranges, search: TrySeeds
-) -> Iterator[Event]:
-    """Stages 5 and 7."""
+def _slices(
+    stage: str, trie: Trie, ranges: Ranges, quick: bool
+) -> Iterator[tuple[StageProgress, Words, list[tuple[int, int]]]]:
+    """Try all seeds of the ranges: for each slice how far the stage is, its seeds, and those that pass.
+
+    The first slice is empty: it says that the stage begins, which may compile for some seconds.
+    """
+    done, of = 0, sum(high - low for low, high in ranges)
+    none = np.zeros(0, dtype=np.uint32)
+    search(
+        trie, np.zeros(1, dtype=np.uint32), quick
+    )  # compiles: the stage's progress shall tell how long the rest takes
+    yield StageProgress(stage, 0, of), none, []
+    size = _SLICE_NUMBA if quick else _SLICE_NUMPY
+    for low, high in ranges:
+        for start in range(low, high, size):
+            seeds = np.arange(start, min(start + size, high), dtype=np.uint32)
+            hits = search(trie, seeds, quick)
+            done += len(seeds)
+            yield StageProgress(stage, done, of), seeds, hits
+
+
+def _all(stage: str, data_sets: list[DataSet], readings: list[Reading], extent: SearchExtent) -> Iterator[Event]:
+    """Stages 5 and 6."""
     trie = compile_trie(probes(data_sets, readings))
-    for progress, seeds, hits in slices(stage, trie, ranges, search) if trie.roots else ():
+    for progress, seeds, hits in _slices(stage, trie, extent.ranges, extent.quick) if trie.below else ():
         for _, finding in _confirmed(seeds, hits, readings, data_sets):
             yield SeedFound(finding)
         yield progress
@@ -306,7 +333,7 @@ _MOST_GENERATORS = 16
 _POPULAR_STAGE, _GENERATORS_STAGE = "well-known generators", "all generators"
 
 
-def generators(found: SeedFound, extent: SearchExtent, search: TrySeeds) -> Iterator[Event]:
+def generators(found: SeedFound, extent: SearchExtent) -> Iterator[Event]:
     """Tell all generators that fit, anew with each that is found; nothing if the generator is known beyond doubt."""
     drawn, draws = found.finding.seed, list(found.draws)
     if any(draw.words_before < _SURELY_NOT_CHANCE for draw in draws):
@@ -323,7 +350,7 @@ def generators(found: SeedFound, extent: SearchExtent, search: TrySeeds) -> Iter
     probes = [Probe(words, (Condition(SAMPLER_SEED_WORD + words, ALL_SEEDS, drawn),)) for words in WORDS_BEFORE]
     draws.sort(key=lambda draw: draw.words_before)
     others: list[Draw] = []
-    for progress, seeds, hits in slices(_GENERATORS_STAGE, compile_trie(probes), extent.ranges, search):
+    for progress, seeds, hits in _slices(_GENERATORS_STAGE, compile_trie(probes), extent.ranges, extent.quick):
         new = [Draw(int(seeds[at]), words) for at, words in hits if int(seeds[at]) not in known]
         yield progress
         if new and len(others) < _MOST_GENERATORS:
@@ -336,6 +363,6 @@ def _popular(drawn: int, extent: SearchExtent) -> Iterator[Draw | StageProgress]
     seeds = [seed for seed in POPULAR_SEEDS[:LOOKED_THROUGH] if seed not in extent.hints]
     yield StageProgress(_POPULAR_STAGE, 0, len(seeds))
     for index, seed in enumerate(seeds):
-        for start, words in words_of(seed, extent.latest):
+        for start, words in _words_of(seed, extent.latest):
             yield from (Draw(seed, start + at - SAMPLER_SEED_WORD) for at in np.flatnonzero(words == drawn).tolist())
         yield StageProgress(_POPULAR_STAGE, index + 1, len(seeds))

@@ -5,7 +5,7 @@ log2 of how many times as often the most usual one is chosen. Whoever tries orde
 their bits, as far as it can afford. Used by `mlfs.explain.recipes`, which compares them with the first reads of
 processes, and by `mlfs.explain.compositions`, which compares them with what a script has printed.
 
-Orders whose first epoch is the same stand together (`UsualStart`): the first epoch is drawn once for all of them, and
+Orders whose first epoch is the same stand together (`UsualOrder`): the first epoch is drawn once for all of them, and
 the second one tells which of them it is. A sum such as 1000*seed+epoch needs no place of its own: it is the sum
 seed+epoch with another seed.
 
@@ -72,12 +72,12 @@ def usual_seeds(hints: tuple[int, ...] = ()) -> tuple[Seed, ...]:
 # -- orders
 
 
-class UsualStart(NamedTuple):
+class UsualOrder(NamedTuple):
     """Orders that begin alike.
 
     Attributes:
         bits: how unusual they are, together.
-        orders: fields without a seed, the likeliest first.
+        orders: fields, the likeliest first; `usual_orders` gives them a seed.
         seeds: the only ones that are tried; None: those that people choose.
         by_words: whether `mlfs.explain.search` finds them sooner, by single words of torch's generator.
         most: samples beyond which a try takes longer than some tenths of a second.
@@ -88,6 +88,16 @@ class UsualStart(NamedTuple):
     seeds: tuple[int, ...] | None = None
     by_words: bool = False
     most: int = 1 << 62
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether they are loops of one's own, and no library's sampler."""
+        return self.orders[0]["sampler"] == COMPOSED
+
+    def seeded(self, seed: Seed) -> UsualOrder:
+        """The same with a seed."""
+        orders = tuple(order | {"seed": seed.seed} for order in self.orders)
+        return self._replace(bits=self.bits + seed.bits, orders=orders)
 
 
 class _Loop(NamedTuple):
@@ -144,7 +154,7 @@ _TORCH_DEFAULT: Final[Fields] = {"sampler": "torch-random", "generator": "defaul
 # torchdata's loader with workers reads the second permutation of its generator: see `mlfs.orders.torch_samplers`.
 _STATEFUL: Final[Fields] = {"sampler": "torch-stateful", "num_workers": 1}
 # The buffer that Keras' data set draws from is eight batches long. 32 is its default.
-BATCHES_OF_KERAS: Final = (32, 16, 64)
+_BATCHES_OF_KERAS: Final = (32, 16, 64)
 # Of shuffle() in scripts that follow the tutorials, beside one for all names. list_files(seed=...) shuffles like that.
 _BUFFERS: Final = (1000, 1024, 10_000)
 _WORLDS: Final = (1, 2, 4, 8)
@@ -154,72 +164,72 @@ _WORLDS: Final = (1, 2, 4, 8)
 _WORLDS_THAT_REPEAT: Final = (64, 32, 16, 8, 7, 5, 4, 1)
 # DLIO's TensorFlow loader shuffles its list of files by its own seed, 123, plus the epoch's number, from 1: what the
 # epoch before left is shuffled.
-_OF_DLIO: Final[Fields] = {"sampler": COMPOSED, "generator": "numpy-legacy", "seeding": "seed+epoch", "draw": "shuffle"}
-_SEEDS_OF_DLIO: Final = (124,)
+_DLIO: Final[Fields] = {"sampler": COMPOSED, "generator": "numpy-legacy", "seeding": "seed+epoch", "draw": "shuffle"}
+_OF_DLIO: Final = UsualOrder(0.0, (_DLIO,), seeds=(124,))
 
 
-def _samplers(n: int) -> Iterator[UsualStart]:
+def _samplers(n: int) -> Iterator[UsualOrder]:
     """Samplers that are no loops of one's own."""
     again = {"persistent_workers": True}
-    yield UsualStart(
+    yield UsualOrder(
         1.0, (_TORCH_DEFAULT, _TORCH_DEFAULT | again, _TORCH_DEFAULT | {"words_between": 2}), by_words=True
     )
     for generator in ("own", "shared"):
-        yield UsualStart(1.0, ({"sampler": "torch-random", "generator": generator},), by_words=True)
-    yield UsualStart(2.0, ({"sampler": "accelerate", "use_seedable_sampler": True},), by_words=True)
-    yield UsualStart(0.0, ({"sampler": "sequential"},), seeds=(), by_words=True)
-    yield UsualStart(2.0, ({"sampler": "grain"},))
+        yield UsualOrder(1.0, ({"sampler": "torch-random", "generator": generator},), by_words=True)
+    yield UsualOrder(2.0, ({"sampler": "accelerate", "use_seedable_sampler": True},), by_words=True)
+    yield UsualOrder(0.0, ({"sampler": "sequential"},), seeds=(), by_words=True)
+    yield UsualOrder(2.0, ({"sampler": "grain"},))
     for generator in ("default", "shared", "own"):
         stateful = _STATEFUL | {"generator": generator}
-        yield UsualStart(2.0, (stateful, stateful | again))
+        yield UsualOrder(2.0, (stateful, stateful | again))
     # model.fit on TensorFlow, then any loop.
-    for batch in BATCHES_OF_KERAS:
+    for batch in _BATCHES_OF_KERAS:
         keras: Fields = {"sampler": "keras", "batch_size": batch}
-        yield UsualStart(2.0, (keras | {"passes_between": 1}, keras), most=MOST_FOR_LOOPS)
+        yield UsualOrder(2.0, (keras | {"passes_between": 1}, keras), most=MOST_FOR_LOOPS)
     for size in (n, *_BUFFERS):
         if size <= n:
             tf_data: Fields = {"sampler": "tf-data", "buffer_size": size}
-            yield UsualStart(2.0, (tf_data | {"passes_between": 1}, tf_data), most=MOST_FOR_LOOPS)
+            yield UsualOrder(2.0, (tf_data | {"passes_between": 1}, tf_data), most=MOST_FOR_LOOPS)
     for world in _WORLDS:
         of_ranks: Fields = {"world_size": world}
-        yield UsualStart(6.0, ({"sampler": "dali", "shuffle": True} | of_ranks,), seeds=())
-        yield UsualStart(6.0, ({"sampler": "dali", "shuffle_after_epoch": True} | of_ranks,), seeds=())
-        yield UsualStart(6.0, ({"sampler": "paddle"} | of_ranks,), seeds=())
+        yield UsualOrder(6.0, ({"sampler": "dali", "shuffle": True} | of_ranks,), seeds=())
+        yield UsualOrder(6.0, ({"sampler": "dali", "shuffle_after_epoch": True} | of_ranks,), seeds=())
+        yield UsualOrder(6.0, ({"sampler": "paddle"} | of_ranks,), seeds=())
     for world in _WORLDS_THAT_REPEAT:
         repeated: Fields = {"sampler": "ra-sampler", "world_size": world}
         # timm's sampler with its own defaults is the one with seed 0.
-        yield UsualStart(6.0, (repeated, repeated | {"set_epoch": False}), seeds=(0,))
+        yield UsualOrder(6.0, (repeated, repeated | {"set_epoch": False}), seeds=(0,))
 
 
-def _libraries() -> Iterator[UsualStart]:
+def _libraries() -> Iterator[UsualOrder]:
     """Compositions that libraries make; docs/clients.md says when each is found."""
     torch: Fields = {"sampler": COMPOSED, "generator": "torch"}
     # SpeechBrain and Ultralytics have seeds built in; SpeechBrain counts epochs from 1.
-    yield UsualStart(2.0, (torch | {"seeding": "seed+epoch+1"},), seeds=(563375142,))
+    yield UsualOrder(2.0, (torch | {"seeding": "seed+epoch+1"},), seeds=(563375142,))
     ultralytics: Fields = {"sampler": "torch-random", "generator": "shared", "persistent_workers": True}
-    yield UsualStart(2.0, (ultralytics,), seeds=(6148914691236517204,))
+    yield UsualOrder(2.0, (ultralytics,), seeds=(6148914691236517204,))
     # fastai, detectron2 with a seed in its configuration, ignite's DeterministicEngine.
     drawn: Fields = {"seed_drawn_by": "python", "seed_below": 1 << 32, "seeding": "drawn"}
     fastai: Fields = {"sampler": COMPOSED, "generator": "python", "draw": "sample"} | drawn
-    yield UsualStart(2.0, (fastai,), most=MOST_FOR_LOOPS)
-    yield UsualStart(3.0, (torch | {"endless": True, "seed_drawn_by": "numpy-legacy", "seed_below": 1 << 31},))
+    yield UsualOrder(2.0, (fastai,), most=MOST_FOR_LOOPS)
+    yield UsualOrder(3.0, (torch | {"endless": True, "seed_drawn_by": "numpy-legacy", "seed_below": 1 << 31},))
     for number, per_group in enumerate(_PER_GROUP):
         for batch in _GROUPED_BATCHES:
             grouped: Fields = {"sampler": COMPOSED, "generator": "numpy-legacy", "draw": "per-group"}
             grouped |= {"per_group": per_group, "column": "directory", "seeding": "goes-on"}
             grouped |= {} if batch is None else {"groups_at_once": max(1, batch // per_group)}
-            yield UsualStart(2.0 + number / 2, (grouped,), most=MOST_FOR_LOOPS)
+            yield UsualOrder(2.0 + number / 2, (grouped,), most=MOST_FOR_LOOPS)
     default: Fields = {"sampler": COMPOSED, "generator": "default", "seeding": "seed+epoch"}
-    yield UsualStart(3.0, (default | {"seed_drawn_by": "torch", "seed_below": 10**9},))
+    yield UsualOrder(3.0, (default | {"seed_drawn_by": "torch", "seed_below": 10**9},))
 
 
-def _loops(n: int, count: int) -> Iterator[UsualStart]:
+def _loops(n: int, count: int) -> Iterator[UsualOrder]:
     """Loops of one's own; `count`: how many samples an epoch may have instead of all n."""
     for loop in _LOOPS:
         for drawn in dict.fromkeys((n, count)) if loop.counted else (None,):
             by_words = loop.generator == "torch" and not loop.counted
             bits = loop.bits + (drawn not in (None, n))
-            yield UsualStart(bits, _orders_of(loop, drawn), None, by_words, loop.most)
+            yield UsualOrder(bits, _orders_of(loop, drawn), None, by_words, loop.most)
 
 
 def _orders_of(loop: _Loop, drawn: int | None = None) -> tuple[Fields, ...]:
@@ -268,20 +278,6 @@ def preset_of(fields: Fields) -> Fields:
 # -- both
 
 
-class UsualOrder(NamedTuple):
-    """Orders that begin alike, with a seed: see `UsualStart`."""
-
-    bits: float
-    orders: tuple[Fields, ...]
-    by_words: bool
-    most: int
-
-    @property
-    def is_loop(self) -> bool:
-        """Whether they are loops of one's own, and no library's sampler."""
-        return self.orders[0]["sampler"] == COMPOSED
-
-
 @lru_cache(maxsize=64)
 def usual_orders(
     n: int, seeds: tuple[Seed, ...], count: int | None = None, most: float = 1 << 10
@@ -291,18 +287,8 @@ def usual_orders(
     Args:
         n: how long the data set is. seeds: that are tried. count: see `_loops`. most: bits of the most unusual pair.
     """
-    found = [_order(0.0, UsualStart(0.0, (_OF_DLIO,)), seed) for seed in _SEEDS_OF_DLIO]
-    for one in (*_loops(n, n if count is None else count), *_samplers(n), *_libraries()):
-        if one.bits > most:
-            continue
-        if one.seeds == ():
-            found.append(_order(one.bits, one))
-        else:
-            tried = seeds if one.seeds is None else [Seed(0.0, seed) for seed in one.seeds]
-            found += [_order(one.bits + bits, one, seed) for bits, seed in tried if one.bits + bits <= most]
-    return tuple(sorted(found, key=lambda order: order.bits))
-
-
-def _order(bits: float, beginning: UsualStart, seed: int | None = None) -> UsualOrder:
-    seeded: Fields = {} if seed is None else {"seed": seed}
-    return UsualOrder(bits, tuple(order | seeded for order in beginning.orders), beginning.by_words, beginning.most)
+    found: list[UsualOrder] = []
+    for one in (_OF_DLIO, *_loops(n, n if count is None else count), *_samplers(n), *_libraries()):
+        tried = seeds if one.seeds is None else [Seed(0.0, seed) for seed in one.seeds]
+        found += map(one.seeded, tried) if tried else [one]
+    return tuple(sorted((order for order in found if order.bits <= most), key=lambda order: order.bits))

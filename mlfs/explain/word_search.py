@@ -10,45 +10,39 @@ one process are enough.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from math import log2
 
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.explain import search_numpy
 from mlfs.explain.confirm import confirm
 from mlfs.explain.evidence import PLACE_BITS
-from mlfs.explain.question import WORDS_IN_REACH, Condition, DataSet, Probe, Reading, compile_trie, likely, probes, step
-from mlfs.explain.search_stages import PlaceFound, StageProgress, TrySeeds, Words, WordsAsked
+from mlfs.explain.question import WORDS_IN_REACH, DataSet, Reading, Trie, compile_trie, likely, probes, step
+from mlfs.explain.search_stages import PlaceFound, StageProgress, WordsAsked
+from mlfs.explain.try_seeds import Words, search, search_words
 from mlfs.orders.generators import WORDS_A_DRAW, running_sum, uniform_of
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.order_file import weights_of
 
-HitsIn = Callable[[Words, int], Iterable[tuple[int, int]]]
 # Some tenths of a second without numba: whoever looks on sees the search move.
 _WORDS_AT_ONCE = 1 << 19
 
 
-def find_place(data_set: DataSet, asked: WordsAsked, search: TrySeeds) -> Iterator[StageProgress | PlaceFound]:
-    """Look at all places until one explains the reads; it comes last.
-
-    Args:
-        search: tries words as seeds of a permutation.
-    """
+def find_place(data_set: DataSet, asked: WordsAsked, quick: bool = False) -> Iterator[StageProgress | PlaceFound]:
+    """Look at all places until one explains the reads; it comes last. Args: quick: see `mlfs.explain.try_seeds`."""
     readings = [h for h in likely([data_set]) if h.world == 1 and not h.words_before and not h.skipped]
-    tests = probes([data_set], readings)
+    trie = compile_trie(probes([data_set], readings))
     stage, done, of = f"words of seed {asked.seed}", 0, sum(high - low for low, high in asked.spans)
     yield StageProgress(stage, 0, of)
     fewest_bits = PLACE_BITS + log2(max(1, of * len(readings)))
     if asked.weights_file:
         draws = WeightedDraws(data_set, readings, asked.weights_file, fewest_bits)
         reach, found_in = draws.reach, draws.places
-    elif tests:
-        trie = compile_trie(tests)
-        hits_in = (lambda words, count: search(trie, words[:count])) if asked.seeded else partial(_direct, tests)
-        reach, found_in = WORDS_IN_REACH, partial(_found_orders, asked, hits_in, readings, data_set, fewest_bits)
+    elif trie.below:
+        reach = WORDS_IN_REACH
+        found_in = partial(_found_orders, asked, trie, quick, readings, data_set, fewest_bits)
     else:
         return
     for low, high in asked.spans:
@@ -67,11 +61,12 @@ def find_place(data_set: DataSet, asked: WordsAsked, search: TrySeeds) -> Iterat
 
 
 def _found_orders(
-    asked: WordsAsked, hits_in: HitsIn, readings: Sequence[Reading], data_set: DataSet, fewest_bits: float,
+    asked: WordsAsked, trie: Trie, quick: bool, readings: Sequence[Reading], data_set: DataSet, fewest_bits: float,
     words: Words, count: int, start: int,
 ) -> Iterator[int]:  # fmt: skip
     """The places among `count` words, the first of them number `start`, at which a permutation explains the reads."""
-    for at, tag in hits_in(words, count):
+    hits = search(trie, words[:count], quick) if asked.seeded else search_words(trie, words, count)
+    for at, tag in hits:
         seed, h = int(words[at]), readings[tag]
         if not asked.seeded:
             seed, h = asked.seed, h._replace(words_before=start + asked.ahead + at)
@@ -81,22 +76,8 @@ def _found_orders(
 
 def place_nearby(data_set: DataSet, asked: WordsAsked) -> PlaceFound | None:
     """The place, if it is among so few that numba is not worth its compiling. A worker thread's work."""
-    events = find_place(data_set, asked, search_numpy.search)
+    events = find_place(data_set, asked)
     return next((event for event in events if isinstance(event, PlaceFound)), None)
-
-
-def _direct(tests: list[Probe], words: Words, count: int) -> Iterator[tuple[int, int]]:
-    """The places whose words themselves make a permutation that passes a probe's tests: (index, the probe's tag)."""
-    passed: dict[Condition, npt.NDArray[np.int64]] = {}
-    for probe in tests:
-        first = probe.tests[0]
-        if first not in passed:
-            tried = words[first.word : first.word + count] % np.uint32(first.modulus)
-            passed[first] = np.flatnonzero(tried == first.residue)
-        at = passed[first]
-        for test in probe.tests[1:]:
-            at = at[words[at + test.word] % np.uint32(test.modulus) == test.residue]
-        yield from ((int(place), probe.tag) for place in at)
 
 
 # -- weighted draws

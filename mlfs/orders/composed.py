@@ -28,7 +28,7 @@ from mlfs.job.refusals import show
 from mlfs.orders.counters import JaxGenerator
 from mlfs.orders.deal import DEALINGS, in_turn
 from mlfs.orders.draws import Column, Draws, Endless, EpochDraw, Kind, Values, by_length, drawing_of, of_one_group
-from mlfs.orders.generators import LIBRARIES, Generator, Keyed, Library, Seed
+from mlfs.orders.generators import LIBRARIES, Generator, Keyed, Library, Seed, check_seed
 from mlfs.orders.mt19937 import MOST_OF_TORCH, words_of_randperm
 from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
 from mlfs.orders.order_file import column_of, weights_for
@@ -74,20 +74,9 @@ _REPLACES: Final = ("with-replacement", "weighted", "per-group")
 
 
 class Parts(NamedTuple):
-    """The choices that make an order.
+    """The choices that make an order. Those named as a job's field are that field, see `mlfs.job.spec.JobSpec`.
 
     Attributes:
-        generator: a name of `LIBRARIES`. dealing: a name of `DEALINGS`.
-        shard_first: whether the data set is dealt first, and each rank draws of its own part.
-        drawn: how many samples are drawn; None: all.
-        words_before: words that others draw from a generator once it is made. words_between: the same after each draw.
-            words_once: the same after the first.
-        seed_drawn_by: the generator of the job's seed, which draws the seed of `generator` once, below `seed_below`.
-        endless: whether passes follow one another without an end; an epoch is then `epoch_steps` steps.
-        worker_dealing: what the workers of a loader take in turn: "batches", or "samples"; or "parts", of which each
-            draws for itself.
-        grouping: "none", "by-length" (before it is dealt) or "batches" (of one group, by each rank).
-        repeats: times that each sample which was drawn stands in a row before it is dealt.
         reads: how many samples a rank reads of those that it is dealt; None: all.
         seed: in place of the job's. library: in place of the generator's.
         names: gives the samples that positions stand for, by epoch; None: a position is a sample.
@@ -99,7 +88,7 @@ class Parts(NamedTuple):
     draw: Kind = "permutation"
     dealing: str = "strided"
     shard_first: bool = False
-    drawn: int | None = None
+    num_samples: int | None = None
     drop_last: bool = False
     words_before: int = 0
     words_between: int = 0
@@ -166,23 +155,17 @@ class Composition:
         self._stream_of = lru_cache(maxsize=most)(self._make_stream)
 
     @property
-    def words_an_epoch(self) -> int | None:
-        """Words of the generator from one epoch to the next; None where no number is known."""
-        words = self._words(self._n)
-        base = 0 if self._spec.persistent_workers else self._library.base_words
-        return None if words is None else words + self._words_after(self._n) + base
-
-    @property
     def words_drawn(self) -> WordsDrawn | None:
         """How a sampler of torch's draws an epoch; None where that does not begin at a place in its seed's words."""
-        parts, words, base = self._parts, self.words_an_epoch, self._library.base_words
+        parts, words, base = self._parts, self._words(self._n), self._library.base_words
         drawn = parts.generator in _OF_TORCH and parts.draw in ("permutation", "sample", "weighted")
         if not drawn or words is None or parts.seeding.rule != "goes-on" or self._spec.sampler == COMPOSED:
             return None
         if parts.seed_drawn_by is not None:  # one word seeds a generator for all epochs
             return None if base else WordsDrawn(self._spec.seed, True, 1, 0)
         seeded = parts.generator == "default"
-        return WordsDrawn(self._spec.seed, seeded, base + seeded, words - parts.words_between)
+        words += self._words_after(self._n) - parts.words_between + (0 if self._spec.persistent_workers else base)
+        return WordsDrawn(self._spec.seed, seeded, base + seeded, words)
 
     def stream_length(self, epoch: int) -> int:
         """Samples of the rank that reads most, the same in every epoch."""
@@ -228,7 +211,7 @@ class Composition:
     def _count(self, n: int) -> int:
         """How many indices a pass has of n; of a kind that does not say it, about as many."""
         length = None if self._parts.draw == "none" else self._drawing(n).length
-        return min(n, self._parts.drawn or n) if length is None else length
+        return min(n, self._parts.num_samples or n) if length is None else length
 
     def _dealt(self, n: int) -> int:
         n = n if self._parts.repeats == 1 else ceil(n * self._parts.repeats)
@@ -283,7 +266,7 @@ class Composition:
         """How many are drawn of n samples; None: as many as there are."""
         parts = self._parts
         again = parts.draw in _REPLACES or (parts.generator in _OF_TORCH and not parts.shard_first)
-        return parts.drawn if again else min(parts.drawn or n, n)
+        return parts.num_samples if again else min(parts.num_samples or n, n)
 
     def _words(self, n: int) -> int | None:
         return self._library.words(self._parts.draw, n, self._drawn(n) or n)
@@ -314,8 +297,8 @@ class Composition:
             once = parts.words_once if begin <= 1 < end else 0
             return (end - begin) * ((words or 0) + after) + begun * base + once
 
-        leaps = words_of if parts.seeding.rule == "goes-on" else None
-        return Draws(self._drawing(n), first, generator_of, goes_on, after, words, leaps)
+        leaps = words_of if words is not None and parts.seeding.rule == "goes-on" else None
+        return Draws(self._drawing(n), first, generator_of, goes_on, after, leaps)
 
     def _generator(self, before: Generator, epoch: int, rank: int, worker: int) -> Generator:
         """The generator that an epoch draws with."""
@@ -374,11 +357,8 @@ def _refuse(wrong: object, field: str, value: object, allowed: str) -> None:
 
 def _check_seeding(parts: Parts, spec: JobSpec) -> None:
     name, library, rule = parts.generator, LIBRARIES[parts.generator], parts.seeding.rule
-    seeded = parts.seed_drawn_by or name
-    low, high = LIBRARIES[seeded].least, LIBRARIES[seeded].most
-    if parts.seed is None and ((low is not None and spec.seed < low) or (high is not None and spec.seed > high)):
-        message = f'job field "seed" is {spec.seed}, must be {low}{" or more" if high is None else f" to {high}"}'
-        raise JobError(f'{message} for the sampler "{spec.sampler}"', f"the generator {seeded} takes no other", "seed")
+    if parts.seed is None:
+        check_seed(parts.seed_drawn_by or name, spec.seed, "seed", f'the sampler "{spec.sampler}"')
     if rule == "linear" and library.least is not None and parts.seed is None:
         seed = 0 if parts.seed_drawn_by else spec.seed
         last = (spec.epochs - 1, spec.world_size - 1, max(1, spec.num_workers or 1) - 1)
@@ -418,7 +398,7 @@ def _check_draw(parts: Parts, spec: JobSpec) -> None:
     _refuse(parts.generator not in by, "generator", parts.generator, right)
     needed = _NEEDED.get(kind)
     if needed is not None:
-        value = parts.drawn if needed == "num_samples" else getattr(spec, needed)
+        value = getattr(parts if needed == "num_samples" else spec, needed)
         _refuse(value is None, needed, None, f"a draw {kind} needs it")
     for field in OF_DRAW:
         given, readers = getattr(spec, field), [kind for kind, needs in _NEEDED.items() if needs == field]
@@ -437,7 +417,7 @@ def _check_draw(parts: Parts, spec: JobSpec) -> None:
     _refuse(grouped and weighed, "grouping", parts.grouping, right)
     right = "by-length, or left out: an endless stream has no last batches"
     _refuse(parts.grouping == "batches" and parts.endless, "grouping", parts.grouping, right)
-    if kind == "weighted" and parts.generator in _OF_TORCH and parts.drawn == 1:
+    if kind == "weighted" and parts.generator in _OF_TORCH and parts.num_samples == 1:
         message = 'job field "num_samples" is 1: that order is not known'
         raise JobError(message, 'write it down and use "sampler": "explicit"', "num_samples")
 
@@ -453,7 +433,7 @@ def _check_ends(parts: Parts, spec: JobSpec) -> None:
     if apart:
         right = "one of strided, contiguous, pieces: each worker draws of its own part"
         _refuse(parts.dealing not in ("strided", "contiguous", "pieces"), "dealing", parts.dealing, right)
-        _refuse(parts.drawn, "num_samples", parts.drawn, "left out: each worker reads all of its part")
+        _refuse(parts.num_samples, "num_samples", parts.num_samples, "left out: each worker reads all of its part")
         grouped = parts.grouping != "none" or parts.draw in ("weighted", "repeat-factors", "per-group", "clips")
         _refuse(grouped, "worker_dealing", "parts", "batches or samples: draws by a column are over all samples")
         _refuse(parts.endless, "worker_dealing", "parts", "batches or samples: the parts of workers have ends")
@@ -487,12 +467,8 @@ class ComposedOrder(Composition):
             )
             raise JobError(f'job field "seeding" is "{text}", must be {right}', "", "seeding")
         whole = n_samples * (spec.copies or 1)
-        parts = Parts(
-            spec.generator or "torch", seeding, spec.draw or "permutation", spec.dealing or "strided",
-            bool(spec.shard_first), spec.num_samples, spec.drop_last, spec.words_before or 0, spec.words_between or 0,
-            spec.words_once or 0, spec.seed_drawn_by, spec.seed_below, bool(spec.endless), spec.epoch_steps,
-            spec.worker_dealing or "batches", spec.grouping or "none", spec.repeats or 1,
-        )  # fmt: skip
+        given = spec.model_dump(include=set(Parts._fields) - {"seed", "seeding"}, exclude_none=True)
+        parts = Parts(**{"generator": "torch", "seeding": seeding} | given)
         if whole != n_samples:
             parts = parts._replace(names=lambda epoch, positions: positions % max(1, n_samples))
         check(parts, spec, whole)

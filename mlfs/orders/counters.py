@@ -96,18 +96,6 @@ class JaxGenerator(Shuffles):
         offset = (((high % span) * multiplier & mask) + low % span & mask) % span
         return offset.astype(np.int64)
 
-    def uniform(self, count: int, /) -> npt.NDArray[np.floating]:
-        """jax.random.uniform(key, (count,)): 23 bits of a word."""
-        bits = (_bits(self._key, count) >> np.uint32(9)) | np.uint32(0x3F800000)
-        return bits.view(np.float32) - np.float32(1)
-
-    def number(self, below: int | None, /) -> int:
-        """jax.random.randint(key, (), 0, below); 2**31 - 1 is the usual one."""
-        return int(self.choices(below or (1 << 31) - 1, 1)[0])
-
-    def skip(self, words: int, /) -> None:
-        """A key has no words that others draw."""
-
 
 def _split(key: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
     x, y = threefry(key, np.zeros(2, np.uint32), np.arange(2, dtype=np.uint32))

@@ -179,7 +179,7 @@ def _tempered(words: Numbers) -> Numbers:
 # index is encrypted like index 0, and the order has a sample twice and another not at all. We do the same.
 
 
-ROUNDS = 4
+_SEEDED = 4  # a key for each round
 _FEWEST_BITS = 16
 _MOST_BITS = 64
 _MASK_32 = 0xFFFFFFFF
@@ -200,9 +200,12 @@ def index_shuffle(n: int, seed: int) -> Indices:
     last = n - 1
     bits = math.ceil(math.log2(last)) if last > 1 else 0
     bits = min(max(bits + bits % 2, _FEWEST_BITS), _MOST_BITS)
-    keys = seed_sequence(seed, ROUNDS)
-    if n <= 1 << _FEWEST_BITS:
-        return _short(n, keys)
+    keys = seed_sequence(seed)
+    if n <= 1 << _FEWEST_BITS:  # few elements walk far: all values are encrypted once, and their walks doubled
+        table = _encrypt(np.arange(1 << _FEWEST_BITS, dtype=np.uint16), keys, bits // 2).astype(np.int64)
+        while table[:n].max() > last:
+            table = np.where(table > last, table[table], table)
+        return table[:n]
     shuffled = np.empty(n, dtype=np.int64)
     for start in range(0, n, _AT_ONCE):
         stop = min(start + _AT_ONCE, n)
@@ -212,16 +215,6 @@ def index_shuffle(n: int, seed: int) -> Indices:
             values[walking] = _encrypt(values[walking], keys, bits // 2)
             walking = walking[values[walking] > last]
         shuffled[start:stop] = values
-    return shuffled
-
-
-def _short(n: int, keys: list[int]) -> Indices:
-    """The permutation of few elements, whose walks are long: a table of all 16-bit values, and their walks doubled."""
-    after = _encrypt(np.arange(1 << _FEWEST_BITS, dtype=np.uint16), keys, _FEWEST_BITS // 2).astype(np.int64)
-    shuffled, after[:n] = after[:n].copy(), np.arange(n)  # whoever comes to an element stays there
-    while len(walking := np.flatnonzero(shuffled >= n)):
-        shuffled[walking] = after[shuffled[walking]]
-        after = after[after]
     return shuffled
 
 
@@ -240,34 +233,23 @@ def _mix(words: Blocks, width: int, mask: int) -> Blocks:
     return (by_1 & by_8) ^ by_2
 
 
-def seed_sequence(seed: int, count: int) -> list[int]:
-    """The words that std::seed_seq{seed}.generate() fills `count` 32-bit places with, count below 7."""
-    words = [0x8B8B8B8B] * count
-    p, q = _offsets(count)
-    rounds = max(2, count)
-    for k in range(rounds):
-        mixed = _scramble(words[k % count] ^ words[(k + p) % count] ^ words[(k - 1) % count])
-        r1 = 1664525 * mixed & _MASK_32
-        r2 = r1 + (1 if k == 0 else k % count + (seed if k == 1 else 0)) & _MASK_32
-        words[(k + p) % count] = (words[(k + p) % count] + r1) & _MASK_32
-        words[(k + q) % count] = (words[(k + q) % count] + r2) & _MASK_32
-        words[k % count] = r2
-    for k in range(rounds, rounds + count):
-        r3 = 1566083941 * _scramble(words[k % count] + words[(k + p) % count] + words[(k - 1) % count]) & _MASK_32
-        r4 = (r3 - k % count) & _MASK_32
-        words[(k + p) % count] ^= r3
-        words[(k + q) % count] ^= r4
-        words[k % count] = r4
+def seed_sequence(seed: int) -> list[int]:
+    """The words that std::seed_seq{seed}.generate() fills four 32-bit places with."""
+    words, count = [0x8B8B8B8B] * _SEEDED, _SEEDED
+    for k in range(2 * count):
+        at, behind, far = k % count, (k + 1) % count, (k + 2) % count
+        if k < count:
+            r1 = 1664525 * _scramble(words[at] ^ words[behind] ^ words[at - 1]) & _MASK_32
+            r2 = r1 + (1 if k == 0 else k + (seed if k == 1 else 0)) & _MASK_32
+            words[behind], words[far] = (words[behind] + r1) & _MASK_32, (words[far] + r2) & _MASK_32
+        else:
+            r1 = 1566083941 * _scramble(words[at] + words[behind] + words[at - 1]) & _MASK_32
+            r2 = (r1 - at) & _MASK_32
+            words[behind], words[far] = words[behind] ^ r1, words[far] ^ r2
+        words[at] = r2
     return words
 
 
 def _scramble(word: int) -> int:
     word &= _MASK_32
     return word ^ (word >> 27)
-
-
-def _offsets(count: int) -> tuple[int, int]:
-    """p and q of the standard, for few words: t = (count - 1) / 2."""
-    t = (count - 1) // 2
-    p = (count - t) // 2
-    return p, p + t

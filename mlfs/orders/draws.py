@@ -66,12 +66,11 @@ class Checkpoints(Generic[State]):
         with self._lock:
             known = max((e for e in (*self._recent, *self._old) if e <= epoch), default=-1)
             state = self._first if known < 0 else self._recent.get(known, self._old.get(known, self._first))
-            if self._leap is not None and epoch > known + 1:
-                state, known = self._leap(state, known, epoch), epoch
-            for number in range(known + 1, epoch + 1):
-                state = self._advance(state, number)
-                if number % _STRIDE == 0 and len(self._old) < self._most:
-                    self._old[number] = state
+            while known < epoch:
+                before, known = known, known + 1 if self._leap is None else epoch
+                state = self._advance(state, known) if self._leap is None else self._leap(state, before, known)
+                if known % _STRIDE == 0 and len(self._old) < self._most:
+                    self._old[known] = state
             if epoch >= 0:
                 self._recent[epoch] = state
                 self._recent.move_to_end(epoch)
@@ -244,8 +243,8 @@ class Draws:
             the next epoch goes on with.
         goes_on: whether that of the epoch before counts.
         words_between: words that others draw from the generator in each epoch, after this draw.
-        words: those that this draw takes; None where it does not take as many in each epoch.
-        words_of: all words that the epochs from one up to another take; None where an epoch may have another generator.
+        words_of: all words that the epochs from one up to another take; None where that is not known, or an epoch may
+            have another generator.
     """
 
     def __init__(
@@ -255,28 +254,23 @@ class Draws:
         generator: Callable[[Generator, int], tuple[Generator, Generator]],
         goes_on: bool,
         words_between: int = 0,
-        words: int | None = None,
         words_of: Callable[[int, int], int] | None = None,
     ) -> None:
         self._draw, self._generator = drawing.draw, generator
         self._words_between = words_between
         self._depends = goes_on or bool(len(drawing.begin))
-        self._words = None if len(drawing.begin) else words
+        self._words_of = None if len(drawing.begin) else words_of
         begin = _State(first, drawing.begin, None)
-        state_bytes = drawing.begin.nbytes + (0 if self._words is not None else 4 * (drawing.length or 0))
+        state_bytes = drawing.begin.nbytes + (4 * (drawing.length or 0) if self._words_of is None else 0)
         # How long passes are that differ in length, nobody says: only the last ones are kept.
         most = 0 if drawing.length is None else _KEPT_BYTES // max(state_bytes, _STATE_BYTES)
-        self._words_of = words_of
-        if self._words is None:
-            self._states = Checkpoints(begin, self._advance, most=most)
-        else:
-            leap = None if words_of is None else self._leap
-            self._states = Checkpoints(begin, self._pass_over, most=most, leap=leap)
+        leap = None if self._words_of is None else self._leap
+        self._states = Checkpoints(begin, self._advance, most=most, leap=leap)
         self._alone = lru_cache(maxsize=EPOCHS_KEPT)(self._drawn_alone)
 
     def epoch(self, epoch: int) -> Values:
         """The indices that the epoch reads, read-only."""
-        values = self._states.after(epoch).values if self._depends and self._words is None else None
+        values = self._states.after(epoch).values if self._depends and self._words_of is None else None
         return self._alone(epoch) if values is None else values
 
     def _drawn_alone(self, epoch: int) -> Values:
@@ -286,17 +280,13 @@ class Draws:
         return values
 
     def _advance(self, before: _State, epoch: int) -> _State:
-        drawing, left = self._begun(before, epoch)
+        generator = copy.deepcopy(before.generator) if self._depends else before.generator
+        drawing, left = self._generator(generator, epoch)  # that it draws with, and that is left behind it
         values, kept = self._draw(drawing, before.kept)
         if self._words_between:
             drawing.skip(self._words_between)
         values.flags.writeable = False
         return _State(left, kept, values)
-
-    def _pass_over(self, before: _State, epoch: int) -> _State:
-        drawing, left = self._begun(before, epoch)
-        drawing.skip((self._words or 0) + self._words_between)
-        return _State(left, before.kept, None)
 
     def _leap(self, before: _State, last: int, epoch: int) -> _State:
         """Pass over all epochs behind `last` at once: a job may begin with its millionth."""
@@ -304,10 +294,6 @@ class Draws:
         generator = copy.deepcopy(before.generator)
         generator.skip(self._words_of(last + 1, epoch + 1))
         return _State(generator, before.kept, None)
-
-    def _begun(self, before: _State, epoch: int) -> tuple[Generator, Generator]:
-        """The generator that an epoch draws with, and the one that is left behind it."""
-        return self._generator(copy.deepcopy(before.generator) if self._depends else before.generator, epoch)
 
 
 # -- samples that are alike put together

@@ -32,6 +32,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from mlfs.errors import JobError
 from mlfs.orders.counters import JaxGenerator, op_seeds, pass_seeds, shuffle_pass
 from mlfs.orders.cpp_random import index_shuffle, shuffle_mt19937, shuffle_mt19937_64
 from mlfs.orders.mt19937 import TorchWords, next_randperm, words_of_randperm
@@ -200,7 +201,7 @@ class _Numpy(Shuffles):
     """numpy.random.default_rng. RandomState calls some of its functions by other names: `_NumpyLegacy` has those."""
 
     # By name: a copy of the object must call its own generator.
-    _below, _random = "integers", "random"
+    _below = "integers"
 
     def __init__(self, seed: Seed) -> None:
         self._rng: Any = np.random.default_rng(seed)
@@ -220,10 +221,6 @@ class _Numpy(Shuffles):
     def weighted(self, weights: Weights, count: int, /) -> Indices:
         """rng.choice(n, count, p=weights / weights.sum())."""
         return np.asarray(self._rng.choice(len(weights), count, p=weights / weights.sum()))
-
-    def uniform(self, count: int, /) -> npt.NDArray[np.floating]:
-        """rng.random(count)."""
-        return np.asarray(getattr(self._rng, self._random)(count))
 
     def number(self, below: int | None, /) -> int:
         """rng.integers(below); 2**31 is the usual one."""
@@ -256,7 +253,7 @@ class _Numpy(Shuffles):
 class _NumpyLegacy(_Numpy):
     """numpy.random.RandomState."""
 
-    _below, _random = "randint", "random_sample"
+    _below = "randint"
 
     def __init__(self, seed: Seed) -> None:
         self._rng = np.random.RandomState(seed)
@@ -345,9 +342,13 @@ def _words_of_datapipe(kind: str, n: int, count: int) -> int | None:
     return 2 * BASE_SEED_WORDS if kind == "buffer" else None
 
 
+def _partly(make: Callable[..., object]) -> Callable[..., Generator]:
+    """A generator that has a part of the draws."""
+    return cast("Callable[..., Generator]", make)
+
+
 def _permuting(permute: Callable[[int, int], Permutation | Indices], most: int | None = None) -> Library:
-    make = cast("Callable[..., Generator]", partial(_Permutes, permute))
-    return Library(make, least=0, most=most, is_fresh=True)
+    return Library(_partly(partial(_Permutes, permute)), least=0, most=most, is_fresh=True)
 
 
 LIBRARIES: Final[Mapping[str, Library]] = {
@@ -357,15 +358,24 @@ LIBRARIES: Final[Mapping[str, Library]] = {
     "shared": Library(Torch, base_words=BASE_SEED_WORDS, trails=True, words=_words_of_torch),
     "sampler": Library(_Seeding, words=_words_of_seeding),
     "default": Library(_Seeding, base_words=BASE_SEED_WORDS, words=_words_of_seeding),
-    "numpy": Library(_Numpy, least=0, takes_pairs=True),
-    "numpy-legacy": Library(_NumpyLegacy, least=0, most=_WORD - 1, takes_pairs=True),
-    "python": Library(PythonGenerator),
-    "jax": Library(cast("Callable[..., Generator]", JaxGenerator), least=-(1 << 31), most=_WORD - 1, has_keys=True),
-    "polars": Library(cast("Callable[..., Generator]", PolarsGenerator), least=0, most=_LONG, is_fresh=True),
+    "numpy": Library(_partly(_Numpy), least=0, takes_pairs=True),
+    "numpy-legacy": Library(_partly(_NumpyLegacy), least=0, most=_WORD - 1, takes_pairs=True),
+    "python": Library(_partly(PythonGenerator)),
+    "jax": Library(_partly(JaxGenerator), least=-(1 << 31), most=_WORD - 1, has_keys=True),
+    "polars": Library(_partly(PolarsGenerator), least=0, most=_LONG, is_fresh=True),
     "datapipe": Library(Torch, worker_words=BASE_SEED_WORDS, words=_words_of_datapipe),
-    "tensorflow": Library(cast("Callable[..., Generator]", _Tensorflow), has_keys=True),
+    "tensorflow": Library(_partly(_Tensorflow), has_keys=True),
     "cpp": _permuting(shuffle_mt19937),
     "cpp-64": _permuting(shuffle_mt19937_64),
     "grain": _permuting(index_shuffle, most=_WORD - 1),
 }
 """Each library by the name that a job gives it."""
+
+
+def check_seed(generator: str, seed: int, field: str, whom: str) -> None:
+    """Refuse a seed that a generator does not take. Raises: JobError."""
+    low, high = LIBRARIES[generator].least, LIBRARIES[generator].most
+    if (low is not None and seed < low) or (high is not None and seed > high):
+        allowed = f"{low} or more" if high is None else f"{low} to {high}"
+        message = f'job field "{field}" is {seed}, must be {allowed} for {whom}'
+        raise JobError(message, f"the generator {generator} takes no other", field)

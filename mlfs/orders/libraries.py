@@ -9,17 +9,13 @@ datasets/arrow_dataset.py (shuffle, shard; datasets 5.2).
     hf-datasets    dataset.shuffle(seed=seed); the same order each epoch
 
 reseed: the generator is made anew each epoch, from seed + epoch. in_place: each epoch shuffles what the epoch before
-left (rng.shuffle(indices); dataset = dataset.shuffle(...)), and not the sorted indices. Ranks of numpy and Python
-scripts take indices[rank::world_size], nothing padded; with drop_last all take equally many. HF datasets are cut into
-contiguous shards (split_dataset_by_node), the first ones longer by one.
+left, and not the sorted indices. Ranks of numpy and Python scripts take indices[rank::world_size], nothing padded; with
+drop_last all take equally many. HF datasets are cut into contiguous shards (split_dataset_by_node), the first ones
+longer by one.
 
-Keras' fit begins passes that it does not read, and a shuffle of tf.data draws new seeds for each pass that is begun:
-passes_before and passes_between say how many (keras/src/trainers/epoch_iterator.py, EpochIterator._enumerate_iterator;
-Keras 3.15). On the TensorFlow backend `model.fit` begins a pass when an epoch begins, and another one when the epoch
-has taken its last batch; so do `evaluate` and `predict`. The second one is thrown away when the next epoch begins. With
-steps_per_epoch a pass goes on over the epochs, and none is thrown away. On the other backends a pass begins with its
-first batch, and one batch is read before the first epoch, to build the model (keras/src/trainers/trainer.py,
-_symbolic_build).
+A shuffle of tf.data draws new seeds for each pass that is begun, and Keras' fit begins passes that it does not read:
+passes_before and passes_between say how many (docs/orders.md; keras/src/trainers/epoch_iterator.py,
+EpochIterator._enumerate_iterator, and keras/src/trainers/trainer.py, _symbolic_build; Keras 3.15).
 """
 
 from __future__ import annotations
@@ -35,7 +31,7 @@ from mlfs.orders.composed import Composition, Parts, pass_number
 from mlfs.orders.counters import op_seeds, pass_seeds, shuffle_pass
 from mlfs.orders.deal import in_turn
 from mlfs.orders.draws import Kind, Values
-from mlfs.orders.generators import LIBRARIES
+from mlfs.orders.generators import LIBRARIES, check_seed
 from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
 from mlfs.orders.seeding import BY_EPOCH, GOES_ON, RESEEDED, SAME, Seeding
 
@@ -180,30 +176,27 @@ class GrainOrder(Composition):
         draw: Kind = "permutation" if spec.shuffle else "none"
         parts = Parts("grain", RESEEDED, draw, "contiguous", shard_first=True, drop_last=spec.drop_last)
         super().__init__(parts if spec.shuffle else parts._replace(seed=0), spec, n_samples)
-        self._last, self._world_size = spec.epochs - 1, spec.world_size
-        size, longer = divmod(n_samples, spec.world_size)
-        self._records, self._size, self._longer = n_samples, size, 0 if spec.drop_last else longer
+        self._last, (self._size, longer) = spec.epochs - 1, divmod(n_samples, spec.world_size)
+        self._longer = 0 if spec.drop_last else longer
 
     def stream_length(self, epoch: int) -> int:
         """Samples of the rank that reads most."""
-        if epoch < self._last or not self._longer:
-            return self._size + bool(self._longer)
-        return max(self._last_length(rank) for rank in (0, self._longer))
+        return max(self._length(epoch, rank) for rank in (0, self._longer))
 
     def rank_stream(self, epoch: int, rank: int) -> Indices:
         """The rank's dataset indices in read order."""
-        stream = super().rank_stream(epoch, rank)
-        length = self._last_length(rank) if epoch == self._last and self._longer else len(stream)
-        stream = stream[:length]
+        length, stream = self._length(epoch, rank), super().rank_stream(epoch, rank)
         while len(stream) < length:
             epoch += 1
-            stream = np.append(stream, super().rank_stream(epoch, rank)[: length - len(stream)])
-        return stream
+            stream = np.append(stream, super().rank_stream(epoch, rank))
+        return stream[:length]
 
-    def _last_length(self, rank: int) -> int:
-        """Samples that the rank reads in the last epoch, with what it reads of one more."""
-        size, records = self._size + (rank < self._longer), (self._last + 1) * self._records
-        return -(-(records - rank) // self._world_size) - self._last * size
+    def _length(self, epoch: int, rank: int) -> int:
+        """Samples that the rank reads in an epoch, in the last one with what it reads of one more."""
+        size = self._size + (rank < self._longer)
+        if epoch < self._last or not self._longer:
+            return size
+        return -(-((self._last + 1) * self._n - rank) // self._spec.world_size) - self._last * size
 
 
 # -- a tf.data pipeline that lists, shards and shuffles file names before it reads files: python/data/ops/dataset_ops.py
@@ -253,9 +246,8 @@ def keras_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -
         JobError: a seed that numpy refuses, a split without a subset or the other way round, an empty part, ranks.
     """
     _only_one(spec, "image_dataset_from_directory")
-    most = LIBRARIES["numpy-legacy"].most or 0
-    if spec.shuffle and not 0 <= spec.seed <= most:
-        raise JobError(f'job field "seed" is {spec.seed}, must be from 0 to {most} for numpy', "", "seed")
+    if spec.shuffle:
+        check_seed("numpy-legacy", spec.seed, "seed", "numpy")
     if (spec.validation_split is None) != (spec.subset is None):
         raise JobError("validation_split and subset go together", "give both or none", "subset")
     names = np.arange(n_samples, dtype=np.int64)

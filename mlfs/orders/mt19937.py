@@ -7,6 +7,8 @@ ATen/CPUGeneratorImpl.cpp; randperm_cpu in ATen/native/TensorFactories.cpp (torc
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 from numpy.random.bit_generator import ISeedSequence
@@ -14,12 +16,10 @@ from numpy.random.bit_generator import ISeedSequence
 from mlfs.orders.shuffle import Permutation, shuffle_from_targets
 from mlfs.orders.stopping import stop_if_asked
 
-# MT19937.random_raw answers 64-bit integers that hold 32 bits each: small chunks stay in the cache.
-_CHUNK_WORDS = 1 << 15
-# Doubles that are drawn at once to be thrown away: a portion takes a fraction of a millisecond.
-SKIPPED_DOUBLES = 1 << 17
-_WORDS_A_DOUBLE = 2
-_WORD_MASK = 0xFFFFFFFF
+# A computation that nobody waits for ends between two portions, and so does one at Ctrl-C: each takes less than a
+# millisecond.
+AT_ONCE = 1 << 17
+_WORD = 1 << 32
 
 
 class _NoSeed(ISeedSequence):
@@ -31,12 +31,7 @@ class _NoSeed(ISeedSequence):
         return self._WORDS[:n_words]
 
 
-_no_seed = _NoSeed()
-
-
-def unseeded() -> np.random.MT19937:
-    """A generator whose state is still to be set."""
-    return np.random.MT19937(_no_seed)  # type: ignore[arg-type] # numpy documents it, and its types forget it
+_no_seed: Any = _NoSeed()  # numpy documents it, and its types forget it
 
 
 class TorchWords:
@@ -44,48 +39,52 @@ class TorchWords:
 
     torch keeps the low 32 bits of a seed (negative and 64-bit seeds are masked in two's complement) and runs
     init_genrand on them, which is numpy's legacy seeding with one 32-bit integer. So any Python integer will do.
+
+    Attributes:
+        rng: numpy's generator. RandomState is frozen (NEP 19): what it draws cannot change under us, unlike private
+            names of MT19937.
     """
 
     def __init__(self, seed: int) -> None:
-        self._bits = unseeded()
-        # RandomState is frozen (NEP 19): its scalar seeding cannot change under us, unlike private names of MT19937.
-        np.random.RandomState(self._bits).seed(seed & _WORD_MASK)
+        self.rng = np.random.RandomState(np.random.MT19937(_no_seed))
+        self.rng.seed(seed % _WORD)
 
     def take(self, count: int) -> npt.NDArray[np.uint32]:
         """Return the next `count` words, shape (count,)."""
         words = np.empty(count, dtype=np.uint32)
-        for start in range(0, count, _CHUNK_WORDS):
+        for start in range(0, count, AT_ONCE):
             stop_if_asked()
-            part = words[start : start + _CHUNK_WORDS]
-            part[:] = self._bits.random_raw(len(part))
+            part = words[start : start + AT_ONCE]
+            part[:] = self.rng.randint(0, _WORD, len(part), dtype=np.uint32)
         return words
 
     def skip(self, count: int) -> None:
-        """Skip the next `count` words, in portions, as Ctrl-C is served between two calls only.
-
-        A double takes two words, and numpy draws doubles without the interpreter's lock: other threads go on.
-        """
-        doubles, odd = divmod(count, _WORDS_A_DOUBLE)
-        thrown_away = np.empty(min(doubles, SKIPPED_DOUBLES))
-        generator = np.random.Generator(self._bits)
-        for start in range(0, doubles, SKIPPED_DOUBLES):
+        """Skip the next `count` words: a double takes two."""
+        doubles, odd = divmod(count, 2)
+        for start in range(0, doubles, AT_ONCE):
             stop_if_asked()
-            generator.random(out=thrown_away[: doubles - start])
-        self._bits.random_raw(odd, output=False)
+            self.rng.random_sample(min(AT_ONCE, doubles - start))
+        self.take(odd)
 
     def random_int64_seed(self) -> int:
         """The part of `torch.empty((), dtype=torch.int64).random_()` that counts as a seed: the second of its 2
         words."""
         return int(self.take(2)[1])
 
-    def __deepcopy__(self, memo: object) -> TorchWords:
-        return self.copy()
+    @property
+    def state(self) -> tuple[Any, ...]:
+        """The state of the generator: 624 words, and which comes next."""
+        known: Any = self.rng.get_state()
+        return known[1], known[2]
 
-    def copy(self) -> TorchWords:
+    def go_on_from(self, key: npt.NDArray[np.uint32], place: int) -> None:
+        """Have the state that another generator was in."""
+        self.rng.set_state(("MT19937", key, place, 0, 0.0))
+
+    def __deepcopy__(self, memo: object) -> TorchWords:
         """Another generator that goes on from the same state."""
-        other = TorchWords.__new__(TorchWords)
-        other._bits = unseeded()
-        other._bits.state = self._bits.state
+        other = TorchWords(0)
+        other.go_on_from(*self.state)
         return other
 
 

@@ -12,7 +12,6 @@ import errno
 import io
 import math
 import os
-import queue
 import stat
 import threading
 from collections.abc import Iterator
@@ -144,8 +143,6 @@ _MOST_LEFT_BEHIND = 16
 _PORTION_BYTES = 4 << 20
 _POLL_S = 0.1
 
-_Answer = bytes | OSError | None
-
 _left_behind: set[threading.Thread] = set()
 _lock = threading.Lock()
 
@@ -161,58 +158,47 @@ def read_named(path: str) -> bytes:
         _left_behind.difference_update([thread for thread in _left_behind if not thread.is_alive()])
         if len(_left_behind) >= _MOST_LEFT_BEHIND:
             raise OSError(errno.EBUSY, "too many files that do not answer are being read")
-    answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
-    given_up = threading.Event()
-    thread = threading.Thread(target=_read, args=(path, answers, given_up), name="mlfs-named-file", daemon=True)
-    thread.start()
     parts: list[bytes] = []
-    waited_s = 0.0
+    failed: list[OSError] = []
+    given_up = threading.Event()
+    thread = threading.Thread(target=_read, args=(path, parts, failed, given_up), name="mlfs-named-file", daemon=True)
+    thread.start()
+    seen, waited_s = 0, 0.0
     try:
-        while True:
-            try:
-                answer = answers.get(timeout=_POLL_S)
-            except queue.Empty:
-                stop_if_asked()
-                waited_s += _POLL_S
-                if waited_s >= PATIENCE_S:
-                    raise OSError(errno.ETIMEDOUT, f"nothing was read for {PATIENCE_S:g} s") from None
-                continue
-            waited_s = 0.0
-            if answer is None:
-                return parts[0] if len(parts) == 1 else b"".join(parts)
-            if isinstance(answer, OSError):
-                raise answer
-            parts.append(answer)
-            if sum(map(len, parts)) > MOST_BYTES:
-                raise _too_large()
+        while thread.is_alive():
+            thread.join(_POLL_S)
+            stop_if_asked()
+            seen, waited_s = len(parts), waited_s + _POLL_S if len(parts) == seen else 0.0
+            if waited_s >= PATIENCE_S and thread.is_alive():
+                raise OSError(errno.ETIMEDOUT, f"nothing was read for {PATIENCE_S:g} s")
     finally:
         given_up.set()
         if thread.is_alive():
             with _lock:
                 _left_behind.add(thread)
+    if failed:
+        raise failed[0]
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _read(path: str, answers: queue.SimpleQueue[_Answer], given_up: threading.Event) -> None:
+def _read(path: str, parts: list[bytes], failed: list[OSError], given_up: threading.Event) -> None:
+    """Read a file into `parts`, or say why not."""
     try:
         # O_NONBLOCK: opening a FIFO that nobody writes to would wait for ever.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
-            found = os.fstat(fd)
+            found, total = os.fstat(fd), 0
             if not stat.S_ISREG(found.st_mode):
                 raise OSError(errno.EINVAL, "it is not a regular file")
-            if found.st_size > MOST_BYTES:
-                raise _too_large()
             while not given_up.is_set() and (part := os.read(fd, _PORTION_BYTES)):
-                answers.put(part)
+                total += len(part)
+                if max(total, found.st_size) > MOST_BYTES:
+                    raise OSError(errno.EFBIG, f"it is larger than {MOST_BYTES >> 20} MiB")
+                parts.append(part)
         finally:
             os.close(fd)
-        answers.put(None)
     except OSError as error:
-        answers.put(error)
-
-
-def _too_large() -> OSError:
-    return OSError(errno.EFBIG, f"it is larger than {MOST_BYTES >> 20} MiB")
+        failed.append(error)
 
 
 # -- the sampler "explicit", for scripts whose order mlfs cannot compute but the user can write down

@@ -17,27 +17,25 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.orders.mt19937 import unseeded
+from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.order import Indices
 from mlfs.orders.shuffle import Permutation, Shuffles, shuffle_from_targets
 
 _VERSION = 3  # of the states of Python's generator
 _CHUNK_WORDS = 1 << 15  # numpy gives each word in 64 bits; a chunk of 256 KiB stays in a core's cache
 _SHORT = 2048  # Python's own loop over fewer elements takes less time than some dozen operations on arrays
-_SKIPPED_AT_ONCE = 1 << 30  # some seconds: an interrupt is heard in between
 
 
 class PythonGenerator(Shuffles):
     """random.Random(seed), as far as loops need it."""
 
     def __init__(self, seed: int) -> None:
-        self._bits = unseeded()
+        self._words = TorchWords(0)
         self._go_on_from(random.Random(seed))
 
     def skip(self, words: int, /) -> None:
         """Pass over words that others draw; random.getrandbits(32) or less takes one, and so does randint mostly."""
-        for start in range(0, words, _SKIPPED_AT_ONCE):
-            self._bits.random_raw(min(_SKIPPED_AT_ONCE, words - start), output=False)
+        self._words.skip(words)
 
     def shuffle(self, x: Permutation, /) -> None:
         """random.shuffle(x)."""
@@ -105,38 +103,33 @@ class PythonGenerator(Shuffles):
 
         return self._by_python(draw)
 
-    def uniform(self, count: int, /) -> npt.NDArray[np.floating]:
-        """[random.random() for _ in range(count)]: two words each, as numpy's RandomState draws them."""
-        return np.random.RandomState(self._bits).random_sample(count)
-
     def number(self, below: int | None, /) -> int:
         """random.randrange(below); 2**32 is the usual one."""
         return int(self._by_python(lambda rng: [rng.randrange(below or 1 << 32)])[0])
 
     def _by_python(self, draw: Callable[[random.Random], list[int]]) -> Indices:
         """Have Python draw, from the words that come next."""
-        rng, state = random.Random(), self._bits.state["state"]
-        rng.setstate((_VERSION, (*state["key"].tolist(), int(state["pos"])), None))
+        rng, (key, place) = random.Random(), self._words.state
+        rng.setstate((_VERSION, (*key.tolist(), place), None))
         drawn = np.array(draw(rng), dtype=np.int64)
         self._go_on_from(rng)
         return drawn
 
     def _go_on_from(self, rng: random.Random) -> None:
-        state = rng.getstate()[1]
-        key = np.array(state[:-1], dtype=np.uint32)
-        self._bits.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": int(state[-1])}}
+        *key, place = rng.getstate()[1]
+        self._words.go_on_from(np.array(key, dtype=np.uint32), place)
 
     def _below(self, first: int, count: int, bits: int) -> npt.NDArray[np.int64]:
         """Draw numbers at most first, first - 1, ..., shape (count,)."""
         parts = []
         while count:
-            before = self._bits.state
-            words = self._bits.random_raw(min(_CHUNK_WORDS, 2 * count + 8))
-            drawn = (words >> np.uint64(32 - bits)).astype(np.int64)
+            before = self._words.state
+            words = self._words.take(min(_CHUNK_WORDS, 2 * count + 8))
+            drawn = (words >> np.uint32(32 - bits)).astype(np.int64)
             taken = _accepted(drawn, first)[:count]
             used = int(taken[-1]) + 1 if len(taken) == count else len(drawn)
-            self._bits.state = before
-            self._bits.random_raw(used, output=False)
+            self._words.go_on_from(*before)
+            self._words.skip(used)
             parts.append(drawn[taken])
             first -= len(taken)
             count -= len(taken)

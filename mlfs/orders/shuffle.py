@@ -189,15 +189,20 @@ def _swap_forward(values: Any, targets: Any) -> None:
         values[j] = kept
 
 
+def compiled(function: Any) -> Any:
+    """A function as machine code, which numba keeps, if it finds room, for the next time."""
+    import numba
+
+    try:
+        return numba.njit(nogil=True, cache=True)(function)
+    except RuntimeError:  # nowhere to keep the machine code
+        return numba.njit(nogil=True)(function)
+
+
 def _compile() -> None:
     """Import numba, compile for the types in use, and try it."""
     try:
-        import numba
-
-        try:
-            function: Compiled = numba.njit(nogil=True, cache=True)(_swap_forward)
-        except RuntimeError:  # nowhere to keep the machine code
-            function = numba.njit(nogil=True)(_swap_forward)
+        function: Compiled = compiled(_swap_forward)
         values = np.arange(3, dtype=np.int32)
         function(values, np.array([1, 2, 2], dtype=np.uint32))
     except Exception:  # a numba that is broken, or too old for this numpy, counts as none

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from mlfs.errors import JobError
 from mlfs.job.spec import are_fractions
 from mlfs.orders.draws import places_of
-from mlfs.orders.generators import LIBRARIES
+from mlfs.orders.generators import LIBRARIES, check_seed
 from mlfs.orders.order import Indices
 from mlfs.orders.order_file import read_weights
 from mlfs.orders.shuffle import Permutation
@@ -106,14 +106,8 @@ def shuffled(n: int, seed: int, by: str) -> Indices | Permutation:
     Raises:
         JobError: the generator takes no such seed.
     """
-    library = LIBRARIES[_GENERATOR_OF[by]]
-    low, high = library.least, library.most
-    if (low is not None and seed < low) or (high is not None and seed > high):
-        allowed = f"{low} or more" if high is None else f"{low} to {high}"
-        raise JobError(
-            f'job field "split_seed" is {seed}, must be {allowed} for {by}', "numpy takes no other", "split_seed"
-        )
-    return library.make(seed).permutation(n)
+    check_seed(_GENERATOR_OF[by], seed, "split_seed", by)
+    return LIBRARIES[_GENERATOR_OF[by]].make(seed).permutation(n)
 
 
 def _of_each_label(labels: npt.NDArray[np.int64], lengths: Sequence[int], seed: int) -> list[Indices]:

@@ -94,7 +94,7 @@ def _itself(spec: JobSpec) -> str:
 def _one_stream(spec: JobSpec, n_samples: int, parts: Parts) -> Composition:
     """An order that is the same for every rank."""
     parts = parts._replace(
-        dealing="alike", drawn=spec.num_samples or n_samples, words_before=spec.words_before or 0,
+        dealing="alike", num_samples=spec.num_samples or n_samples, words_before=spec.words_before or 0,
         words_between=spec.words_between or 0, words_once=spec.words_once or 0,
     )  # fmt: skip
     check(parts, spec, n_samples)

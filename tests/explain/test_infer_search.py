@@ -1,4 +1,4 @@
-"""The search for a seed: its conditions are exact, its two forms agree, and chance is not taken for a seed."""
+"""The search for a seed: its conditions are exact, with numba and without, and chance is not taken for a seed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlfs.explain import search_numba, search_numpy
 from mlfs.explain.confirm import order_head
 from mlfs.explain.question import (
     Condition,
@@ -35,6 +34,7 @@ from mlfs.explain.search_stages import (
     StageProgress,
 )
 from mlfs.explain.seed_search import SeedSearch
+from mlfs.explain.try_seeds import search
 from mlfs.explain.usual import FURTHEST_LOOKED_THROUGH, POPULAR_SEEDS, preset_of
 from mlfs.job import JobSpec
 from mlfs.orders.mt19937 import TorchWords, randperm
@@ -73,12 +73,14 @@ def chains(draw: st.DrawFn) -> tuple[int, ...]:
 
 @settings(deadline=None, max_examples=25)
 @given(st.lists(chains(), min_size=1, max_size=6, unique=True), SEEDS)
-def test_both_searches_find_what_trying_every_seed_finds(tests: list[tuple[int, ...]], low: int) -> None:
+def test_the_search_finds_what_trying_every_seed_finds_with_numba_and_without(
+    tests: list[tuple[int, ...]], low: int
+) -> None:
     low = min(low, 2**32 - 64)
     trie, seeds = plan_of(tests), list(range(low, low + 64))
     expected = brute_force(tests, seeds)
-    assert sorted(search_numpy.search(trie, np.array(seeds, dtype=np.uint32))) == expected
-    assert sorted(search_numba.search(trie, np.array(seeds, dtype=np.uint32))) == expected
+    for quick in (False, True):
+        assert sorted(search(trie, np.array(seeds, dtype=np.uint32), quick)) == expected
 
 
 @settings(deadline=None, max_examples=40)
@@ -101,7 +103,7 @@ def test_the_right_seed_always_passes(data: st.DataObject, n: int, seed: int) ->
     places = [place for place in places if place < len(head)]
     reads = (*range(extent.skipped), *(head[place] for place in places))
     for probe in probes([DataSet(n, (reads,))], [extent]):
-        assert search_numpy.search(compile_trie([probe]), np.array([seed], dtype=np.uint32)) == [(0, 0)]
+        assert search(compile_trie([probe]), np.array([seed], dtype=np.uint32)) == [(0, 0)]
 
 
 def last_of(events: list[Event]) -> Event:
@@ -119,11 +121,12 @@ def test_a_20_bit_seed_is_found_from_ten_reads(seed: int, n: int) -> None:
 
 @pytest.mark.parametrize("quick", [True, False])
 @pytest.mark.parametrize("rank", [0, 5])
-def test_any_seed_is_found_when_the_search_comes_to_it(quick: bool, rank: int) -> None:
+def test_any_seed_is_found_when_the_search_comes_to_it(monkeypatch: pytest.MonkeyPatch, quick: bool, rank: int) -> None:
+    monkeypatch.setattr("mlfs.explain.search_stages.has_numba", lambda: quick)
     seed, n = 3_000_000_019, 5000
     reads = tuple(order_head(n, seed, 0, 200)[rank::8][:16])
     ranges = ((seed - 9000, seed - 4000), (seed - 1000, seed + 1000))
-    found = last_of(list(find([DataSet(n, (reads,))], SearchExtent(ranges, 256, quick, FEW_WORDS))))
+    found = last_of(list(find([DataSet(n, (reads,))], SearchExtent(ranges, 256, FEW_WORDS))))
     assert isinstance(found, SeedFound)
     assert (found.finding.seed, found.finding.world, found.finding.ranks) == (seed, 8, (rank,))
 
@@ -153,7 +156,7 @@ def test_shuffles_of_other_generators_are_never_taken_for_torchs() -> None:
     shuffles = [random.SystemRandom().sample(range(1000), 40) for _ in range(32)]
     shuffles += [np.random.default_rng().permutation(1000)[:40].tolist() for _ in range(32)]
     data_sets = [DataSet(1000, tuple(tuple(reads) for reads in shuffles[at::4])) for at in range(4)]
-    events = list(find(data_sets, SearchExtent(((7, 1031),), 2048, False, FEW_WORDS, again=True)))
+    events = list(find(data_sets, SearchExtent(((7, 1031),), 2048, FEW_WORDS, again=True)))
     assert {type(event) for event in events} == {StageProgress}
 
 
@@ -164,7 +167,7 @@ def test_an_order_of_no_seed_is_never_taken_for_one(chance: int, n: int) -> None
     heads = tuple(tuple(order[start : start + 30].tolist()) for start in (0, n // 4, n // 2))
     assert [
         e
-        for e in find([DataSet(n, heads)], SearchExtent(((7, 1031),), 2048, False, FEW_WORDS))
+        for e in find([DataSet(n, heads)], SearchExtent(((7, 1031),), 2048, FEW_WORDS))
         if not isinstance(e, StageProgress)
     ] == []
 

@@ -1,21 +1,18 @@
-"""tf.data and Keras: threads of one process read in nearly the order; Keras draws its seed itself if it has none."""
+"""tf.data and Keras: threads of one process read in nearly the order."""
 
 from __future__ import annotations
 
 import random
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mlfs.explain.evidence import REACH, bits_near_the_start
 from mlfs.explain.explanations import chosen
 from mlfs.explain.fields import Fields
 from mlfs.explain.question import DataSet
-from mlfs.explain.recipes import Recipe, keras_seeds
-from mlfs.explain.search import KERAS_STAGE, find
-from mlfs.explain.search_stages import SearchExtent, StageProgress
+from mlfs.explain.recipes import Recipe
+from mlfs.explain.search import find
+from mlfs.explain.search_stages import SearchExtent
 from mlfs.job import parse_job
 from mlfs.orders.order import build_order
 
@@ -62,30 +59,6 @@ def test_the_second_epoch_tells_model_fit_from_a_loop(fields: Fields, between: i
     found = chosen(both, seen, (1, 0))
     assert found is not None
     assert (both[found[0]].passes_between or 0, found[1]) == (between, 1)
-
-
-@pytest.mark.parametrize(("seed", "batch"), [(654_321, 32), (999_999, 16), (0, 64)])
-def test_a_seed_that_keras_drew_is_found(seed: int, batch: int) -> None:
-    seen = read_by_threads({"sampler": "keras", "seed": seed, "batch_size": batch}, 0, 8, 14, 1)
-    found = list(keras_seeds([seen], max(0, seed - 300), seed + 100))[-1]
-    assert isinstance(found, Recipe)
-    assert (found.fields["seed"], found.fields["batch_size"]) == (seed, batch)
-
-
-def test_the_seeds_that_keras_draws_are_a_stage_of_the_search() -> None:
-    seen = read_by_threads({"sampler": "keras", "seed": 777_123, "batch_size": 32}, 0, 4, 16, 1)
-    events = list(find([seen], SearchExtent(((776_000, 778_000),), 256, latest=1 << 12)))
-    assert any(isinstance(event, StageProgress) and event.stage == KERAS_STAGE for event in events)
-    assert isinstance(events[-1], Recipe)
-    assert events[-1].fields["seed"] == 777_123
-
-
-@settings(deadline=None, max_examples=5)
-@given(st.integers(0, 2**32 - 1))
-def test_an_order_of_no_seed_is_no_seed_of_keras(chance: int) -> None:
-    reads = np.random.default_rng([chance, 9]).permutation(N)[:24].tolist()
-    found = list(keras_seeds([DataSet(N, (tuple(reads),))], 0, 400))
-    assert not any(isinstance(event, Recipe) for event in found)
 
 
 def test_reads_in_nearly_the_order_are_evidence_and_others_are_none() -> None:

@@ -156,19 +156,20 @@ def test_a_script_that_is_started_again_begins_with_its_first_epoch(tmp_path: Pa
 
 @pytest.mark.parametrize("quick", [True, False])
 @pytest.mark.parametrize("seeded", [True, False])
-def test_a_place_is_found_among_millions(quick: bool, seeded: bool) -> None:
+def test_a_place_is_found_among_millions(monkeypatch: pytest.MonkeyPatch, quick: bool, seeded: bool) -> None:
+    monkeypatch.setattr("mlfs.explain.search_stages.has_numba", lambda: quick)
     seed, place, n = 1, 3_123_457, 1_281_167
     words = TorchWords(seed)
     words.skip(place)
     head = order_head(n, int(words.take(1)[0]), 0, 64) if seeded else order_head(n, seed, place, 64)
     asked = WordsAsked(seed, seeded, 0, ((0, 1 << 20), (3 << 20, 4 << 20), (1 << 20, 3 << 20)))
     data_set = DataSet(n, (tuple(head[32:48]), tuple(head[:16])))
-    events = list(find([data_set], SearchExtent(quick=quick, words=asked)))
+    events = list(find([data_set], SearchExtent(words=asked)))
     assert events[-1] == PlaceFound(place)
     told: list[object] = []
     assert SeedSearch([data_set], words=asked).run(told.append) == 0
     assert told[-1] == PlaceFound(place)
-    (*_, last) = find([data_set], SearchExtent(quick=quick, words=asked._replace(seed=2)))
+    (*_, last) = find([data_set], SearchExtent(words=asked._replace(seed=2)))
     assert last == StageProgress("words of seed 2", 1 << 22, 1 << 22)
 
 

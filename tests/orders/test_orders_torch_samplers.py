@@ -236,7 +236,7 @@ def test_weights_that_cannot_be_used_are_named(tmp_path: Path, text: str, says: 
 
 def test_words_are_skipped_in_portions_as_if_taken() -> None:
     """In one call of minutes Ctrl-C would not be served."""
-    count = 2 * (2 * mt19937.SKIPPED_DOUBLES) + 3
+    count = 2 * (2 * mt19937.AT_ONCE) + 3
     words, same = TorchWords(5), TorchWords(5)
     words.skip(count)
     words.skip(0)

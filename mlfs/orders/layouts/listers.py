@@ -1,32 +1,22 @@
 """Directories as frameworks list them: the layouts but "manifest".
 
 In: a tree, a directory in it, file name endings, a pattern. Out: the entry of each dataset index. Called by
-`mlfs.orders.layouts`.
+`mlfs.orders.layouts`. docs/orders.md, "Layouts", says what each of them takes, in which order: "sorted" compares str by
+code point, and for os.walk whole paths. Sources:
 
-- imagefolder: sorted class directories, in each sorted(os.walk(followlinks=True)), in each directory sorted names.
-  "Sorted" compares str, and for os.walk whole paths. Hidden and linked directories count; files beside the class
-  directories do not. Source: torchvision/datasets/folder.py (find_classes, make_dataset).
-- keras: the same without hidden classes; linked ones are taken, and below them links to directories are not followed.
-  Source: keras/src/utils/dataset_utils.py (index_directory, iter_valid_files; Keras 3.15, with labels="inferred" and
+- imagefolder: torchvision/datasets/folder.py (find_classes, make_dataset).
+- keras: keras/src/utils/dataset_utils.py (index_directory, iter_valid_files; Keras 3.15, with labels="inferred" and
   follow_links=False).
-- dali: classes, hidden and linked ones too, and the files right in them, by the bytes of their names. Files deeper down
-  do not count. A link counts whatever is behind it: DALI would fail when it reads it. Source:
-  dali/operators/reader/loader/discover_files.cc (DALI 2.4).
-- sorted: every file at any depth by the bytes of its path, as `find | LC_ALL=C sort` gives. Regular files and links to
-  files count; links to directories are not followed, so nothing can loop.
-- tf-list-files: tf.data.Dataset.list_files(pattern, shuffle=False), all paths that match, by their bytes; "*" and "?"
-  match hidden names, too, but no slash. Directories that match are left out: a job that read them would have failed.
-  Source: tensorflow/python/data/ops/dataset_ops.py (list_files), core/kernels/matching_files_op.cc and
-  core/platform/file_system_helper.cc (TensorFlow 2.21).
-- hf-imagefolder: datasets.load_dataset("imagefolder", data_dir=...), every file at any depth by code points, without
-  hidden files and directories and without directories that start with "__". Links to files count, linked directories
-  are not gone into. It does not know data sets whose names make `datasets` cut them into splits (directories or files
-  called train, test, valid, ...: give the split's directory as "root"), nor metadata files and zip archives. Source:
-  datasets/data_files.py (resolve_pattern with "**", over fsspec's glob), packaged_modules (datasets 5.2).
-- timm: os.walk(topdown=False, followlinks=True), then a stable sort of whole paths, lower-cased, with numbers compared
-  as numbers. So "1.jpg", "01.jpg" and, in case, "A.jpg" and "a.jpg" are ties, and those stay in the order of readdir:
-  in a mount of ours the order of the names' bytes. Files beside the class directories count, too. Source:
-  timm/data/readers/reader_image_folder.py (find_images_and_targets), timm/utils/misc.py (natural_key; timm 1.0).
+- dali: dali/operators/reader/loader/discover_files.cc (DALI 2.4). A link counts whatever is behind it: DALI would fail
+  when it reads it.
+- tf-list-files: tensorflow/python/data/ops/dataset_ops.py (list_files), core/kernels/matching_files_op.cc and
+  core/platform/file_system_helper.cc (TensorFlow 2.21). Directories that match are left out: a job that read them would
+  have failed.
+- hf-imagefolder: datasets/data_files.py (resolve_pattern with "**", over fsspec's glob), packaged_modules (datasets
+  5.2).
+- timm: timm/data/readers/reader_image_folder.py (find_images_and_targets), timm/utils/misc.py (natural_key; timm 1.0).
+  os.walk(topdown=False, followlinks=True), then a stable sort: "1.jpg", "01.jpg" and, in case, "A.jpg" and "a.jpg" are
+  ties, and stay in the order of readdir.
 """
 
 from __future__ import annotations
