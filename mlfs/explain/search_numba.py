@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numba
 import numpy as np
 import numpy.typing as npt
 
@@ -25,6 +26,7 @@ LANES = 256
 _ROOM = 1 << 20
 _STEP = np.uint32(1812433253)
 _U = np.uint32
+_inlined = numba.njit(nogil=True, inline="always")
 
 
 def passing(tests: list[Condition], seeds: npt.NDArray[np.uint32]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
@@ -62,12 +64,14 @@ def seed(seeds: Any, low: Any, high: Any) -> None:
                     x = state[lane]
                     state[lane] = _U(_U(_STEP * _U(x ^ (x >> _U(30)))) + k)
             if i < len(low):
-                low[i, start : start + count] = state[:count]
+                for lane in range(count):
+                    low[i, start + lane] = state[lane]
             if i >= 397:
-                high[i - 397, start : start + count] = state[:count]
+                for lane in range(count):
+                    high[i - 397, start + lane] = state[lane]
 
 
-@compiled
+@_inlined
 def _temper(low: Any, after: Any, high: Any, outputs: Any) -> None:
     for lane in range(LANES):
         y = _U((low[lane] & _U(0x80000000)) | (after[lane] & _U(0x7FFFFFFF)))
@@ -78,7 +82,7 @@ def _temper(low: Any, after: Any, high: Any, outputs: Any) -> None:
         outputs[lane] = _U(z ^ (z >> _U(18)))
 
 
-@compiled
+@_inlined
 def _passes(outputs: Any, passes: Any, inverse: Any, shift: Any, limit: Any, residue: Any) -> Any:
     """Which lanes pass a first test, and whether any does."""
     some = False
