@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections.abc import Iterator
+from types import ModuleType
 
 from oracles.case import Case
 
@@ -14,6 +16,10 @@ EPOCHS = 3
 
 def cases(draw: random.Random, count: int) -> Iterator[Case]:
     """On one process; the seed of seed_everything, or the one that is built in."""
+    try:
+        import torchaudio  # noqa: F401
+    except (ImportError, OSError):  # there is none for each torch, and it only reads sound
+        sys.modules["torchaudio"] = ModuleType("torchaudio")
     import speechbrain
     import torch
     from speechbrain.dataio.dataset import DynamicItemDataset
