@@ -32,8 +32,11 @@ STATEFUL = "torch-stateful"
 MOST_BITS = 6.0
 """So unusual orders are tried early: 300 of milliseconds each, or of tenths of a second for a million samples."""
 
-MOST_BITS_OF_LOOPS = 9.0
+MOST_BITS_OF_LOOPS = 10.0
 """And so unusual loops of one's own before the search gives up."""
+
+FEW: Final = 200_000
+"""Up to so many samples a whole order is drawn sooner than many ways of reading single words of it are looked at."""
 
 # And so unusual ones in a part of a data set, of which there may be a hundred: the more usual the part, the more.
 _FEWEST_BITS_OF_PARTS, _MOST_BITS_OF_PARTS = 2.0, 3.0
@@ -75,12 +78,15 @@ def less_usual(n: int, hints: tuple[int, ...] = ()) -> list[UsualOrder]:
 
 
 def of_a_part(n: int, part: SplitPart, hints: tuple[int, ...]) -> list[UsualOrder]:
-    """The loops, and torch's samplers, that are tried of a part of a data set: the more, the more usual the part is."""
+    """The loops, and torch's samplers, that are tried of a part of a data set: the more, the more usual the part is.
+
+    No order of many samples is drawn that the search finds by single words."""
     if part.seed is None:
         return [order for order in _usual(n, hints, MOST_BITS) if order.by_words and not order.is_loop]
     most = max(_FEWEST_BITS_OF_PARTS, min(_MOST_BITS_OF_PARTS, MOST_BITS - part.bits))
     orders = _usual(n, (part.seed, *hints), most)
-    return [order for order in orders if (order.is_loop or order.by_words) and "seed" in order.orders[0]]
+    tried = [order for order in orders if (order.is_loop or order.by_words) and "seed" in order.orders[0]]
+    return [order for order in tried if n <= FEW or not order.by_words]
 
 
 def _usual(n: int, hints: tuple[int, ...], most: float) -> list[UsualOrder]:

@@ -42,7 +42,7 @@ from mlfs.explain.question import (
     probes,
     unlikely,
 )
-from mlfs.explain.recipes import Recipe, explaining, less_usual, of_a_part, usual
+from mlfs.explain.recipes import FEW, Recipe, explaining, less_usual, of_a_part, usual
 from mlfs.explain.search_stages import (
     ALL_SEEDS,
     COMMON_SEEDS,
@@ -78,7 +78,7 @@ CHOSEN_STAGE = "seeds that people choose, a model made first"
 _SMALLEST_SEEDS = 1 << 12
 # By the samples of a data set, how unusual parts stage 4 tries: it takes seconds, and a quarter of a minute at most.
 # Those that are less usual come last.
-_BITS_OF_PARTS = ((12_500, MOST_BITS), (200_000, 6.0), (NEVER, 2.5))
+_BITS_OF_PARTS = ((12_500, MOST_BITS), (FEW, 6.0), (NEVER, 2.5))
 # How many words of each seed's generator stage 2 looks at: a model of a million parameters, two for a hint. A tenth of
 # a second for each without numba, which costs seconds to compile.
 _FIRST_LOOK, _FIRST_LOOK_HINTS = 1 << 20, 1 << 21
@@ -191,12 +191,13 @@ def _order_of(part: SplitPart, extent: SearchExtent) -> SeedFound | Recipe | Non
         return SeedFound(as_it_stands) if as_it_stands.bits >= SEED_BITS else None
     orders = partial(of_a_part, part=part, hints=extent.hints)
     found = next(filter(None, explaining(data_sets, orders, part.cached)), None)
-    if found is not None or part.seed is None or part.bits > _BITS_LOOKED_THROUGH:
+    if found is not None or part.seed is None:
         return found
     look = _Look(part.seed, SAMPLER_SEED_WORD, min(extent.latest, _FIRST_LOOK >> int(part.bits)))
-    readings = [reading for reading in likely(data_sets) if reading.world == 1]
-    events = _chosen(data_sets, readings, [look])
-    return next((event for event in events if isinstance(event, SeedFound)), None)
+    readings, is_usual = likely(data_sets), part.bits <= _BITS_LOOKED_THROUGH
+    by_seeds = _common(data_sets, (readings,), extent, range(0)) if part.data_set.n > FEW else ()
+    by_words = _chosen(data_sets, readings, [look]) if is_usual else ()
+    return next((event for event in chain(by_seeds, by_words) if isinstance(event, SeedFound)), None)
 
 
 def _confirmed(

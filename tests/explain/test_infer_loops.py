@@ -149,6 +149,15 @@ def test_what_workers_leave_out_of_their_batches_is_in_memory(seed: int) -> None
     assert parse_job({"name": "j"} | found.fields).ranks == (0,)
 
 
+def test_in_a_part_of_many_samples_torchs_orders_are_found_by_single_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlfs.explain.recipes.FEW", 100)
+    monkeypatch.setattr("mlfs.explain.search.FEW", 100)
+    epochs = of_random_split(1234, 0.9)
+    found = list(find([DataSet(N, (tuple(epochs[0][:48]),))], SearchExtent(((0, 0),), 256, latest=1 << 12)))[-1]
+    assert isinstance(found, SeedFound)
+    assert (found.finding.seed, found.finding.part["split_seed"]) == (1234, 1234)
+
+
 def test_a_fold_by_a_seed_that_few_people_choose_is_found() -> None:
     """sklearn's KFold(5, shuffle=True, random_state=777)."""
     fold = np.sort(np.array_split(np.random.RandomState(777).permutation(N), 5)[3])
