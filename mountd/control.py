@@ -163,7 +163,8 @@ class Control:
                 return await self._texts.text((path, reader), lambda now: self._status_without_hidden(now, *onlooker))
             return await self._texts.text(path, _status_line if path == (b"status",) else metrics)
         if path == (b"audit",):
-            return await self.engine.runner.run("orders", lambda: _line(asdict(self._auditor.audit())))
+            audit = self._auditor.begin()
+            return await self.engine.runner.run("orders", lambda: _line(asdict(audit())))
         if path[0] == b"jobs":
             job = self._job(path[1].removesuffix(b".json"))
             if job is None:

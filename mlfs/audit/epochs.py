@@ -28,7 +28,7 @@ FEWEST_SHARED = 2
 SIDE_BY_SIDE = 0.5
 """Share of the shorter one's time in which two processes of a rank read, from which they are of one loader."""
 WINDOW = 64
-"""SeenReads by which the beginning of an epoch is seen: fewer are chance."""
+"""Reads by which the beginning of an epoch is seen: fewer are chance."""
 COMES_AGAIN = 0.15
 """Share of the reads in the window that have come before in the epoch: all, where that was a whole one; as few as that
 where the run began with the rest of an epoch."""

@@ -37,7 +37,7 @@ SIDE_BY_SIDE = 0.1
 OVERLAP = 0.05
 """Share of an epoch's samples that several ranks read, above which it is no padding."""
 SAME_STEP = 3
-"""SeenReads apart that the copies of a repeated augmentation lie in their ranks."""
+"""Reads apart that the copies of a repeated augmentation lie in their ranks."""
 MISSING = 0.02
 """Share of the samples of all other epochs that one epoch may leave out: dropped ends differ each time."""
 UNEQUAL = 0.05

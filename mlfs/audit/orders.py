@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FEWEST = 64
-"""SeenReads below which nothing is said of an order: by chance, short ones are alike now and then."""
+"""Reads below which nothing is said of an order: by chance, short ones are alike now and then."""
 SAME_SAMPLES = 0.85
 """Share of the samples that two orders must have in common to be compared: the ends of epochs differ by padding, and by
 batches that ranks are ahead of each other."""
@@ -40,7 +40,7 @@ shuffled. A uniform shuffle has a third; a buffer of a third of the data set has
 
 
 class Stream(NamedTuple):
-    """SeenReads in the order in which they came.
+    """Reads in the order in which they came.
 
     Attributes:
         samples, readers: shape (n,). at: shape (n,), the number of each read among all of the mount, ascending.

@@ -1,7 +1,7 @@
 """Keeps the last reads of a mount, in the order in which they came: who read what.
 
 Pure. In: batches of reads; who a process belongs to, asked once a process. Out: arrays for `mlfs.audit.epochs`. A read
-costs six bytes, and a share of a few calls a batch.
+costs eight bytes, and a share of a few calls a batch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mlfs.follow.evidence import Read
 
 MOST_READS = 1 << 23
-"""SeenReads that are kept: six epochs of ImageNet. When there are more, the older half of them goes."""
+"""Reads that are kept: six epochs of ImageNet. When there are more, the older half of them goes."""
 
 _SAMPLE, _PROCESS = itemgetter(0), itemgetter(1)  # of a read; asked of each
 UNKNOWN = -1
@@ -38,7 +38,7 @@ class Kin(NamedTuple):
 
 
 class SeenReads(NamedTuple):
-    """SeenReads in the order in which they came.
+    """Reads in the order in which they came.
 
     Attributes:
         samples: shape (n,). readers: shape (n,), indices into `kin`. forgotten: reads before these that are not kept.
@@ -70,7 +70,7 @@ class ReadLog:
         self._forgotten = 0
 
     def add(self, reads: Sequence[Read]) -> None:
-        """SeenReads came, in this order."""
+        """Reads came, in this order."""
         indices = self._indices
         processes = list(map(_PROCESS, reads))
         if not indices.keys() >= set(processes):
@@ -90,8 +90,17 @@ class ReadLog:
         if place is not None:
             self._kin.append(place)
 
+    def copy(self) -> ReadLog:
+        """A log of the same reads. No more come to it, so another thread may ask it: an array that is being read cannot
+        grow."""
+        copied = ReadLog(self._place_of, self._most_reads)
+        copied._samples, copied._readers = self._samples[:], self._readers[:]
+        copied._kin, copied._forgotten = self._kin[:], self._forgotten
+        copied._indices = self._indices.copy()
+        return copied
+
     def reads(self) -> SeenReads:
-        """A copy of what is kept."""
+        """The reads that are kept."""
         samples, readers = np.array(self._samples, np.int32), np.array(self._readers, np.int32)
         known = readers != UNKNOWN
         return SeenReads(samples[known], readers[known], tuple(self._kin), self._forgotten, int((~known).sum()))

@@ -6,7 +6,7 @@ looked up here, once a process: in the environment that a launcher gave it, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mlfs.audit.findings import audit
 from mlfs.audit.reads import Kin, ReadLog
@@ -35,9 +35,13 @@ class Auditor:
     def installed(self, job: object) -> None:
         """A job was installed, which is no matter here."""
 
-    def audit(self) -> Audit:
-        """Judge the reads so far. It computes for a second and more where millions were kept: for a worker thread."""
-        return audit(self._log.reads())
+    def begin(self) -> Callable[[], Audit]:
+        """A call that judges the reads so far: a worker thread's work, as it takes seconds where millions were kept.
+
+        Reads go on meanwhile, so they are copied here, on the loop.
+        """
+        log = self._log.copy()
+        return lambda: audit(log.reads())
 
 
 def place_of(process: int, parent: int) -> Kin | None:
