@@ -26,6 +26,8 @@ from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
 
+MOST_CANONICAL_NODES = 1 << 20
+"""Parts into which a data set is cut, each of which takes memory: more than any cluster has nodes, 64 times."""
 Span = tuple[int, int]
 Generator = np.random.Generator
 
@@ -45,6 +47,9 @@ class MosaicMLOrder:
         nodes = spec.physical_nodes or 1
         of_shards = spec.shuffle_algo in ("py1s", "py2s")
         canonical = spec.canonical_nodes or (64 * nodes if of_shards else nodes)
+        if canonical > MOST_CANONICAL_NODES:
+            message = f'job field "canonical_nodes" is {canonical}, must be 1 to {MOST_CANONICAL_NODES}'
+            raise JobError(message, "leave it out if the script does", "canonical_nodes")
         if spec.world_size % nodes or (canonical % nodes and nodes % canonical):
             message = f'job field "physical_nodes" is {nodes}: it does not divide the ranks, or the canonical nodes'
             raise JobError(message, "give the nodes that the job runs on", "physical_nodes")

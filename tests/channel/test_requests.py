@@ -114,7 +114,7 @@ class Scripted:
     def release(self, handle: int) -> None:
         self.told.append(("release", handle))
 
-    async def read(self, handle: int, offset: int, size: int) -> bytes:
+    async def read(self, handle: int, offset: int, size: int, pid: int) -> bytes:
         return b"%d %d %d" % (handle, offset, size)
 
     async def seek(self, handle: int, offset: int, whence: int) -> int:
