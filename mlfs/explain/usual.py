@@ -290,5 +290,6 @@ def usual_orders(
     found: list[UsualOrder] = []
     for one in (_OF_DLIO, *_loops(n, n if count is None else count), *_samplers(n), *_libraries()):
         tried = seeds if one.seeds is None else [Seed(0.0, seed) for seed in one.seeds]
-        found += map(one.seeded, tried) if tried else [one]
-    return tuple(sorted((order for order in found if order.bits <= most), key=lambda order: order.bits))
+        pairs = [one.seeded(seed) for seed in tried if one.bits + seed.bits <= most]
+        found += pairs if tried or one.bits > most else [one]
+    return tuple(sorted(found, key=lambda order: order.bits))
