@@ -20,6 +20,7 @@ from mlfs.audit.orders import (
     MOST_COMPARED,
     Stream,
     are_alike,
+    differ,
     distinct,
     is_hardly_shuffled,
     is_listing,
@@ -38,6 +39,8 @@ OVERLAP = 0.05
 """Share of an epoch's samples that several ranks read, above which it is no padding."""
 SAME_STEP = 3
 """Reads apart that the copies of a repeated augmentation lie in their ranks."""
+SAME_TIME = 0.25
+"""Share of the shortest part of an epoch in which all ranks read it, at least: short ones are soon over."""
 MISSING = 0.02
 """Share of the samples of all other epochs that one epoch may leave out: dropped ends differ each time."""
 UNEQUAL = 0.05
@@ -46,6 +49,9 @@ PARTIAL = 0.95
 """An epoch of less than that share of a whole one is the part that was left of it."""
 READ_AHEAD = 0.1
 """Share of an epoch that workers have read and the script has not used when a run ends: it is read once more."""
+FAR_FROM_CHANCE = 0.5
+"""Share of the samples that a part of another shuffle would have read again, or left out, below which two runs read one
+order."""
 SKIPPED = 0.05
 """Share of an epoch that a resumed run may leave out: a dropped end, and what was used last."""
 
@@ -230,6 +236,8 @@ def _of_samples(loader: LoaderReads) -> Iterator[ScriptFault]:
     samples = distinct(loader.stream.samples)
     over = min(len(rank.whole) for rank in loader.ranks)
     epochs = [[rank.epochs[epoch] for rank in loader.ranks] for epoch in range(over)]
+    if not all(map(_at_the_same_time, epochs)):
+        return  # ranks' epochs were cut otherwise, by a validation of one of them or a short epoch
     yield from _missing(loader, epochs, samples)
     if epochs and len(loader.ranks) > 1:
         yield from _repeated(loader, epochs)
@@ -237,7 +245,8 @@ def _of_samples(loader: LoaderReads) -> Iterator[ScriptFault]:
 
 
 def _missing(loader: LoaderReads, epochs: list[list[Stream]], samples: NDArray[np.int32]) -> Iterator[ScriptFault]:
-    """One epoch leaves out what all others read. If each of them leaves out others, the script draws a part."""
+    """One epoch leaves out what all others read. If each of them leaves out others, the script draws a part; if it is
+    the first one, the script may begin with the easy samples."""
     if len(epochs) > 1 and _count(epochs[0]) < PARTIAL * _count(epochs[1]):
         epochs = epochs[1:]  # the run goes on with the rest of an epoch
     if len(epochs) < 3:
@@ -247,7 +256,7 @@ def _missing(loader: LoaderReads, epochs: list[list[Stream]], samples: NDArray[n
     # One that was read a little later, when another rank had begun the next epoch, was read as often as all others.
     times = np.unique(loader.stream.samples, return_counts=True)[1]
     seldom = times < np.median(times)
-    for epoch in range(len(epochs)):
+    for epoch in range(1, len(epochs)):
         others = np.delete(read, epoch, axis=0)
         by_all, by_any = others.all(axis=0), others.any(axis=0)
         left_out = int((by_all & ~read[epoch] & seldom).sum())
@@ -259,6 +268,13 @@ def _missing(loader: LoaderReads, epochs: list[list[Stream]], samples: NDArray[n
             mend = "see whether the loop left that epoch early, or a rank or worker failed in it"
             yield ScriptFault(Kind.MISSING, loader.run, number, left_out, sentence, mend)
             return
+
+
+def _at_the_same_time(of_ranks: list[Stream]) -> bool:
+    """Whether what was taken for one epoch of all ranks was read at about the same time."""
+    spans = [(int(part.at[0]), int(part.at[-1])) for part in of_ranks]
+    shortest = min(end - begin for begin, end in spans)
+    return min(end for _, end in spans) - max(begin for begin, _ in spans) >= SAME_TIME * shortest
 
 
 def _count(of_ranks: list[Stream]) -> int:
@@ -361,7 +377,7 @@ def _replayed(before: LoaderReads, after: LoaderReads) -> Iterator[ScriptFault]:
     first, second = before.ranks[0].whole, after.ranks[0].whole
     if len(first) < 2 or len(second) < 2 or len(before.ranks) != len(after.ranks):
         return
-    if are_alike(first[0], second[0]) and not are_alike(first[1], second[1]):
+    if are_alike(first[0], second[0]) and differ(first[1], second[1]):
         sentence = "a resumed run began with the order of epoch 0 of the run before, and then went on in another one"
         mend = "restore the sampler's epoch before the first batch: sampler.set_epoch(epoch)"
         yield ScriptFault(Kind.REPLAYED, after.run, 0, len(second[0].at), sentence, mend)
@@ -375,11 +391,14 @@ def _rest_of_epoch(before: LoaderReads, after: LoaderReads) -> Iterator[ScriptFa
     if len(rest) >= PARTIAL * len(every) or len(done) >= PARTIAL * len(every):
         return
     again, never = len(np.intersect1d(rest, done)), len(every) - len(np.union1d(rest, done))
-    if again > READ_AHEAD * len(every):
+    # A part of another shuffle reads some samples again and leaves out others, as many as chance has it.
+    by_chance = len(rest) * len(done) / len(every)
+    never_by_chance = (len(every) - len(rest)) * (len(every) - len(done)) / len(every)
+    if again > READ_AHEAD * len(every) and never < FAR_FROM_CHANCE * never_by_chance:
         sentence = f"the resumed run read {again:,} samples of the epoch again that the run before had read"
         mend = "restore the sampler's position (StatefulDataLoader.load_state_dict), or skip what was read"
         yield ScriptFault(Kind.REPEATS, after.run, 0, again, sentence, mend)
-    if never > SKIPPED * len(every):
+    if never > SKIPPED * len(every) and again < FAR_FROM_CHANCE * by_chance:
         sentence = f"neither run read {never:,} of the {len(every):,} samples of the epoch in which the run was resumed"
         mend = "skip the batches that were used, no more: accelerate.skip_first_batches, or the loader's state"
         yield ScriptFault(Kind.SKIPS, after.run, 0, never, sentence, mend)

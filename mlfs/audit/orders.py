@@ -19,6 +19,9 @@ SAME_SAMPLES = 0.85
 batches that ranks are ahead of each other."""
 SAME_PLACE = 0.05
 """Most of the samples of a repeated order move by less than this share of its length. In two shuffles a third."""
+ANOTHER_PLACE = 0.2
+"""Most of the samples of two different shuffles move by more than this share of their length, and those of one order
+that many workers read by less."""
 MOVES = 24
 """Places that the samples of a repeated order may move in any case: some batches, by which workers are ahead."""
 MOST_COMPARED = 1 << 16
@@ -119,14 +122,27 @@ def are_alike(one: Stream, other: Stream) -> bool:
     """Whether two streams read the same samples in the same order, which is not that of the listing."""
     one, other = (without_repeats(stream.where(slice(0, MOST_COMPARED))) for stream in (one, other))
     longer = max(len(one.samples), len(other.samples))
-    common, at_one, at_other = np.intersect1d(one.samples, other.samples, assume_unique=True, return_indices=True)
-    if len(common) < max(FEWEST, SAME_SAMPLES * longer):
-        return False
-    places_one, places_other = np.argsort(np.argsort(at_one)), np.argsort(np.argsort(at_other))
-    if np.median(np.abs(places_one - places_other)) > max(MOVES, SAME_PLACE * len(common)):
+    moves = _moves(one, other)
+    if len(moves) < max(FEWEST, SAME_SAMPLES * longer) or np.median(moves) > max(MOVES, SAME_PLACE * len(moves)):
         return False
     pairs = np.intersect1d(_pairs(one), _pairs(other))
-    return len(pairs) >= SAME_PAIRS * len(common) and not is_listing(one)
+    return len(pairs) >= SAME_PAIRS * len(moves) and not is_listing(one)
+
+
+def differ(one: Stream, other: Stream) -> bool:
+    """Whether two streams read other samples, or the same ones in another order, beyond doubt: most are not alike."""
+    one, other = (without_repeats(stream.where(slice(0, MOST_COMPARED))) for stream in (one, other))
+    moves = _moves(one, other)
+    if 2 * len(moves) < min(len(one.samples), len(other.samples)):
+        return True
+    return len(moves) >= FEWEST and bool(np.median(moves) > ANOTHER_PLACE * len(moves))
+
+
+def _moves(one: Stream, other: Stream) -> NDArray[np.int64]:
+    """How many places each sample moves that both streams read. Args: neither reads a sample twice."""
+    _, at_one, at_other = np.intersect1d(one.samples, other.samples, assume_unique=True, return_indices=True)
+    moves: NDArray[np.int64] = np.abs(np.argsort(np.argsort(at_one)) - np.argsort(np.argsort(at_other)))
+    return moves
 
 
 def _pairs(stream: Stream) -> NDArray[np.int64]:

@@ -115,6 +115,11 @@ def dealt(loop: Loop, order: Callable[[int], list[int]]) -> list[Epoch]:
     return epochs
 
 
+def files_of(epochs: list[Epoch], files: Callable[[int], list[int]]) -> list[Epoch]:
+    """The same epochs in files, where each sample consists of several."""
+    return [[[file for sample in rank for file in files(sample)] for rank in epoch] for epoch in epochs]
+
+
 def shuffled(rng: random.Random, samples: int) -> list[int]:
     """A permutation."""
     order = list(range(samples))

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from audit.loops import Loop, Script, buffered, dealt, drawn, kinds, shuffled
+from audit.loops import Loop, Script, buffered, dealt, drawn, files_of, kinds, shuffled
 
 SCRIPTS = 24
 RIGHT = 0.9
@@ -77,15 +77,61 @@ def epochs_that_end_early(rng: random.Random, loop: Loop, script: Script) -> Non
 
 
 def images_and_labels(rng: random.Random, loop: Loop, script: Script) -> None:
-    half = loop.samples // 2
-    script.run(loop, dealt(loop, lambda epoch: [f for s in shuffled(rng, half) for f in (s, s + half)]))
+    epochs = dealt(loop, lambda epoch: shuffled(rng, loop.samples // 2))
+    epochs = files_of(epochs, lambda sample: [sample, sample + loop.samples // 2])
+    script.run(loop._replace(batch=2 * loop.batch), epochs)
+
+
+def each_file_twice_at_once(rng: random.Random, loop: Loop, script: Script) -> None:
+    epochs = dealt(loop, lambda epoch: shuffled(rng, loop.samples // 2))
+    epochs = files_of(epochs, lambda sample: [sample, sample + loop.samples // 2, sample, sample])
+    script.run(loop._replace(batch=4 * loop.batch), epochs)
 
 
 def clips(rng: random.Random, loop: Loop, script: Script) -> None:
+    epochs = dealt(loop, lambda epoch: shuffled(rng, loop.samples // 10))
+    script.run(loop, files_of(epochs, lambda clip: list(range(10 * clip, 10 * clip + 10))))
+
+
+def easy_samples_first(rng: random.Random, loop: Loop, script: Script) -> None:
+    by_difficulty = shuffled(rng, loop.samples)
+
     def order(epoch: int) -> list[int]:
-        return [10 * clip + frame for clip in shuffled(rng, loop.samples // 10) for frame in range(10)]
+        easy = by_difficulty[: loop.samples * (epoch + 1) // (loop.epochs - 1)]
+        return rng.sample(easy, len(easy))
 
     script.run(loop, dealt(loop, order))
+
+
+def short_first_epoch(rng: random.Random, loop: Loop, script: Script) -> None:
+    epochs = dealt(loop, lambda epoch: shuffled(rng, loop.samples))
+    script.run(loop, [[rank[: len(rank) // 4] for rank in epochs[0]], *epochs[1:]])
+
+
+def validation_within_epochs(rng: random.Random, loop: Loop, script: Script) -> None:
+    epochs = dealt(loop, lambda epoch: shuffled(rng, loop.samples))
+    halves_of = [[[r[: len(r) // 2] for r in epoch], [r[len(r) // 2 :] for r in epoch]] for epoch in epochs]
+    parts = [part for both in halves_of for part in both]
+    script.run(loop._replace(persistent=True), parts, range(loop.samples // 5), rng.random() < 0.5)
+
+
+def runs_with_one_seed(rng: random.Random, loop: Loop, script: Script) -> None:
+    epochs = dealt(loop, lambda epoch: shuffled(rng, loop.samples))
+    for _ in range(3):
+        script.run(loop, epochs)
+
+
+def short_pass_after_a_killed_run(rng: random.Random, loop: Loop, script: Script) -> None:
+    epochs, cut = halves(rng, loop)
+    script.run(loop, [epochs[0], [rank[:cut] for rank in epochs[1]]])
+    short_first_epoch(rng, loop, script)
+
+
+def folds(rng: random.Random, loop: Loop, script: Script) -> None:
+    for fold in range(5):
+        rest = [sample for sample in range(loop.samples) if sample % 5 != fold]
+        epochs = dealt(loop, lambda epoch, rest=rest: rng.sample(rest, len(rest)))
+        script.run(loop, epochs, range(fold, loop.samples, 5))
 
 
 def resumed(rng: random.Random, loop: Loop, script: Script) -> None:
@@ -109,7 +155,8 @@ def run_begun_anew(rng: random.Random, loop: Loop, script: Script) -> None:
 MEANT = [
     plain, with_validation, with_a_drawn_validation, in_listing_order, all_ranks_evaluate, with_replacement, weighted,
     a_part_of_each_shuffle, repeated_augmentation, each_sample_twice, epochs_that_end_early, images_and_labels, clips,
-    resumed, epoch_begun_anew, run_begun_anew,
+    resumed, epoch_begun_anew, run_begun_anew, each_file_twice_at_once, easy_samples_first, short_first_epoch,
+    validation_within_epochs, runs_with_one_seed, short_pass_after_a_killed_run, folds,
 ]  # fmt: skip
 
 
