@@ -314,7 +314,7 @@ class Fetcher:
         pushed = self.push(entry, generation, offset, view[: begin - offset], is_block=True)
         pushed = pushed and self.push(entry, generation, end, view[end - offset :], is_block=True)
         if not pushed:
-            del self.tripwires[row]
+            self.tripwires.pop(row, None)  # whoever has left the row may have had it dropped meanwhile
         return pushed
 
     def drop_row(self, row: int) -> None:
@@ -604,7 +604,8 @@ class Fetcher:
         try:
             yield
         finally:
-            del self.being_staged[fetched.sample]
+            if self.being_staged.get(fetched.sample) is fetched:  # not of a lane that hung, and comes after another one
+                del self.being_staged[fetched.sample]
 
     def push_block(self, fetched: Fetched, generation: int) -> bool:
         """Push a block that was fetched when its file was of that generation; False as in `push`.

@@ -525,3 +525,30 @@ def test_what_was_read_before_a_block_is_staged_counts_once(tmp_path: Path) -> N
             assert told.counters.all.fetches["pfs"].bytes == all_bytes
 
     simulate(body)
+
+
+def test_a_read_of_a_block_that_is_being_dropped_does_not_wait_for_that(tmp_path: Path) -> None:
+    """The dropper waits for the pages that the READ has locked."""
+    runner, blocks = InlineRunner(), 100
+
+    async def body() -> None:
+        async with running(
+            tmp_path, 1, blocks * BLOCK, staging=4 * blocks * BLOCK, runner=runner, samples_of=in_blocks
+        ) as mount:
+            (entry,), ranges, table = mount.files, mount.engine.ranges, mount.table
+            await mount.engine.shared.register(*given_job([[[entry]]], batch_size=1))
+            await trio.sleep(1)
+            assert await mount.read(entry) == mount.content(entry)
+            await trio.sleep(1)
+            runner.seconds["drop"] = 1e6
+            mount.drop_lingering()
+            await trio.sleep(1)
+            assert table.state[mount.engine.samples.blocks_of(entry)[10]] == State.GOING
+            handle = await ranges.open(entry)
+            with trio.fail_after(10):
+                for offset in range(0, blocks * BLOCK, 32 * BLOCK):
+                    got = bytes(await ranges.read_large(handle, offset, 32 * BLOCK))
+                    assert got == mount.content(entry)[offset : offset + 32 * BLOCK]
+            ranges.close_large(handle)
+
+    simulate(body)

@@ -419,7 +419,7 @@ class Scheduler:
         if not landed.staged:
             self._look = True
         if self.window.landed(sample, landed.staged):
-            self._waiting.outdated(sample)
+            self._waiting.outdated(sample, now_s)
             return
         if is_block and landed.staged:
             self.shards.landed(sample)
@@ -477,7 +477,8 @@ class Scheduler:
                 self._keeping.found(sample, found.place)
 
     def _copy_lost(self, lost: e.CopyLost, now_s: float) -> None:
-        self._keeping.lost(lost.sample)
+        if lost.sample < self.table.first_row:  # a row is kept by its blocks
+            self._keeping.lost(lost.sample)
 
     def _dropped(self, dropped: e.Dropped, now_s: float) -> None:
         self.window.dropped(tuple(dropped.samples))

@@ -100,6 +100,9 @@ class Waiting:
         if state in (State.ABSENT, State.QUEUED) and self._table.sizes[sample] > self._largest_whole_bytes(waiter):
             self._out.append(OpenDirect(waiter))
             return
+        if waiter.in_read and state in (State.DROPPING, State.GOING):
+            self._out.append(OpenDirect(waiter))  # it holds pages locked that the dropper may wait for
+            return
         self._waiters.setdefault(sample, []).append(waiter)
         self.waiting += not waiter.in_read
         self._readers += not waiter.is_peer
@@ -180,13 +183,20 @@ class Waiting:
             self._count(waiter, now_s)
             self._out.append(Answer(waiter))
 
-    def outdated(self, sample: int) -> None:
+    def outdated(self, sample: int, now_s: float) -> None:
         """The sample's fetch has ended, but what it brought may be outdated.
 
-        Those who wait go on waiting: the sample is fetched anew once its pages are dropped.
+        Those who wait go on waiting: the sample is fetched anew once its pages are dropped. But not READs: they hold
+        pages locked that the dropper may wait for.
         """
         self._flights.pop(sample, None)
         self._lane_due_s.pop(sample, None)
+        waiters = self._waiters.pop(sample, [])
+        for waiter in (one for one in waiters if one.in_read):
+            self._count(waiter, now_s)
+            self._out.append(OpenDirect(waiter))
+        if waiters := [one for one in waiters if not one.in_read]:
+            self._waiters[sample] = waiters
 
     def failed(self, sample: int, error: int, now_s: float, peer: bool = False) -> None:
         """The sample's fetch has failed: begin another one for those who wait, or refuse them.
