@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import trio
 
 from mlfs.engine.runner import Runner
@@ -75,8 +76,9 @@ class InodePrimer:
 
     def installed(self, job: JobRun) -> None:
         """A job will read its files (those inside of the mount)."""
-        samples = job.streams.sample_ids
-        inside = samples[samples >= 0]
+        samples, rows = job.streams.sample_ids, self.manifest.rows
+        of_rows = rows.columns(np.unique(samples[samples >= rows.first]))[0]
+        inside = np.concatenate([samples[(samples >= 0) & (samples < rows.first)], np.unique(of_rows)])
         for directory in dict.fromkeys(self.manifest.parent[inside].tolist()):
             self._want(directory)
 

@@ -274,12 +274,14 @@ class Engine:
         return self.scheduler.statistics().warming.run
 
     def _by_block(self, samples: SampleIds) -> SampleIds:
-        """The same samples, with the blocks of a large file or of a row in its place, each once."""
+        """The same samples, with the blocks of a large file or of a row in its place, each once. A row that
+        its file has become too short for has none."""
         blocks = self.scheduler.table.blocks
         are_rows = samples >= blocks.rows.first
         if not len(blocks) or not (are_rows | np.isin(samples, blocks.files_now())).any():
             return samples
-        found = np.concatenate([np.asarray(blocks.of(sample) or (sample,), np.int64) for sample in samples.tolist()])
+        of_each = (blocks.of(sample) or (sample,) * (sample < blocks.rows.first) for sample in samples.tolist())
+        found = np.concatenate([np.asarray(of_one, np.int64) for of_one in of_each])
         return found[np.sort(np.unique(found, return_index=True)[1])] if are_rows.any() else found
 
     def stop_prefetching(self, stop: bool) -> None:

@@ -86,7 +86,7 @@ class FileBlocks:
 
     def of(self, sample: int) -> range:
         """The blocks that a file has now, in the order of their offsets, or those that a row lies in; none for a file
-        that is one sample, and for a block."""
+        that is one sample, for a block, and for a row whose file has become too short for it."""
         size = self.sizes[sample]
         if sample >= self.first:
             return self._of_row(sample, size) if sample >= self.rows.first else range(0)
@@ -95,8 +95,10 @@ class FileBlocks:
         return self.ever_of(sample)[: -(-size // self.block_bytes)]
 
     def _of_row(self, row: int, size: int) -> range:
-        begin = self.rows.offset_of(row)
-        return self.of(self.rows.file_of(row))[begin // self.block_bytes : -(-(begin + size) // self.block_bytes)]
+        begin, file = self.rows.offset_of(row), self.rows.file_of(row)
+        if begin + size > self.sizes[file]:
+            return range(0)
+        return self.of(file)[begin // self.block_bytes : -(-(begin + size) // self.block_bytes)]
 
     def of_rows(self, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The first block of each row, and the last one."""

@@ -75,7 +75,7 @@ def orders(seed: int) -> list[list[int]]:
 def read(mount: MlfsMount, order: list[int]) -> list[int]:
     """Sums of rows, read by a process of its own."""
     path = mount.path / "train.npy"
-    words = [str(path), str(begin_of(path)), str(ROW_BYTES), json.dumps(order)]
+    words = [str(path), str(path.stat().st_size % ROW_BYTES), str(ROW_BYTES), json.dumps(order)]
     done = subprocess.run([sys.executable, "-c", READER, *words], check=True, capture_output=True, text=True)
     return list(json.loads(done.stdout))
 
@@ -162,6 +162,31 @@ def test_a_file_that_changes_under_a_job_gives_no_old_rows(tmp_path: Path) -> No
         mount.run("refresh", str(mount.path))
         for order in orders(5)[1:]:
             assert read(mount, order) == [int(after[row].sum()) for row in order]
+
+
+@pytest.mark.parametrize(("rows", "ram"), [(33, "0"), (100, "100MiB"), (400, "0")])
+def test_rows_of_a_file_that_has_another_length_by_now_are_read_right(tmp_path: Path, rows: int, ram: str) -> None:
+    source, before = tmp_path / "source", rows_of(1)
+    after = np.random.default_rng(2).integers(0, 256, (rows, ROW_BYTES), dtype=np.uint8)
+    for path in (source, tmp_path / "mnt"):
+        path.mkdir()
+    np.save(source / "train.npy", before)
+    with MlfsMount(source, "--ram", ram, "--staging", "16MiB", mountpoint=tmp_path / "mnt") as mount:
+        mount.register(name="train", sampler="numpy", seed=5, epochs=EPOCHS, batch_size=4, layout="npy")
+        assert not [text for text in logs(mount) if "is not told any more" in text]
+        first, *others = orders(5)
+        assert read(mount, first) == [int(before[row].sum()) for row in first]
+        np.save(tmp_path / "new.npy", after)
+        os.rename(tmp_path / "new.npy", source / "train.npy")
+        mount.run("refresh", str(mount.path))
+        for order in others:
+            there = [row for row in order if row < rows]
+            assert read(mount, there) == [int(after[row].sum()) for row in there]
+            mount.settle()  # nothing stays under way
+
+
+def logs(mount: MlfsMount) -> list[str]:
+    return [path.read_text() for path in mount.state.rglob("*.log")]
 
 
 MDS = """

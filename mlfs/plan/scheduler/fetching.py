@@ -150,8 +150,10 @@ class Fetching:
             self._queue(wanted._replace(place=held_by), first=True)  # a copy came to this node after it was queued
             return False
         del self._queued[wanted.sample]
-        if self._stopped or not self._table.pending[wanted.sample]:
-            self._table.move(wanted.sample, Verb.CANCEL)
+        table = self._table
+        is_past_the_end = wanted.sample >= table.first_row and not table.blocks.of(wanted.sample)
+        if self._stopped or not table.pending[wanted.sample] or is_past_the_end:
+            table.move(wanted.sample, Verb.CANCEL)
             return False
         self._table.move(wanted.sample, Verb.BEGIN)
         return True
