@@ -1,8 +1,8 @@
 """A registered job's reads don't come as it says: finds out what its script does, and has the job go on with it.
 
 In: jobs whose opens were counted. Out: jobs in place of those, each with a sentence for `status` and the log. The
-trials run in a worker thread, a long search at the lowest priority; what they find must then be confirmed by opens that
-it was not searched with. Part of `mlfs.explain.explainer`.
+trials run in a worker thread, a long search at the lowest priority. Their finding is proposed to the job's list of
+rivals, which rules on a variant by opens that it was not searched with. Part of `mlfs.explain.explainer`.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ In: what the engine says of opens and jobs (`mlfs.explain.port.Observer`). Out: 
 the status. Lives on the daemon's loop; made before the engine, which is handed to `run`.
 
 Whichever the case is, the way is the same: reads that don't fit make generators propose hypotheses, and the best one
-comes into force by one rule (`mlfs.follow.hypothesis`) and goes by another (`evidence`). `inference` does that if
-nobody registered a job, and `correction` if a registered one is to be replaced. The two meet where no change of a
-registration explains the reads: then these are explained as if nobody had registered anything.
+comes into force by one rule and goes by another (`ruling` and `refuted` in `mlfs.follow.hypothesis`). `inference` does
+that if nobody registered a job, and `correction` if a registered one is to be replaced. The two meet where no change of
+a registration explains the reads: then these are explained as if nobody had registered anything.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from mlfs.explain.confirm import Finding
 from mlfs.explain.recipes import Recipe
 
-# Seeds below this one are tried before everything else: it takes a second, and people seldom choose larger ones.
+# Seeds below this one are tried before other samplers and all other seeds: it takes a second, and people seldom choose
+# larger ones.
 COMMON_SEEDS = 1 << 20
 ALL_SEEDS = 1 << 32
 # torch's RandomSampler seeds its permutation with a number of 64 bits, of which MT19937 takes the low word: the fourth

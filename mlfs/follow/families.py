@@ -6,9 +6,9 @@ each read is. Used by `mlfs.follow.job`, which matches what is the job's; what i
 
 Evidence belongs to *families*: the processes of one parent and program. A family has a state, and the one table below
 has all transitions with their causes. A process proves to read for the job when so many of its reads come as predicted
-that it is no chance; its family is proved with it, for good. A loader's workers are the family of those of the epoch
-before; the children of a proved process, and the parent of one, are its kin, and read for the job until they show that
-they don't.
+that it is no chance. Its family is proved with it, unless another hypothesis comes into force to which its reads are
+nothing. A loader's workers are the family of those of the epoch before; the children of a proved process, and the
+parent of one, are its kin, and read for the job until they show that they don't.
 
 As long as nobody has proved himself, all reads are the job's: a registration that is wrong shows in them. Each family
 is also seen alone where several read then. Afterwards the reads of all other families are on trial: rivals of their own
@@ -351,7 +351,7 @@ class Families:
         self._first_reads = self._first_families = 0  # before anybody has proved himself
         self._evaluated = 0  # reads of the job's readers that are none of the training's
         self._heir: Family | None = None
-        self._heir_agreed = self._heir_since = 0
+        self._heir_agreed = self._agreed_before_heir = 0
 
     def begin_anew(self) -> Families:
         """For another run of the script: the strangers stay known."""
@@ -412,7 +412,7 @@ class Families:
     def look_at_heir(self, own: StreamMatcher) -> None:
         """An heir is one no more once those before it read as predicted again."""
         heir = self._heir
-        if heir is not None and own.score.agreed - self._heir_since - self._heir_agreed >= PROVED_READS:
+        if heir is not None and own.score.agreed - self._agreed_before_heir - self._heir_agreed >= PROVED_READS:
             self._heir = None
             if heir.state is State.HEIR:
                 heir.move(Cause.OTHERS_COME_BACK)
@@ -641,7 +641,8 @@ class Families:
     def try_read(
         self, family: Family, read: Read, own: StreamMatcher, propose: Callable[[], Sequence[Rival]], before: bool
     ) -> Rival | None:
-        """A read of a family that is kept apart. Returns the rival that leads by it; and the family's state tells.
+        """A read of a family that is kept apart. Returns the rival that leads by it. The family's state tells whose its
+        reads are from now on.
 
         Args:
             own: the job's matcher. propose: what the family's reads may be from now on. before: it came earlier.
@@ -668,7 +669,7 @@ class Families:
         before = self._heir
         if before is not None and before is not family and before.state is State.HEIR:
             before.move(Cause.OTHERS_COME_BACK)
-        self._heir, self._heir_agreed, self._heir_since = family, 0, own.score.agreed
+        self._heir, self._heir_agreed, self._agreed_before_heir = family, 0, own.score.agreed
 
 
 def _bound(kept: OrderedDict[object, object] | OrderedDict, most: int) -> None:  # type: ignore[type-arg]

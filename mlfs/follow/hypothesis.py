@@ -3,8 +3,8 @@
 Pure. In: what generators propose, and how reads came. Out: rulings. Used by `mlfs.follow.job`, which proposes what else
 may be true of a job with the specification in force, by `mlfs.follow.families`, and by all of `mlfs.explain`, which
 proposes other specifications: variants of a registration (`screen`), the place in its generator's words at which an
-epoch begins (`words`), the order of the files, a seed or another sampler (`explanations`), the epochs before
-(`next_epoch`), another node. Generators propose the likeliest first, and pay in bits for the choice that they had.
+epoch begins (`words`), the order of the files, a seed or another sampler, the epochs before (these two:
+`explanations`), another node. Generators propose the likeliest first, and pay in bits for the choice that they had.
 
 A *rival* is a hypothesis with a matcher, which is shown the reads that it is about: those of one family, or all that
 count for the job. The ruling on it is asked with each of these reads.
@@ -42,7 +42,8 @@ from mlfs.orders.streams import JobStreams
 
 
 class Origin(Enum):
-    """The generator that proposed a hypothesis. The first four are asked in this order, until one leads."""
+    """The generator that proposed a hypothesis. The first four have the specification in force, or the registered one:
+    they are asked before all others."""
 
     AS_REGISTERED = auto()
     """Somebody reads the job as it was registered, though another order was found to be what its script does."""
@@ -60,7 +61,8 @@ class Origin(Enum):
     """Another registration, the best of some hundred that mistakes make."""
 
     PLACE = auto()
-    """An epoch of a registered job that begins elsewhere in its generator's words."""
+    """An epoch of a registered job that begins elsewhere in its generator's words; or the job with more ranks, for
+    which strangers were found to read."""
 
     FILES = auto()
     """The order of the files."""
@@ -131,7 +133,7 @@ PROVED: Final = Bar(PROVED_READS, PROVED_READS, or_in_a_row=True)
 BARS: Final = dict.fromkeys(SAME_JOB, PROVED) | {
     Origin.FROM_START: PROVED._replace(or_in_a_row=False),  # each worker's first reads may be in doubt
     Origin.VARIANT: Bar(JUDGED_OPENS, MOST_FURTHER_OPENS),
-    Origin.PLACE: Bar(0, 0),  # no other of millions of orders begins so: further reads have nothing to add
+    Origin.PLACE: Bar(0, 0),  # no other of millions of orders has these reads: further ones have nothing to add
 }
 
 
@@ -142,7 +144,7 @@ class Ruling(Enum):
     INSTALL = auto()
     REFUTED = auto()
     OTHER_STANDS = auto()
-    """What is in force predicts the reads as well."""
+    """What is in force predicts nearly all of the reads, and no fewer of them."""
 
 
 def ruling(origin: Origin, shown: Fit, further: Fit, in_force: Fit | None) -> Ruling:
