@@ -48,7 +48,8 @@ def place_of(process: int, parent: int) -> Kin | None:
     """The run and the rank of a process; None for one that the kernel does not name.
 
     A worker is of its parent's rank: torch names its workers, others have the command line that their parent has, or
-    one of multiprocessing's. Ranks that a launcher started are of one run; any other process is a run by itself.
+    one of multiprocessing's. Ranks that a launcher started are of one run. Any other process is a run by itself, and so
+    is the only rank of a launcher: a batch script of Slurm may start one after the other.
     """
     if process == NO_PID:
         return None
@@ -56,7 +57,9 @@ def place_of(process: int, parent: int) -> Kin | None:
     works = name_of(process).startswith(WORKER_NAME) or SPAWNED in command or command == _command_of(parent)
     of_rank = parent if works and parent > 1 else process
     told = told_rank(_environment_of(process))
-    return Kin(of_rank, of_rank) if told is None else Kin(kin_of(of_rank)[1], told[0])
+    if told is None or told[1] == 1:
+        return Kin(of_rank, of_rank)
+    return Kin(kin_of(of_rank)[1], told[0])
 
 
 def _command_of(process: int) -> bytes:
