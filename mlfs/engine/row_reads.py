@@ -14,8 +14,10 @@ next read.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 
 from mlfs.engine.context import Context
 from mlfs.engine.digest import Digest
@@ -33,6 +35,9 @@ log = logging.getLogger("mlfs.engine")
 AROUND_BYTES = 128 << 10
 # READs that the kernel sends together are answered within this time, on a machine that is busy as well.
 TOGETHER_S = 0.05
+# For each reader who comes to a handle so many others are asked for whether they are there still. A worker may have the
+# handle of the process that has begun it, which stays open when he is gone.
+ASKED_FOR = 2
 
 
 class _Reader:
@@ -81,12 +86,24 @@ class RowReads:
             if any(row < len(job.member) and job.member[row] for job in jobs)
         ]
         if told:
-            self._tells_of(told, self._readers.setdefault(handle, {}).setdefault(pid, _Reader()), pid)
+            self._tells_of(told, self._reader(handle, pid), pid)
         for row in told:
             wire = self._fetcher.tripwires.get(row)
             if wire is not None and wire.generation == generation and wire.offset == offset and size <= len(wire.data):
                 return memoryview(wire.data)[:size]
         return None
+
+    def _reader(self, handle: int, pid: int) -> _Reader:
+        readers = self._readers.setdefault(handle, {})
+        if pid not in readers:
+            for other in list(islice(readers, ASKED_FOR)):
+                one = readers.pop(other)
+                if _is_there(other):
+                    readers[other] = one  # others are asked for next
+                else:
+                    self._gone(one, other)
+            readers[pid] = _Reader()
+        return readers[pid]
 
     def _tells_of(self, rows: list[int], reader: _Reader, pid: int) -> None:
         """A READ tells that a reader has come to one of these rows, or that the kernel reads around its row."""
@@ -150,10 +167,13 @@ class RowReads:
     def closed(self, handle: int) -> None:
         """A handle is closed: nobody reads a row by it any more."""
         for pid, reader in self._readers.pop(handle, {}).items():
-            if reader.unclear:
-                self._settle(reader, pid)
-            if reader.row is not None:
-                self._leaves(reader.row)
+            self._gone(reader, pid)
+
+    def _gone(self, reader: _Reader, pid: int) -> None:
+        if reader.unclear:
+            self._settle(reader, pid)
+        if reader.row is not None:
+            self._leaves(reader.row)
 
     def _leaves(self, row: int) -> None:
         self._digest.released(row)
@@ -162,6 +182,17 @@ class RowReads:
 
     def _drop(self, row: int, how: Callable[[int], None]) -> None:
         start(self._runner, "drop", how, row, then=partial(_dropped, row))
+
+
+def _is_there(thread: int) -> bool:
+    """Whether a thread lives; one of another pid namespace, which the kernel calls 0, may."""
+    try:
+        os.kill(thread or os.getpid(), 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is another user's
+        return True
+    return True
 
 
 def _dropped(row: int, _: None, error: BaseException | None) -> None:

@@ -28,6 +28,17 @@ for row in order:
     time.sleep(0.002)
 print(json.dumps(sums))
 """
+FORKING = """
+import json, os, sys
+path, begin, length, order = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
+fd = os.open(path, os.O_RDONLY)
+for row in order:
+    child = os.fork()
+    if not child:
+        os._exit(len(os.pread(fd, length, begin + row * length)) != length)
+    assert os.waitpid(child, 0)[1] == 0
+print(json.dumps([]))
+"""
 LOADER = """
 import json, sys, time
 import numpy as np
@@ -72,11 +83,11 @@ def orders(seed: int) -> list[list[int]]:
     return [rng.permutation(ROWS).tolist() for _ in range(EPOCHS)]
 
 
-def read(mount: MlfsMount, order: list[int]) -> list[int]:
+def read(mount: MlfsMount, order: list[int], reader: str = READER) -> list[int]:
     """Sums of rows, read by a process of its own."""
     path = mount.path / "train.npy"
     words = [str(path), str(path.stat().st_size % ROW_BYTES), str(ROW_BYTES), json.dumps(order)]
-    done = subprocess.run([sys.executable, "-c", READER, *words], check=True, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", reader, *words], check=True, capture_output=True, text=True)
     return list(json.loads(done.stdout))
 
 
@@ -162,6 +173,21 @@ def test_a_file_that_changes_under_a_job_gives_no_old_rows(tmp_path: Path) -> No
         mount.run("refresh", str(mount.path))
         for order in orders(5)[1:]:
             assert read(mount, order) == [int(after[row].sum()) for row in order]
+
+
+def test_rows_that_processes_read_which_are_gone_take_no_room_for_as_long_as_the_file_is_open(
+    backing: Path, tmp_path: Path
+) -> None:
+    """Workers of each epoch have a descriptor of the process that has begun them."""
+    (tmp_path / "mnt").mkdir()
+    with MlfsMount(backing, "--ram", "100MiB", "--staging", "16MiB", mountpoint=tmp_path / "mnt") as mount:
+        mount.register(name="train", sampler="numpy", seed=5, epochs=1, batch_size=4, layout="npy", root="train.npy")
+        wait_until(lambda: mount.status()["jobs"][0]["ranks"][0]["ahead"]["samples"] >= 50)
+        read(mount, orders(5)[0], FORKING)
+        mount.settle()
+        status = mount.status()
+        assert status["reads"]["all"]["page_cache"]["reads"] >= 0.8 * ROWS
+        assert status["staging"]["used_bytes"] <= 0.03 * TOTAL
 
 
 @pytest.mark.parametrize(("rows", "ram"), [(33, "0"), (100, "100MiB"), (400, "0")])
