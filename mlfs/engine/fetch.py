@@ -630,7 +630,8 @@ class Fetcher:
                 self.drop_row(sample)
             elif sample >= self._blocks_from:
                 self.first_pages.pop(sample, None)
-                self._pages.drop(entry, self.samples.offset_of(sample), self.samples.length_of(sample))
+                if size := self.samples.length_of(sample):  # else the file has become shorter, and has other pages
+                    self._pages.drop(entry, self.samples.offset_of(sample), size)
             else:
                 self._pages.drop(entry)
 

@@ -552,3 +552,20 @@ def test_a_read_of_a_block_that_is_being_dropped_does_not_wait_for_that(tmp_path
             ranges.close_large(handle)
 
     simulate(body)
+
+
+def test_of_a_block_that_its_file_has_no_more_no_page_is_dropped(tmp_path: Path) -> None:
+    """A range of no bytes would be the whole file, which others read."""
+
+    async def body() -> None:
+        async with running(tmp_path, 1, SIZE, samples_of=in_blocks) as mount:
+            (entry,), dropped = mount.files, list[tuple[int, int]]()
+            last = mount.engine.samples.blocks_of(entry)[2]
+            put(mount, entry, b"n" * (2 * BLOCK))
+            mount.engine.ranges.close_large(await mount.engine.ranges.open(entry))
+            assert mount.engine.samples.length_of(last) == 0
+            mount.pages.drop = lambda _, offset=0, size=0: dropped.append((offset, size))
+            mount.engine.fetcher.drop((last, last - 1))
+            assert dropped == [(BLOCK, BLOCK)]
+
+    simulate(body)
