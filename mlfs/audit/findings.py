@@ -14,7 +14,7 @@ from itertools import combinations, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from mlfs.audit.epochs import LoaderReads, RankReads, loaders
+from mlfs.audit.epochs import COMPLETE, LoaderReads, RankReads, loaders
 from mlfs.audit.orders import (
     FEWEST,
     MOST_COMPARED,
@@ -210,11 +210,19 @@ def _epochs_alike(loader: LoaderReads, rank: RankReads) -> Iterator[ScriptFault]
         return
     for epoch in range(1, len(whole)):
         for earlier in range(epoch):
+            if _is_begun_anew(whole[earlier], whole[epoch]):
+                continue
             if repeats[epoch - 1] if earlier == epoch - 1 else are_alike(whole[earlier], whole[epoch]):
                 sentence = f"epoch {epoch} of rank {rank.rank} has the order of epoch {earlier}"
                 mend = "restore the sampler's epoch, or call sampler.set_epoch(epoch) with the epoch that follows"
                 yield ScriptFault(Kind.REPLAYED, loader.run, epoch, len(whole[epoch].at), sentence, mend)
                 return
+
+
+def _is_begun_anew(cut: Stream, whole: Stream) -> bool:
+    """Whether an epoch is a part of another one, in its order: a launcher has started the ranks again, which do it on
+    purpose."""
+    return FEWEST <= len(cut.at) < COMPLETE * len(whole.at) and not differ(cut, whole)
 
 
 def _hardly_shuffled(loader: LoaderReads, rank: RankReads) -> Iterator[ScriptFault]:
@@ -260,6 +268,8 @@ def _missing(loader: LoaderReads, epochs: list[list[Stream]], samples: NDArray[n
         others = np.delete(read, epoch, axis=0)
         by_all, by_any = others.all(axis=0), others.any(axis=0)
         left_out = int((by_all & ~read[epoch] & seldom).sum())
+        if epoch + 1 < len(epochs) and _is_begun_anew(epochs[epoch][0], epochs[epoch + 1][0]):
+            continue
         settled = by_any.sum() - by_all.sum() <= MISSING / 2 * by_any.sum()
         if settled and left_out > max(FEWEST // 4, MISSING * by_all.sum()):
             number = epoch + first_epoch

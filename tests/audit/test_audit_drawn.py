@@ -93,6 +93,12 @@ def clips(rng: random.Random, loop: Loop, script: Script) -> None:
     script.run(loop, files_of(epochs, lambda clip: list(range(10 * clip, 10 * clip + 10))))
 
 
+def ranks_started_again(rng: random.Random, loop: Loop, script: Script) -> None:
+    loop = loop._replace(samples=1500, persistent=False)
+    epochs, cut = halves(rng, loop)
+    script.run(loop, [epochs[0], [rank[:cut] for rank in epochs[1]], *epochs[1:]])
+
+
 def easy_samples_first(rng: random.Random, loop: Loop, script: Script) -> None:
     by_difficulty = shuffled(rng, loop.samples)
 
@@ -157,6 +163,7 @@ MEANT = [
     a_part_of_each_shuffle, repeated_augmentation, each_sample_twice, epochs_that_end_early, images_and_labels, clips,
     resumed, epoch_begun_anew, run_begun_anew, each_file_twice_at_once, easy_samples_first, short_first_epoch,
     validation_within_epochs, runs_with_one_seed, short_pass_after_a_killed_run, folds,
+    ranks_started_again,
 ]  # fmt: skip
 
 
