@@ -24,6 +24,7 @@ import xxhash
 
 MIB: Final = 1 << 20
 ROW_BYTES: Final = 100_000
+PIECE_BYTES: Final = 16 << 20
 ROWS_SEED: Final = 8
 REGISTERED: Final[dict[str, dict[str, Any]]] = {
     "registered rows": {"seed": ROWS_SEED, "sampler": "numpy", "layout": "npy", "epochs": 2, "batch_size": 8},
@@ -40,7 +41,8 @@ Read = Callable[[Path], Iterator[Any]]
 
 def contents(seed: str, size_bytes: int) -> bytes:
     """Bytes that no compression makes fewer."""
-    return random.Random(seed).randbytes(size_bytes)
+    drawn = random.Random(seed)  # which gives 256 MiB at a time at most
+    return b"".join(drawn.randbytes(min(PIECE_BYTES, size_bytes - at)) for at in range(0, size_bytes, PIECE_BYTES))
 
 
 def raw(sizes_mib: tuple[float, ...]) -> Make:
