@@ -136,8 +136,8 @@ class Pool:
             try:
                 return future.result(_POLL_S)
             except TimeoutError:
-                if future.done():
-                    raise  # the function itself raised it: ETIMEDOUT from the file system
+                if future.done():  # just now; or the function itself has raised it, which is ETIMEDOUT from the source
+                    return future.result()
                 self._poll()
 
     def close(self) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -252,3 +254,33 @@ def test_a_directory_that_has_just_changed_is_listed_a_tick_later(
     assert len(scan(root_fd)) == 2
     assert len(slept) == 2  # twice at most, also where the clocks of source and node differ
     assert all(0 < seconds <= 3600 for seconds in slept)
+
+
+def test_a_result_that_comes_as_the_wait_for_it_ends_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listing may take just as long as the scan waits until it shows its progress: that is no error of the source."""
+
+    class JustTooLate(Future[int]):
+        def result(self, timeout: float | None = None) -> int:
+            found = super().result()
+            if timeout is not None:
+                raise TimeoutError
+            return found
+
+    monkeypatch.setattr(scan_module, "Future", JustTooLate)
+    pool = scan_module.Pool(2, lambda: None)
+    try:
+        assert list(pool.map(lambda number: 2 * number, range(20))) == [2 * number for number in range(20)]
+    finally:
+        pool.close()
+
+
+def test_a_source_that_says_that_it_timed_out_is_heard() -> None:
+    def times_out(_: int) -> int:
+        raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+
+    pool = scan_module.Pool(2, lambda: None)
+    try:
+        with pytest.raises(TimeoutError, match=os.strerror(errno.ETIMEDOUT)):
+            list(pool.map(times_out, range(3)))
+    finally:
+        pool.close()
