@@ -411,6 +411,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.page_counts  # without a place to keep them, blocks whose pages the machine takes back are read once more
 @pytest.mark.parametrize(("window", "ram"), [(256, "200MiB"), (24, "0"), (6, "0"), (12, "200MiB")])
 def test_registered_shards_are_read_once_by_many_workers_at_any_window_size(
     tmp_path: Path, window: int, ram: str

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from support.fuse import wait_until
 from support.mounts import MlfsMount
 
@@ -36,6 +37,7 @@ print(json.dumps([[pair for batch in epoch for pair in zip(*batch)] for epoch in
 """
 
 
+@pytest.mark.wall_clock  # a tripwire is laid again a moment later: on a machine that stands still rows are not seen
 def test_rows_of_a_mapped_array_are_followed(tmp_path: Path) -> None:
     rows = np.random.default_rng(1).integers(0, 256, (ROWS, ROW_BYTES), dtype=np.uint8)
     (tmp_path / "data").mkdir()

@@ -14,6 +14,7 @@ from support.fuse import wait_until
 from support.mounts import MlfsMount
 from support.slow import SlowSource
 
+pytestmark = pytest.mark.page_counts
 ROWS, ROW_BYTES, EPOCHS = 300, 100_000, 3
 TOTAL = ROWS * ROW_BYTES
 READER = """
