@@ -138,8 +138,9 @@ def _workers_alike(loader: LoaderReads) -> Iterator[ScriptFault]:
     for rank in loader.ranks:
         for epoch, whole in enumerate(rank.epochs):
             stream = whole.where(slice(0, MOST_COMPARED))
-            for one, other in combinations(distinct(stream.readers).tolist(), 2):
-                shared = _read_by_both(stream, one, other)
+            by_reader = [stream.where(stream.readers == reader) for reader in distinct(stream.readers).tolist()]
+            for one, other in combinations(map(without_repeats, by_reader), 2):
+                shared = _read_by_both(one, other)
                 if shared:
                     sentence = (
                         f"workers of rank {rank.rank} read the same {shared:,} samples in epoch {epoch}: each goes"
@@ -153,20 +154,17 @@ def _workers_alike(loader: LoaderReads) -> Iterator[ScriptFault]:
                     return
 
 
-def _read_by_both(stream: Stream, one: int, other: int) -> int:
+def _read_by_both(one: Stream, other: Stream) -> int:
     """How many samples two workers read at about the same time, where they are nearly all of either; else 0."""
-    streams = [without_repeats(stream.where(stream.readers == reader)) for reader in (one, other)]
-    lengths = [len(part.at) for part in streams]
-    if min(lengths) < FEWEST_OF_A_WORKER:
+    shorter = min(len(one.at), len(other.at))
+    if shorter < FEWEST_OF_A_WORKER:
         return 0
-    common, first, second = np.intersect1d(
-        streams[0].samples, streams[1].samples, assume_unique=True, return_indices=True
-    )
-    if len(common) < SHARED_BY_WORKERS * min(lengths):
+    common, first, second = np.intersect1d(one.samples, other.samples, assume_unique=True, return_indices=True)
+    if len(common) < SHARED_BY_WORKERS * shorter:
         return 0
     # What one worker reads in an epoch another one reads in the next, which is an epoch later.
-    apart = np.median(np.abs(streams[0].at[first] - streams[1].at[second]))
-    span = min(int(part.at[-1] - part.at[0]) for part in streams)
+    apart = np.median(np.abs(one.at[first] - other.at[second]))
+    span = min(int(part.at[-1] - part.at[0]) for part in (one, other))
     return len(common) if apart < SIDE_BY_SIDE * span else 0
 
 

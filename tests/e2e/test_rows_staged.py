@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +72,18 @@ def backing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@contextmanager
+def mounted(backing: Path, tmp_path: Path, ram: str) -> Iterator[tuple[SlowSource, MlfsMount]]:
+    """A mount of a slow source that holds the array."""
+    (tmp_path / "mnt").mkdir()
+    with (
+        SlowSource(backing, bandwidth="400M") as slow,
+        MlfsMount(slow.path, "--ram", ram, "--staging", "16MiB", mountpoint=tmp_path / "mnt") as mount,
+    ):
+        slow.control(reset_counts=True)
+        yield slow, mount
+
+
 def rows_of(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (ROWS, ROW_BYTES), dtype=np.uint8)
 
@@ -94,19 +108,13 @@ def read(mount: MlfsMount, order: list[int], reader: str = READER) -> list[int]:
 
 def test_rows_are_staged_in_the_order_of_the_sampler_and_the_source_is_read_once(backing: Path, tmp_path: Path) -> None:
     rows = np.load(backing / "train.npy")
-    (tmp_path / "mnt").mkdir()
-    with (
-        SlowSource(backing, bandwidth="400M") as slow,
-        MlfsMount(slow.path, "--ram", "100MiB", "--staging", "16MiB", mountpoint=tmp_path / "mnt") as mount,
-    ):
-        slow.control(reset_counts=True)
+    with mounted(backing, tmp_path, "100MiB") as (slow, mount):
         answer = mount.register(
             name="train", sampler="numpy", seed=5, epochs=EPOCHS, batch_size=4, layout="npy", root="train.npy"
         )
         assert answer["samples"] == ROWS
         begin = begin_of(backing / "train.npy") + orders(5)[0][0] * ROW_BYTES
         assert answer["first_paths"]["0"][0] == f"train.npy\t{begin}\t{ROW_BYTES}"
-        requests = 0
         for epoch, order in enumerate(orders(5)):
             wait_until(lambda: mount.status()["jobs"][0]["ranks"][0]["ahead"]["samples"] >= 50)
             assert read(mount, order) == [int(rows[row].sum()) for row in order]
@@ -114,8 +122,7 @@ def test_rows_are_staged_in_the_order_of_the_sampler_and_the_source_is_read_once
             assert slow.counts()["bytes"] <= (1.02 if epoch == 0 else 0) * TOTAL
             slow.control(reset_counts=True)
         status = mount.status()
-        requests = status["requests"]["read"]
-        assert requests <= 1.2 * EPOCHS * ROWS  # one for each row, of a page
+        assert status["requests"]["read"] <= 1.2 * EPOCHS * ROWS  # one for each row, of a page
         assert (status["jobs"][0]["agreement"], status["jobs"][0]["state"]) == (pytest.approx(1, abs=0.03), "finished")
         assert status["reads"]["all"]["page_cache"]["reads"] >= 0.9 * EPOCHS * ROWS
         assert status["staging"]["used_bytes"] <= 0.03 * TOTAL  # of reads that nobody was told of
@@ -123,12 +130,7 @@ def test_rows_are_staged_in_the_order_of_the_sampler_and_the_source_is_read_once
 
 def test_a_loader_of_workers_over_a_mapped_array_is_followed(backing: Path, tmp_path: Path) -> None:
     rows = np.load(backing / "train.npy")
-    (tmp_path / "mnt").mkdir()
-    with (
-        SlowSource(backing, bandwidth="400M") as slow,
-        MlfsMount(slow.path, "--ram", "100MiB", "--staging", "16MiB", mountpoint=tmp_path / "mnt") as mount,
-    ):
-        slow.control(reset_counts=True)
+    with mounted(backing, tmp_path, "100MiB") as (slow, mount):
         mount.register(name="train", sampler="torch-random", seed=7, epochs=2, batch_size=4, layout="npy")
         words = [str(mount.path / "train.npy"), str(ROWS), "2"]
         done = subprocess.run([sys.executable, "-c", LOADER, *words], check=True, capture_output=True, text=True)
@@ -143,13 +145,8 @@ def test_a_loader_of_workers_over_a_mapped_array_is_followed(backing: Path, tmp_
 
 
 def test_what_no_tier_can_keep_costs_the_source_the_pages_of_its_rows(backing: Path, tmp_path: Path) -> None:
-    (tmp_path / "mnt").mkdir()
     rows = np.load(backing / "train.npy")
-    with (
-        SlowSource(backing, bandwidth="400M") as slow,
-        MlfsMount(slow.path, "--ram", "8MiB", "--staging", "16MiB", mountpoint=tmp_path / "mnt") as mount,
-    ):
-        slow.control(reset_counts=True)
+    with mounted(backing, tmp_path, "8MiB") as (slow, mount):
         mount.register(name="train", sampler="numpy", seed=5, epochs=2, batch_size=4, layout="npy")
         for order in orders(5)[:2]:
             assert read(mount, order) == [int(rows[row].sum()) for row in order]
