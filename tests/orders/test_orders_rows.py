@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
 import struct
 import tarfile
 from pathlib import Path
@@ -158,3 +159,26 @@ def test_sequences_of_megatron_are_those_of_its_index(tmp_path: Path) -> None:
     assert [np.frombuffer(one, np.uint16).tolist() for one in found] == [
         one.tolist() for one in np.split(tokens, np.cumsum(lengths)[:-1])
     ]
+
+
+@pytest.mark.parametrize("layout", ["npy", "tar", "tfrecord", "mds", "megatron"])
+def test_a_file_of_another_format_is_refused_in_one_line(tmp_path: Path, layout: str) -> None:
+    """Drawn bytes behind the beginning of the format, so that its lengths are drawn: many are beyond all files."""
+    beginnings = {"npy": b"\x93NUMPY\1\0\x76\0", "megatron": b"MMIDIDX\0\0" + struct.pack("<QB", 1, 4)}
+    if layout == "mds":
+        (tmp_path / "index.json").write_text(json.dumps({"shards": [{"raw_data": {"basename": "x.mds"}}]}))
+    (tmp_path / "x.bin").touch()
+    for seed in range(40):
+        rng = random.Random(seed)
+        content = beginnings.get(layout, b"") * rng.randrange(2) + rng.randbytes(rng.choice([0, 3, 40, 5000]))
+        (tmp_path / f"x.{'idx' if layout == 'megatron' else layout}").write_bytes(content)
+        with pytest.raises(JobError):
+            streams_of(tmp_path, layout=layout, sampler="sequential", epochs=1)
+
+
+def test_an_empty_list_of_ranges_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "x").write_bytes(bytes(ROW))
+    (tmp_path / "ranges").touch()
+    with pytest.raises(JobError, match="is empty"):
+        streams_of(tmp_path / "source", layout="ranges", manifest_file=str(tmp_path / "ranges"), seed=3, epochs=1)

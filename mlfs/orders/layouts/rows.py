@@ -128,7 +128,9 @@ def _of_each(given: _Given, files: Sequence[int], one: Callable[[int, BinaryIO],
         try:
             with given.open(path) as content:
                 found.append(one(file, content))
-        except (OSError, EOFError, ValueError, KeyError, struct.error, tarfile.TarError) as error:
+        except JobError:
+            raise
+        except Exception as error:  # libraries that read another format than theirs fail in many ways
             message = f"{decode(path)!r} cannot be read by rows: {' '.join(str(error).split())}"
             raise JobError(message, f'is it what the layout "{given.spec.layout}" is for?', "layout") from None
     return FoundRows(*(np.concatenate(column) for column in zip(*found, strict=True)))
