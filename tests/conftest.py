@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -27,11 +28,15 @@ from support.fuse import PATIENCE_S, TOKEN, Mounted, detach, fuse_mounts, happen
 from support.slow import SlowSource
 from support.trees import image_folder, make_tree
 
+from mlfs.places.on_disk import DISK_RESERVE
+
 # Whoever starts us may ignore Ctrl-C (a shell does for what it starts in the background), and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the same after nohup
 
 gc.disable()  # until all tests are collected: see pytest_runtestloop
+
+ROOM_BYTES = 3_000_000_000  # what a run of all tests writes at once, and some more
 
 CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18  # linux/sched.h, linux/mount.h
 
@@ -129,6 +134,17 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         spent.by_part[spent.part_of(item.nodeid)] += spent.now_s() - before_s
+
+
+def pytest_sessionstart() -> None:
+    """A disk that is nearly full has no room for the tiers that tests make there: tests of all kinds would fail."""
+    directory = tempfile.gettempdir()
+    disk = os.statvfs(directory)
+    free_bytes, reserve_bytes = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize // DISK_RESERVE
+    if free_bytes < reserve_bytes + ROOM_BYTES:
+        wanted = f"{(reserve_bytes + ROOM_BYTES) / 1e9:.1f} GB"
+        pytest.exit(f"{directory} has {free_bytes / 1e9:.1f} GB free, and the tests need {wanted}: free some, or name "
+                    "another directory with TMPDIR", pytest.ExitCode.USAGE_ERROR)  # fmt: skip
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
