@@ -131,7 +131,7 @@ _WRAPPERS: Final[tuple[Sampler, ...]] = (
     Sampler("paddle", "mlfs.orders.libraries:paddle_order", fields("shuffle drop_last")),
 )
 
-# -- samplers of frameworks with readers of their own: DALI, Grain, MosaicML, tf.data, Keras
+# -- samplers of frameworks with readers of their own: DALI, Grain, MosaicML, litdata, tf.data, Keras
 
 _READERS: Final[tuple[Sampler, ...]] = (
     Sampler(
@@ -145,6 +145,12 @@ _READERS: Final[tuple[Sampler, ...]] = (
         "mlfs.orders.mosaicml:MosaicMLOrder",
         fields("seed shuffle shuffle_algo canonical_nodes physical_nodes block_size"),
         defaults={"seed": 9176},
+    ),
+    Sampler(
+        "litdata",
+        "mlfs.orders.litdata:LitDataOrder",
+        fields("seed shuffle set_epoch drop_last physical_nodes buffer_size group_batch"),
+        defaults={"seed": 42},
     ),
     Sampler("grain", "mlfs.orders.libraries:GrainOrder", fields("seed shuffle drop_last")),
     Sampler(

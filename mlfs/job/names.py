@@ -69,6 +69,7 @@ _FIELDS: Final = {
     "tfrecord": _EXTENSIONS,
     "mds": frozenset(),
     "megatron": _EXTENSIONS,
+    "litdata": frozenset(),
     "braces": frozenset({"pattern"}),
 }
 

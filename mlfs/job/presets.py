@@ -82,6 +82,8 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
         "buffer_size": 100,
         "worker_dealing": "parts",
     },
+    # litdata/streaming/dataset.py: StreamingDataset under a StreamingDataLoader.
+    "litdata": {"sampler": "litdata", "layout": "litdata", "seed": 42},
     # datasets/iterable_dataset.py: IterableDataset.shuffle.
     "hf-streaming": {"sampler": "hf-streaming", "layout": "sorted"},
     # ignite/engine/deterministic.py: DeterministicEngine.

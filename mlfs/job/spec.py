@@ -369,7 +369,8 @@ class JobSpec(BaseModel):
     )
     group_batch: Counted | None = Field(
         None,
-        description="a whole number, 1 or more: samples of a batch as by-length counts them; batch_size by default",
+        description="a whole number, 1 or more: samples of a batch as by-length counts them (batch_size by default), or"
+        " those of litdata's loader (1)",
         ge=1,
         json_schema_extra=_COMPOSED,
     )
@@ -510,7 +511,10 @@ class JobSpec(BaseModel):
     )
 
     buffer_size: Counted | None = Field(
-        None, description="a whole number, 1 or more: the shuffle buffer's", ge=1, json_schema_extra=_TF
+        None,
+        description="a whole number, 1 or more: the shuffle buffer's, or litdata's window",
+        ge=1,
+        json_schema_extra=_TF,
     )
     reshuffle_each_iteration: bool | None = Field(None, description=_FLAG, json_schema_extra=_TF)
     global_seed: int | None = Field(None, description=f"{_SEED}: tf.random.set_seed's", json_schema_extra=_TF)

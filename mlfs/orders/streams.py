@@ -19,6 +19,7 @@ from mlfs.errors import JobError
 from mlfs.orders.layouts import samples
 from mlfs.orders.layouts.layout import NOTHING, Outside, SampleIds, Tree
 from mlfs.orders.layouts.links import Links, Paths
+from mlfs.orders.layouts.litdata import find_chunks
 from mlfs.orders.order import Order, build_order
 from mlfs.orders.served import ServedOrder
 from mlfs.orders.split import part_indices
@@ -209,8 +210,9 @@ def _directories(tree: Tree, sample_ids: SampleIds) -> npt.NDArray[np.int64]:
 class _PathIndex:
     """Finds the dataset index of a path, for orders that are written as paths."""
 
-    def __init__(self, spec: JobSpec, tree: Tree, links: Links, sample_ids: SampleIds) -> None:
+    def __init__(self, spec: JobSpec, tree: Tree, links: Links, sample_ids: SampleIds, outside: Outside | None) -> None:
         self._paths = Paths(tree, links, spec.root)
+        self._spec, self._links, self._outside = spec, links, outside
         self._tree, self._n_entries = tree, len(tree.mode)
         self._sample_ids = sample_ids  # rows have no path
 
@@ -234,6 +236,12 @@ class _PathIndex:
         if are_rows.any():
             ids[are_rows] = self._tree.rows.columns(ids[are_rows])[0]
         return ids
+
+    def counts(self) -> npt.NDArray[np.int64] | None:
+        """The samples that each file holds, by dataset index; None where the layout does not say it."""
+        if self._spec.layout != "litdata":
+            return None
+        return find_chunks(self._spec, self._tree, self._links, self._outside).counts
 
     def directories(self) -> npt.NDArray[np.int64]:
         """A number for the directory of each sample, by dataset index."""
@@ -295,7 +303,7 @@ def build_streams(
     """
     whole = _part_of_samples(spec, tree, source, outside)
     sample_ids = _but_cached(spec, whole)
-    resolve = _PathIndex(spec, tree, Links(tree, source, outside), whole)
+    resolve = _PathIndex(spec, tree, Links(tree, source, outside), whole, outside)
     order = build_order(spec, len(sample_ids), resolve)
     if spec.serve is not None:
         entries = sample_ids if sample_ids.ndim == 1 else sample_ids[:, 0]

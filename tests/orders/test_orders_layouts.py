@@ -214,7 +214,7 @@ def test_a_root_that_is_no_directory_is_an_error(tmp_path: Path, root: str) -> N
 
 
 def test_the_layouts_of_a_job_are_those_that_find_samples() -> None:
-    assert set(layout_names()) == {*LISTED, *ROWS, "manifest", "braces"}
+    assert set(layout_names()) == {*LISTED, *ROWS, "manifest", "braces", "litdata"}
 
 
 def test_the_endings_are_torchvisions() -> None:

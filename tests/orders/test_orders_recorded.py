@@ -27,16 +27,19 @@ ORACLES = sorted(
 
 
 class Shards:
-    """The files that samples lie in."""
+    """The files that samples lie in, or the samples that files hold."""
 
     def __init__(self, sizes: list[int]) -> None:
-        self._files = np.repeat(np.arange(len(sizes)), sizes)
+        self._sizes = sizes
 
     def __call__(self, path: bytes) -> int:
         return -1
 
     def files(self) -> np.ndarray:
-        return self._files
+        return np.repeat(np.arange(len(self._sizes)), self._sizes)
+
+    def counts(self) -> np.ndarray:
+        return np.array(self._sizes)
 
 
 def check(path: Path) -> int:

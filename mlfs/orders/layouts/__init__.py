@@ -19,6 +19,7 @@ from mlfs.orders.layouts.braces import expanded
 from mlfs.orders.layouts.layout import NOTHING, Outside, SampleIds, Tree, encode
 from mlfs.orders.layouts.links import Links, Lister, Paths
 from mlfs.orders.layouts.listers import DALI, HF_IMAGEFOLDER, IMAGEFOLDER, KERAS, SORTED, TF_LIST_FILES, TIMM
+from mlfs.orders.layouts.litdata import find_chunks
 from mlfs.orders.layouts.rows import ROWS, find_rows
 from mlfs.orders.order_file import read_lines
 
@@ -72,6 +73,8 @@ def samples(spec: JobSpec, tree: Tree, source: bytes | None = None, outside: Out
         found = find_listed(spec, tree, links)
     elif spec.layout == "braces":
         found = find_braced(spec, tree, links)
+    elif spec.layout == "litdata":
+        found = find_chunks(spec, tree, links, outside).entries
     else:
         found = _listed(spec, tree, root, links)
     found.flags.writeable = False
