@@ -102,6 +102,7 @@ POOLS = {
     "demand": 64,
     "read": 32,
     "held": 16,
+    "near": 1,
     "orders": 1,
     "register": 4,
     "plan": 1,

@@ -7,7 +7,8 @@ what it was given.
 
 A reader who goes through a file in order gets whole blocks, and further ones are fetched ahead of him, twice as many
 each time that he comes to a new one. A reader of small ranges here and there gets what he asked for, until nearly all
-of a block was asked for: then the rest of it comes as well, once (`mlfs.places.pieces`).
+of a block was asked for: then the rest of it comes as well, once (`mlfs.places.pieces`). A block that a place of this
+node holds is put into the page cache at the second such READ (`mlfs.engine.near_blocks`).
 
 Blocks of a file that a job reads are staged ahead of its readers (`mlfs.plan.scheduler.shards_ahead`). A READ of one
 comes for its first page, which tells how far the reader is, and for pages that the kernel has taken back.
@@ -28,6 +29,7 @@ from mlfs.engine.counted_opens import CountedOpens
 from mlfs.engine.digest import Digest
 from mlfs.engine.fetch import Fetched, Fetcher
 from mlfs.engine.hot_contents import HotContent, HotContents
+from mlfs.engine.near_blocks import NearBlocks
 from mlfs.engine.pagecache import Buffer
 from mlfs.engine.write_behind import WriteBehind
 from mlfs.limits import lacking
@@ -141,6 +143,7 @@ class BlockReads:
     Args:
         once: makes a blocking call in a pool; None where it fails. It raises trio.TooSlowError.
         twice: makes one on the source, and once more where it fails or hangs.
+        most_near_bytes: of blocks that are put into the page cache as they are read by ranges.
     """
 
     def __init__(
@@ -154,6 +157,7 @@ class BlockReads:
         hot: HotContents,
         once: Callable[..., Awaitable[Any]],
         twice: Callable[..., Awaitable[Any]],
+        most_near_bytes: int,
     ) -> None:
         self._step, self._clock = context.step, context.clock
         self._table, self._keeping, self._where = scheduler.table, scheduler.keeping, scheduler.where
@@ -169,6 +173,7 @@ class BlockReads:
         self._hung_s: dict[int, float] = {}  # when a place did not give a range in time
         self._ahead = 0  # blocks that are being fetched ahead
         self._block_bytes = self._samples.file_blocks.block_bytes
+        self._near = NearBlocks(context.runner, fetcher, most_near_bytes // max(1, self._block_bytes))
         self._most_at_once = hot.most_bytes // max(1, 2 * self._block_bytes)  # half of what can be held
 
     def kept(self, entry: int) -> bool:
@@ -225,6 +230,16 @@ class BlockReads:
             offset = stop
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def _bring_near(self, block: int, entry: int, generation: int, place: int, stream: _Stream) -> None:
+        """A READ was answered from memory or a place of this node: the kernel may get all of the block.
+
+        It does not for a reader who goes through the file, for whom the kernel has asked for the rest already, and not
+        where a job reads the file by blocks or rows: then READs have to tell where its readers are.
+        """
+        is_followed = entry in self._shards or self._samples.file_blocks.rows.has(entry)
+        if place and stream.read_bytes < IN_ORDER_BYTES and not is_followed:
+            self._near.was_read(block, generation, place)
+
     def _tell(self, entry: int, blocks: range) -> None:
         """Tell of the blocks of a READ of a job's file that its reader was not known to have come to."""
         shard = self._shards[entry]
@@ -269,6 +284,7 @@ class BlockReads:
             held = self._hot.get(block, generation)
             if held is not None:
                 count(held.kind, end - begin)
+                self._bring_near(block, entry, generation, self._table.held_by[block], stream)
                 return memoryview(held.data)[begin:end]
             data = self._staged(block, generation, begin, end, count)
             if data is not None:
@@ -287,6 +303,7 @@ class BlockReads:
                 if data is not None:
                     count(self._places.kinds[place], len(data))
                     self._counted.gave(self._places.kinds[place], len(data))
+                    self._bring_near(block, entry, generation, place, stream)
                     return data  # type: ignore[no-any-return]
                 was_asked = True
                 continue  # another READ may have begun to fetch it meanwhile

@@ -418,6 +418,15 @@ class Fetcher:
             return None
         return of.get_range(sample, self.samples.version_of(sample), offset, size)
 
+    def put_near(self, block: int, place: int, generation: int) -> bool:
+        """Push all of a block that a place of this node holds; False as in `push`, or where it has none any more."""
+        entry = self.samples.file_of(block)
+        held = self._held(block, place) if self._verified[entry] else None
+        if held is None:
+            return False
+        with self.staging(held):
+            return self.push(entry, generation, self.samples.offset_of(block), held.data or b"", is_block=True)
+
     def read_behind_blocks(self, entry: int, offset: int, size: int) -> bytes:
         """A range of a file that has grown, behind all of its blocks. Raises: as `read_range`."""
         with self.places.source.files.using(entry) as opened:

@@ -63,6 +63,8 @@ class WaitingReader(Waiter):
             if self._counts:
                 self._opens.count(self.sample, None)  # the READ that follows tells where the bytes came from
             self._end(None, 0, 0)
+        elif handle := self._opens.ranges.open_at_once(self.sample):
+            self._reads_by(handle)
         else:
             trio.lowlevel.spawn_system_task(self._read_by_ranges)
 
@@ -83,6 +85,10 @@ class WaitingReader(Waiter):
                 self._end(error, 0, 0)
                 return
             handle = 0  # no descriptor is left to hold the file open: each READ opens it for itself
+        self._reads_by(handle)
+
+    def _reads_by(self, handle: int) -> None:
+        ranges = self._opens.ranges
         if self._counts:
             self._opens.counted.direct(ranges.kind_of(handle), ranges.staged_bytes(handle))
         self._end(None, handle, 0)

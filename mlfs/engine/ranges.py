@@ -109,7 +109,8 @@ class Ranges:
         self._large_numbers = itertools.count(FIRST_LARGE_HANDLE)
         self._hot = HotContents(min(HOT_BYTES, limits.buffer_bytes // 8))
         self._blocks = BlockReads(
-            context, scheduler, fetcher, write_behind, digest, counted, self._hot, self._once, self._twice
+            context, scheduler, fetcher, write_behind, digest, counted, self._hot, self._once, self._twice,
+            limits.staging_bytes,
         )  # fmt: skip
         self._hot_flights: dict[int, trio.Event] = {}
 
@@ -157,13 +158,25 @@ class Ranges:
                     continue
             elif self._manifest.generation_view[entry] != generation:
                 continue
-            number = next(self._large_numbers)
-            if shared is not None and shared.opened.unsized:
-                number |= PASSED_ON
-            opened = shared.opened if shared is not None else None
-            self._large[number] = LargeHandle(entry, generation, opened, shared)
-            return number
+            return self._handle(entry, generation, shared)
         raise OSError(errno.ESTALE, "the file keeps changing at the source")
+
+    def open_at_once(self, entry: int) -> int:
+        """The same without waiting: of a file in blocks that this node holds all of, and that the source has opened for
+        an earlier reader. 0 for any other file."""
+        if len(self._large) >= self._limits.most_open_files or self.is_unsized(entry) or not self._blocks.kept(entry):
+            return 0
+        shared = self._fetcher.take_open(entry) if self._fetcher.is_verified(entry) else None
+        return self._handle(entry, self._manifest.generation_view[entry], shared) if shared is not None else 0
+
+    def _handle(self, entry: int, generation: int, shared: SharedFile | None) -> int:
+        """A handle of a file in blocks."""
+        number = next(self._large_numbers)
+        if shared is not None and shared.opened.unsized:
+            number |= PASSED_ON
+        opened = shared.opened if shared is not None else None
+        self._large[number] = LargeHandle(entry, generation, opened, shared)
+        return number
 
     async def _look_if_it_can_be(self, entry: int) -> SharedFile | None:
         """Take hold of a file that this node holds all of: should another one take its name, and the blocks go, the

@@ -161,6 +161,29 @@ def test_many_files_read_one_after_the_other_are_read_once_and_kept_once(tmp_pat
         assert mount.status()["tiers"][0]["used_bytes"] <= 1.05 * len(names) * size
 
 
+@pytest.mark.page_counts
+def test_rows_of_a_kept_file_take_fewer_requests_than_there_are_rows(tmp_path: Path) -> None:
+    """Each row is read once, in random order. Ten of them lie in a block: two take a request, and some the time until
+    the block is near."""
+    row_bytes, size, draw = 100_000, 40 * MIB, random.Random(6)
+    content = draw.randbytes(size)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source/rows").write_bytes(content)
+    (tmp_path / "mnt").mkdir()
+    with MlfsMount(tmp_path / "source", "--ram", "100M", mountpoint=tmp_path / "mnt") as mount:
+        cat(mount, ["rows"], tmp_path / "source")
+        mount.settle()
+        forget(mount, ["rows"])
+        offsets = [at * row_bytes for at in range(size // row_bytes)]
+        draw.shuffle(offsets)
+        before = mount.status()["requests"]["read"]
+        fd = os.open(mount.path / "rows", os.O_RDONLY)
+        for offset in offsets:
+            assert os.pread(fd, row_bytes, offset) == content[offset : offset + row_bytes]
+        os.close(fd)
+        assert mount.status()["requests"]["read"] - before <= 6 * size // MIB
+
+
 @pytest.mark.promise("change-renamed")
 def test_a_handle_of_a_file_that_was_kept_reads_it_though_another_one_takes_its_name(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()

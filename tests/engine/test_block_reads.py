@@ -569,3 +569,73 @@ def test_of_a_block_that_its_file_has_no_more_no_page_is_dropped(tmp_path: Path)
             assert dropped == [(BLOCK, BLOCK)]
 
     simulate(body)
+
+
+async def read_ranges(mount: Mount, entry: int, blocks: list[int], size: int = 100) -> None:
+    """A READ of each of these blocks; what mlfs does behind its back is over."""
+    handle = await mount.engine.ranges.open(entry)
+    content = mount.content(entry)
+    for block in blocks:
+        begin = block * BLOCK + 200
+        assert bytes(await mount.engine.ranges.read_large(handle, begin, size)) == content[begin : begin + size]
+        await trio.sleep(1)
+    mount.engine.ranges.close_large(handle)
+
+
+def test_the_second_read_of_a_block_of_this_node_brings_all_its_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlfs.engine.ranges.HOT_BYTES", 0)  # or READs would have what was fetched a moment ago
+
+    async def body() -> None:
+        async with running(tmp_path, 1, SIZE, ram=1 << 20, samples_of=in_blocks) as mount:
+            (entry,) = mount.files
+            await read_ranges(mount, entry, [0, 1, 2], BLOCK - 200)  # the source is asked; nearly all: they are kept
+            assert mount.pages.pushes == 0
+            await read_ranges(mount, entry, [0, 2])
+            assert mount.pages.pushes == 0
+            await read_ranges(mount, entry, [2])
+            assert mount.pages.there[entry] == {2: mount.content(entry)[2 * BLOCK :]}
+            await read_ranges(mount, entry, [2])  # the kernel has taken it back
+            assert mount.pages.pushes == 1
+            await read_ranges(mount, entry, [2])
+            assert mount.pages.pushes == 2
+
+    simulate(body)
+
+
+def test_no_more_blocks_come_near_than_the_window_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlfs.engine.ranges.HOT_BYTES", 0)  # or READs would have what was fetched a moment ago
+
+    async def body() -> None:
+        async with running(tmp_path, 1, SIZE, ram=1 << 20, staging=2 * BLOCK, samples_of=in_blocks) as mount:
+            (entry,) = mount.files
+            await read_ranges(mount, entry, [0, 1, 2], BLOCK - 200)
+            await read_ranges(mount, entry, [0, 1, 2] * 2)
+            assert sorted(mount.pages.there[entry]) == [0, 1]
+            await read_ranges(mount, entry, [0, 2])  # the kernel has taken back the first one
+            assert sorted(mount.pages.there[entry]) == [0, 1, 2]
+
+    simulate(body)
+
+
+def test_a_block_that_changes_before_it_comes_near_is_not_put_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlfs.engine.ranges.HOT_BYTES", 0)
+    runner = InlineRunner()
+
+    async def body() -> None:
+        async with running(tmp_path, 1, SIZE, ram=1 << 20, runner=runner, samples_of=in_blocks) as mount:
+            (entry,) = mount.files
+            await read_ranges(mount, entry, [0, 1, 2], BLOCK - 200)
+            await read_ranges(mount, entry, [1])
+            runner.seconds["near"] = 10.0
+            await read_ranges(mount, entry, [1])
+            put(mount, entry, b"n" * SIZE)
+            mount.engine.fetcher.open_shared(entry).close()
+            await trio.sleep(20)
+            assert mount.engine.manifest.generation_view[entry] == 1
+            assert mount.pages.pushes == 0
+
+    simulate(body)
