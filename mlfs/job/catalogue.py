@@ -137,7 +137,7 @@ _READERS: Final[tuple[Sampler, ...]] = (
     Sampler(
         "dali",
         "mlfs.orders.libraries:dali_order",
-        fields("shuffle shuffle_after_epoch stick_to_shard dali_version"),
+        fields("shuffle shuffle_after_epoch stick_to_shard dali_version list_seed"),
         defaults={"shuffle": False},
     ),
     Sampler(

@@ -67,6 +67,7 @@ _FIELDS: Final = {
     "ranges": frozenset({"manifest_file"}),
     "tar": _EXTENSIONS,
     "tfrecord": _EXTENSIONS,
+    "array_record": _EXTENSIONS,
     "mds": frozenset(),
     "megatron": _EXTENSIONS,
     "litdata": frozenset(),

@@ -520,7 +520,10 @@ class JobSpec(BaseModel):
     global_seed: int | None = Field(None, description=f"{_SEED}: tf.random.set_seed's", json_schema_extra=_TF)
     op_seed: int | None = Field(None, description=f"{_SEED}: the shuffle's own", json_schema_extra=_TF)
     list_seed: int | None = Field(
-        None, description=f"{_SEED}: list_files's; left out, names come as the layout has them", json_schema_extra=_TF
+        None,
+        description=f"{_SEED}: list_files's; left out, names come as the layout has them. DALI's"
+        " shuffle_after_epoch_seed",
+        json_schema_extra=_TF,
     )
     shard_first: bool | None = Field(
         None, description=f"{_FLAG}: shard() stands before shuffle(), as by default", json_schema_extra=_TF

@@ -32,7 +32,7 @@ from mlfs.orders.counters import op_seeds, pass_seeds, shuffle_pass
 from mlfs.orders.deal import in_turn
 from mlfs.orders.draws import Kind, Values
 from mlfs.orders.generators import LIBRARIES, check_seed
-from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
+from mlfs.orders.order import EPOCHS_KEPT, Indices, KnowsFiles, Resolve
 from mlfs.orders.seeding import BY_EPOCH, GOES_ON, RESEEDED, SAME, Seeding
 
 if TYPE_CHECKING:
@@ -120,7 +120,8 @@ def _enough(spec: JobSpec, n_samples: int, hint: str) -> None:
         raise JobError(f"{n_samples} samples cannot be {spec.world_size} shards", hint, "world_size")
 
 
-# -- DALI's readers.file, and what shares its loader: dali/operators/reader/loader/file_label_loader.h (DALI 2.4)
+# -- DALI's readers.file, and what shares its loader; readers.tfrecord and readers.webdataset, over rows:
+# dali/operators/reader/loader/file_label_loader.h, indexed_file_loader.h, webdataset_loader.cc (DALI 2.4)
 #
 # The reader opens files in the order of its list; what it hands out is drawn from a buffer behind that (initial_fill,
 # seed), which the file system never sees. So the user's seed changes nothing, nor does pad_last_batch, which repeats
@@ -137,6 +138,8 @@ def dali_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) ->
     - shuffle_after_epoch: the list is shuffled before each epoch, the first one too, on top of the shuffles before.
       DALI up to 2.1 seeds with a constant plus the epoch, later ones with the epoch above the constant. (A pipeline
       built with enable_checkpointing begins each epoch anew from the unshuffled list: not predicted.)
+      Readers of records shuffle their files, as they were given, and read each from front to back. list_seed is
+      shuffle_after_epoch_seed.
     - A reader goes on to the next shard after each epoch, unless stick_to_shard or shuffle_after_epoch is set.
     """
     for field, named, hint in (
@@ -145,13 +148,30 @@ def dali_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) ->
     ):
         if getattr(spec, field) and spec.shuffle_after_epoch:
             raise JobError(f"{field} and shuffle_after_epoch cannot both be true", hint, named)
+    if spec.list_seed is not None and not spec.shuffle_after_epoch:
+        raise JobError("list_seed changes nothing without shuffle_after_epoch", "leave it out", "list_seed")
+    of_rows = spec.layout in ("tfrecord", "tar")
+    if spec.shuffle and of_rows:
+        hint = "readers of records shuffle in memory, and read in the files' own order"
+        raise JobError(f'DALI does not shuffle a list for the layout "{spec.layout}"', hint, "shuffle")
     _enough(spec, n_samples, "DALI refuses to read more shards than there are samples")
     version = tuple(int(part) for part in re.findall(r"\d+", spec.dali_version or "")[:2])
     is_wide = not version or version >= _WIDE_SEED_SINCE
     step = 1 << 32 if is_wide else 1  # the reader counts epochs from 1
     parts = Parts("cpp", SAME, "permutation" if spec.shuffle else "none", "shards", seed=DALI_SEED)
-    if spec.shuffle_after_epoch:
-        each = Seeding("linear", epoch=step, constant=DALI_SEED + step)
+    first = (DALI_SEED if spec.list_seed is None else spec.list_seed) + step
+    if spec.shuffle_after_epoch and of_rows and isinstance(resolve, KnowsFiles):
+        begins = np.flatnonzero(np.diff(resolve.files(), prepend=-2))
+        files = np.split(np.arange(n_samples, dtype=np.int64), begins[1:])
+
+        @lru_cache(maxsize=EPOCHS_KEPT)
+        def listed(epoch: int) -> Indices:
+            order = LIBRARIES["cpp-64"].make(first + epoch * step).permutation(len(files))
+            return np.concatenate([files[at] for at in order])
+
+        parts = parts._replace(names=lambda epoch, positions: listed(epoch)[positions])
+    elif spec.shuffle_after_epoch:
+        each = Seeding("linear", epoch=step, constant=first)
         parts = parts._replace(generator="cpp-64" if is_wide else "cpp", seeding=each, draw="shuffle")
     return Composition(parts._replace(turns=not (spec.stick_to_shard or spec.shuffle_after_epoch)), spec, n_samples)
 

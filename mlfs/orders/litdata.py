@@ -13,27 +13,19 @@ Source: streaming/shuffle.py, utilities/shuffle.py, streaming/dataloader.py (epo
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from mlfs.errors import JobError
 from mlfs.orders.deal import in_turn
-from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
+from mlfs.orders.order import EPOCHS_KEPT, Indices, KnowsFiles, Resolve
 from mlfs.orders.shuffle import shuffle_from_targets
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
 
 _LARGEST_SEED: Final = (1 << 32) - 1
-
-
-@runtime_checkable
-class KnowsCounts(Protocol):
-    """A way from paths to indices that also says how many samples each file holds."""
-
-    def counts(self) -> Indices | None:
-        """Samples by dataset index; None where the layout does not say it."""
 
 
 class LitDataOrder:
@@ -52,7 +44,7 @@ class LitDataOrder:
         if spec.world_size % self._nodes:
             message = f'job field "physical_nodes" is {self._nodes}: it does not divide the ranks'
             raise JobError(message, "give the nodes that the job runs on", "physical_nodes")
-        counts = resolve.counts() if isinstance(resolve, KnowsCounts) else None
+        counts = resolve.counts() if isinstance(resolve, KnowsFiles) else None
         self._counts = np.ones(n_samples, np.int64) if counts is None else counts
         if len(self._counts) != n_samples:
             raise JobError(

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
+from mlfs.orders.order import EPOCHS_KEPT, Indices, KnowsFiles, Resolve
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
@@ -30,14 +30,6 @@ MOST_CANONICAL_NODES = 1 << 20
 """Parts into which a data set is cut, each of which takes memory: more than any cluster has nodes, 64 times."""
 Span = tuple[int, int]
 Generator = np.random.Generator
-
-
-@runtime_checkable
-class KnowsFiles(Protocol):
-    """A way from paths to indices that also says in which file each sample lies."""
-
-    def files(self) -> Indices:
-        """A number for the file of each sample, by dataset index."""
 
 
 class MosaicMLOrder:

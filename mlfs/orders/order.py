@@ -8,7 +8,7 @@ and those that other packages add, is `mlfs.job.names`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,18 @@ Indices = npt.NDArray[np.int64]
 
 # From a path (bytes, relative to the job's root or absolute) to its dataset index, -1 for what is not a sample.
 Resolve = Callable[[bytes], int]
+
+
+@runtime_checkable
+class KnowsFiles(Protocol):
+    """A way from paths to indices that also says what files hold."""
+
+    def files(self) -> Indices:
+        """A number for the file of each sample, by dataset index."""
+
+    def counts(self) -> Indices | None:
+        """The samples of their library that each file holds, by dataset index; None where the layout does not say."""
+
 
 # How many epochs a sampler keeps: all ranks share an epoch's permutation, and two epochs meet at a boundary.
 EPOCHS_KEPT = 2

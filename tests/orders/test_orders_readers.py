@@ -171,6 +171,8 @@ def test_dali_up_to_2_1_shuffled_by_other_words() -> None:
         ({"sampler": "dali", "shuffle": True, "shuffle_after_epoch": True}, 9, "shuffle_after_epoch"),
         ({"sampler": "dali", "stick_to_shard": True, "shuffle_after_epoch": True}, 9, "stick_to_shard"),
         ({"sampler": "dali", "world_size": 3}, 2, "world_size"),
+        ({"sampler": "dali", "list_seed": 3}, 9, "list_seed"),
+        ({"sampler": "dali", "layout": "tar", "shuffle": True}, 9, "shuffle"),
         ({"sampler": "grain", "seed": -1}, 9, "seed"),
         ({"sampler": "grain", "world_size": 3}, 2, "world_size"),
         ({"sampler": "keras", "seed": 1 << 32}, 9, "seed"),

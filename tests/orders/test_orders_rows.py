@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
 import random
 import struct
 import tarfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -131,6 +133,51 @@ def test_members_of_a_tar_with_one_key_are_one_sample(tmp_path: Path) -> None:
         assert read == [one, b"7"]
 
 
+# What array_record 0.8.6 writes of these records, "group_size:1,uncompressed". A block's header stands in the middle of
+# the header of the fifth one's chunk.
+ARRAY_RECORDS = [(b"A", 9000), (b"B", 60_000), (b"C", 3), (b"D", 61_784), (b"E", 9000), (b"F", 9000)]
+WRITTEN = zlib.decompress(
+    base64.b85decode(
+        "c-rmSUuczO90&0C?2PRkV~3G{7*P~iBylJvB6M82nl6$kf|drx>1;d7>TKuqo^7Rg5g64)MMk+GQMyPL7LvQL6{R&Y3^K+R>|%&|k)?td3!#"
+        "fl_rB*Mh;9w``P}@T-}iYQczNHe7k)brRwkQX->^1_wa0bW7vHwM^V;c;Yx(JYi;w>H*+f_k{^`KRLqBvZS$RCWJnFyuvUAnc_~eISBI;Mfc"
+        "~Cdn`5*uQ00000001li8*bSD+}P9kpm;7Coq2TsO(!oLZpqbVYMzbrAbDy!`49jA00000000000000000000000000000000000000000000"
+        "000000000000000000000{C{j7oE;hMy7AW1Y%uS>OjNxY0002y6^<0g>V8>vPeb&-7;O9M(7_X{c5Mz5QJ;+SAd&3o=$KxeeR9XEYo?yL6o"
+        "q$v-@2#q=EZHb)0^TvNY0!|t^)u700000000000000000000000000000000000000000000000000000000000000000000000Ir+4_O7?O"
+        "hwopLT^`K)^Vp~LmwxU0aqiCX(Irt7Y>M}CyPJLv6VZA_oCS5Go$CPr00000003YCSUvUj-u#irQngu|_rHE>*&lWFnSYz90RR9100000fQ4"
+        "Y>@{8U3x^@P8<I$OQ`SjA}-3M+78>9ZcI1d^Njp@{)bb3)fm1u5gX}Epk*04NO$yfWf7jv!I!LTq;t(2?9+?GPATFh1oz4^g%zPnWJc|PA=9"
+        "vbK^gxli1p@E)qe<dtdtHs`If8nKkr4SZMrDCbC+MjDpwKtD;wj@&TKHPk2I(c<5zNfzVT0MKU&YZcnx^Sg2Ix}-DHNO}hy!g#+A2p@7d>%b"
+        ")&(KIF7fy^-0ssI200000000000000000000000000000000000000000000000000001CzZtdCj--pkS*ZOi?w`SH)KHf6>)4g&3z$4qsZ("
+        "JUKIZQ_V-L(tJOeT~1<jr*R$)o50dga8#@fZH9o6B{Ss~=o!>$?)&&g@9sv2<eP6BS<q0000000000000000000000000000000000000000"
+        "00000000000000000000000000000000000007|n`Ws56T(J"
+    )
+)
+
+
+def test_records_of_array_record_are_those_that_its_writer_wrote(tmp_path: Path) -> None:
+    for name in ("train.array_record-00000-of-00002", "train.array_record-00001-of-00002"):
+        (tmp_path / name).write_bytes(WRITTEN)
+    (tmp_path / "features.json").touch()
+    streams, tree = streams_of(tmp_path, layout="array_record", sampler="sequential", epochs=1)
+    assert [row >= 0 for row in streams.epoch_ids(0, 0)] == 2 * [True, True, False, True, True, True]
+    rows = ranges(tree, streams.epoch_ids(0, 0)[streams.epoch_ids(0, 0) >= 0])[:5]
+    for (letter, count), (path, offset, length) in zip([one for one in ARRAY_RECORDS if one[1] > 3], rows, strict=True):
+        assert path.endswith(b"-00000-of-00002")
+        # With the header of the chunk, what says how long the record is, and the headers of blocks.
+        assert 40 < length - count <= 40 + 8 + 2 * 24
+        assert WRITTEN[offset : offset + length].count(letter) >= count
+
+
+def test_array_records_that_grain_would_not_read_one_by_one_are_refused(tmp_path: Path) -> None:
+    grouped = bytearray(WRITTEN)
+    grouped[64 + 25] = 2  # two records in the first chunk
+    (tmp_path / "a.array_record").write_bytes(grouped)
+    with pytest.raises(JobError, match="2 records lie in one chunk: Grain wants group_size:1"):
+        streams_of(tmp_path, layout="array_record")
+    (tmp_path / "a.array_record").write_bytes(WRITTEN[:-1])
+    with pytest.raises(JobError, match="its end is missing"):
+        streams_of(tmp_path, layout="array_record")
+
+
 def test_samples_of_mds_are_those_of_the_shards_in_the_index(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     shards = {"shard.00000.mds": samples(3), "shard.00001.mds": samples(2)}
@@ -161,10 +208,11 @@ def test_sequences_of_megatron_are_those_of_its_index(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("layout", ["npy", "tar", "tfrecord", "mds", "megatron"])
+@pytest.mark.parametrize("layout", ["npy", "tar", "tfrecord", "array_record", "mds", "megatron"])
 def test_a_file_of_another_format_is_refused_in_one_line(tmp_path: Path, layout: str) -> None:
     """Drawn bytes behind the beginning of the format, so that its lengths are drawn: many are beyond all files."""
     beginnings = {"npy": b"\x93NUMPY\1\0\x76\0", "megatron": b"MMIDIDX\0\0" + struct.pack("<QB", 1, 4)}
+    beginnings["array_record"] = WRITTEN[:64]
     if layout == "mds":
         (tmp_path / "index.json").write_text(json.dumps({"shards": [{"raw_data": {"basename": "x.mds"}}]}))
     (tmp_path / "x.bin").touch()

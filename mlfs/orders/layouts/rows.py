@@ -8,6 +8,8 @@ In: a job's root, layout and fields; the tree; the heads of the source's files. 
 - ranges: the lines of `manifest_file`, a file, an offset and a length each, with tabs between.
 - tar: the members of one key, as webdataset groups them. Source: webdataset/tariterators.py (base_plus_ext).
 - tfrecord: records, which one scan of their lengths finds. Source: tensorflow/core/lib/io/record_writer.h.
+- array_record: records, which one scan of the headers of their chunks finds. Source:
+  riegeli/doc/riegeli_records_file_format.md; array_record/cpp/array_record_writer.cc (array_record 0.8.6).
 - mds: MosaicML's shards. Source: streaming/base/format/mds/reader.py (streaming 0.13).
 - megatron: .bin and .idx. Source: megatron/core/datasets/indexed_dataset.py.
 
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import stat
 import struct
 import tarfile
@@ -101,9 +104,16 @@ def _files(given: _Given, ending: str | None) -> list[int]:
     if root < 0 or not stat.S_ISDIR(int(tree.mode[root])):
         hint = "give a file or a directory of the source, relative to where mlfs is mounted"
         raise JobError(f"there is no {spec.root!r} in the source", hint, "root")
-    endings = spec.extensions or (None if ending is None else (ending,))
-    found = [entry for piece in SORTED.find(tree, root, given.links, endings, "") for entry in piece.tolist()]
-    return [entry for entry in found if entry >= 0]
+
+    def below(endings: tuple[str, ...] | None) -> list[int]:
+        pieces = SORTED.find(tree, root, given.links, endings, "")
+        return [entry for piece in pieces for entry in piece.tolist() if entry >= 0]
+
+    found = below(spec.extensions or (None if ending is None else (ending,)))
+    if found or spec.extensions or ending is None:
+        return found
+    numbered = re.compile(rb"\.%b-\d+-of-\d+" % encode(ending), re.IGNORECASE)  # as TFDS and Beam name them
+    return [entry for entry in below(None) if numbered.search(tree.path(entry))]
 
 
 def _together(pieces: Sequence[tuple[int, int, int, int]]) -> FoundRows:
@@ -227,6 +237,47 @@ def _tfrecord(given: _Given) -> FoundRows:
     return _of_each(given, _files(given, "tfrecord"), one)
 
 
+_BLOCK, _BLOCK_HEADER, _CHUNK_HEADER = 1 << 16, 24, 40  # of Riegeli's files
+_CHUNK: Final = struct.Struct("<8xQ8xQ8x")  # bytes of the data; the kind in a byte, and how many records in seven
+_SIGNATURE, _KINDS = ord("s"), b"smprt"
+
+
+def _array_record(given: _Given) -> FoundRows:
+    """A sample is a chunk of one record. The last two chunks that have any are the footer and its place."""
+
+    def one(file: int, content: BinaryIO) -> FoundRows:
+        size, begins, ends, records, at = int(given.tree.size[file]), list[int](), list[int](), list[int](), 0
+        while at < size:
+            content.seek(at)
+            head, inside = content.read(_BLOCK_HEADER + _CHUNK_HEADER), -at % _BLOCK
+            if inside < _CHUNK_HEADER:  # a block's header stands in the middle of it, or before it
+                head = head[:inside] + head[inside + _BLOCK_HEADER :]
+            length, count = _CHUNK.unpack(head[:_CHUNK_HEADER])
+            kind, count = count & 0xFF, count >> 8
+            if kind not in _KINDS or (not at and kind != _SIGNATURE):
+                raise ValueError(f"there is no chunk at byte {at}")
+            begin, at = at, _end_of_chunk(at, _CHUNK_HEADER + length, count)
+            if count:
+                begins.append(begin)
+                ends.append(at)
+                records.append(count)
+        if len(records) < 2 or begins[-1] != size - _BLOCK:
+            raise ValueError("its end is missing")
+        if max(records[:-2], default=1) > 1:
+            raise ValueError(f"{max(records[:-2])} records lie in one chunk: Grain wants group_size:1")
+        return _columns(file, begins[:-2], ends[:-2])
+
+    return _of_each(given, _files(given, "array_record"), one)
+
+
+def _end_of_chunk(begin: int, size: int, records: int) -> int:
+    """The place behind a chunk, with the headers of the blocks that it goes through: it is as long as it has records,
+    and does not end in a block's header."""
+    usable, least = _BLOCK - _BLOCK_HEADER, begin + records
+    headers = (size + (begin + usable - 1) % _BLOCK) // usable
+    return max(begin + size + headers * _BLOCK_HEADER, least + max(0, -least % _BLOCK - (usable - 1)))
+
+
 def _mds(given: _Given) -> FoundRows:
     """A sample is what lies between two of the offsets at the head of its shard; index.json has the shards."""
     paths = Paths(given.tree, given.links, given.spec.root)
@@ -278,6 +329,7 @@ ROWS: Final[Mapping[str, Callable[[_Given], FoundRows]]] = {
     "ranges": _ranges,
     "tar": _tar,
     "tfrecord": _tfrecord,
+    "array_record": _array_record,
     "mds": _mds,
     "megatron": _megatron,
 }
