@@ -53,7 +53,7 @@ class Pyfuse3Channel:
         vars(pyfuse3)["trio"] = SimpleNamespace(**vars(trio) | {"lowlevel": lowlevel})
         operations = _OnlyInit()
         operations.enable_acl = with_acls
-        pyfuse3.init(operations, mountpoint, {"default_permissions", *options})
+        pyfuse3.init(operations, mountpoint, options)
 
     async def serve(self) -> None:
         """Answer requests until the mount goes away."""

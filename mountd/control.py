@@ -163,6 +163,7 @@ class Control:
                 return await self._texts.text((path, reader), lambda now: self._status_without_hidden(now, *onlooker))
             return await self._texts.text(path, _status_line if path == (b"status",) else metrics)
         if path == (b"audit",):
+            await self.engine.digest.taken_in()
             audit = self._auditor.begin()
             return await self.engine.runner.run("orders", lambda: _line(asdict(audit())))
         if path[0] == b"jobs":

@@ -395,6 +395,9 @@ class _Service:
         options = {"subtype=mlfs", "fsname=mlfs:" + quote(os.fsencode(self.config.source), safe="/")}
         if self.config.allow_other:
             options.add("allow_other")
+        if self.config.allow_other or runtime.knows_all_groups():
+            # In a user namespace groups have no number: the kernel would refuse what this user may read by one of them.
+            options.add("default_permissions")
         if self.commands.wanted:
             options.add("ro")
         first_looks = FirstLooks(self.manifest, engine.looks, engine.runner, self.config.source_timeout_s)

@@ -85,6 +85,15 @@ def _outer_user(uid: int) -> str:
     return ""
 
 
+def knows_all_groups() -> bool:
+    """Whether each group of this machine has a number here; in a user namespace only those do that were given one."""
+    try:
+        with open("/proc/self/gid_map", encoding="ascii") as file:
+            return sum(int(line.split()[2]) for line in file) >= 2**32 - 1
+    except (OSError, ValueError, IndexError):
+        return True
+
+
 def _check_own(path: str) -> None:
     """Make a directory for records and see that it is ours and can be written. Raises: OSError."""
     # /tmp is everybody's: a directory or link that somebody else has put there could send our signals anywhere.

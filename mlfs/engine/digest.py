@@ -166,6 +166,12 @@ class Digest:
         while self._events and not self._busy:
             self._take_in(min(len(self._events), EVENTS_A_STEP), ())
 
+    async def taken_in(self) -> None:
+        """All that was seen before this call is told."""
+        while self._busy:
+            await trio.sleep(EVENTS_DELAY_S)
+        self.take_in_now()
+
     def _take_in(self, count: int, released: Sequence[int]) -> None:
         """Have the scheduler count so many, and what was released, and then those who observe look at it."""
         events: list[Event] = []

@@ -2,17 +2,23 @@
 
 That it says nothing of scripts which are right is looked at where their libraries read: test_frameworks_torch,
 test_frameworks_other, test_torch_script.
+
+`mlfs audit --source DIR -- COMMAND` runs a command over a mount of its own: signals reach it, and nothing is left.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import uuid
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from support.fuse import fuse_mounts, kill, processes_with, require_fuse, wait_until
 from support.mounts import MlfsMount
 from support.trees import make_classes
 
@@ -66,3 +72,124 @@ def test_nothing_is_said_of_epochs_that_are_shuffled(images: Path) -> None:
     with MlfsMount(images) as mount:
         launch(mount, "seeded")
         assert mount.findings() == []
+
+
+# -- a command over a mount of its own
+
+MARK = "MLFS_TEST_OF_AUDIT"
+WITHOUT_RIGHTS = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+UNTIL_TOLD = """
+import os, signal, sys
+signal.signal(signal.SIGINT, lambda *_: sys.exit(7))
+os.listdir(sys.argv[1])
+print("waits", flush=True)
+signal.pause()
+"""
+
+
+class Audits:
+    """Runs the command. Attributes: source: what is read."""
+
+    def __init__(self, directory: Path) -> None:
+        require_fuse()
+        self.source = make_classes(directory / "images", FILES, 3, lambda index: index.to_bytes(4, "big") * 100)
+        self.mark = uuid.uuid4().hex
+        self.temporary = directory / "tmp"
+        self.temporary.mkdir()
+        places = {"XDG_CACHE_HOME": str(directory / "cache"), "TMPDIR": str(self.temporary)}
+        self.env = os.environ | places | {MARK: self.mark, "RANK": "0", "WORLD_SIZE": "1"}
+
+    def start(self, *words: str, within: Sequence[str] = (), flags: Sequence[str] = ()) -> subprocess.Popen[str]:
+        mlfs = [sys.executable, "-m", "mlfs.cli.main", "audit", *flags, "--source", str(self.source), "--", *words]
+        pipe = subprocess.PIPE
+        return subprocess.Popen([*within, *mlfs], env=self.env, stdout=pipe, stderr=pipe, text=True)
+
+    def run(self, kind: str, within: Sequence[str] = (), flags: Sequence[str] = ()) -> tuple[int, str, str]:
+        """The exit code, and what was printed."""
+        script = RANK + "print('I am', os.getuid())\n"
+        command = self.start(
+            sys.executable, "-c", script, str(self.source), str(EPOCHS), kind, within=within, flags=flags
+        )
+        out, err = command.communicate(timeout=120)
+        return command.returncode, out, err
+
+    def is_over(self) -> bool:
+        """Whether nothing of it is left."""
+        mounted = [mount for mount in fuse_mounts() if str(self.source) in mount.path]
+        return not (mounted or processes_with(MARK, self.mark) or list(self.temporary.iterdir()))
+
+
+@pytest.fixture
+def audits(tmp_path: Path) -> Iterator[Audits]:
+    audits = Audits(tmp_path)
+    yield audits
+    left = processes_with(MARK, audits.mark)
+    for process in left:
+        kill(process)
+    assert not left
+
+
+def test_a_command_is_audited(audits: Audits) -> None:
+    code, out, err = audits.run("once")
+    assert code == ExitCode.AUDIT, err
+    assert "I am 0" in out
+    assert "same-order-each-epoch" in out
+    assert audits.is_over()
+    code, out, err = audits.run("seeded", flags=["--json"])
+    assert (code, "I am 0" in err) == (ExitCode.OK, True), err
+    audit = json.loads(out)
+    assert audit["findings"] == []
+    assert sum(epoch["by_one"] for job in audit["jobs"] for epoch in job["epochs"]) == EPOCHS * FILES
+
+
+def test_what_a_group_may_read_is_read_in_a_user_namespace(audits: Audits) -> None:
+    for directory, _, names in os.walk(audits.source):
+        for name in names:
+            path = os.path.join(directory, name)
+            os.chown(path, 4241, 4242)
+            os.chmod(path, 0o040)
+    code, out, err = audits.run("once", within=[*WITHOUT_RIGHTS, "--groups", "4242"])
+    assert code == ExitCode.AUDIT, err
+    assert "I am 0" in out
+    assert audits.is_over()
+
+
+def test_where_no_user_namespace_is_to_be_had_it_is_refused(audits: Audits) -> None:
+    none = ["unshare", "-Ur", "sh", "-c", 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$@"', "sh"]
+    code, out, err = audits.run("once", within=[*none, *WITHOUT_RIGHTS])
+    assert (code, out) == (ExitCode.NOT_PERMITTED, "")
+    assert err.splitlines()[-1].startswith("mlfs: COMMAND cannot have a mount of its own here")
+    assert f"mlfs audit {audits.source}" in err
+
+
+def test_the_exit_code_is_the_commands_where_it_fails(audits: Audits) -> None:
+    cat = audits.start("sh", "-c", f"cat {audits.source}/*/* > {os.devnull}; exit 3")
+    out, err = cat.communicate(timeout=120)
+    assert cat.returncode == 3, err
+    assert f"{FILES} samples" in out
+    nothing = audits.start("true")
+    out, err = nothing.communicate(timeout=120)
+    assert (nothing.returncode, out) == (ExitCode.FAILURE, "nothing was read yet\n"), err
+    missing = audits.start("no-such-command")
+    out, err = missing.communicate(timeout=120)
+    assert (missing.returncode, "there is no command no-such-command" in err) == (ExitCode.USAGE, True)
+    assert audits.is_over()
+
+
+def test_a_signal_is_the_commands(audits: Audits) -> None:
+    command = audits.start(sys.executable, "-c", UNTIL_TOLD, str(audits.source))
+    assert command.stdout is not None
+    assert command.stdout.readline() == "waits\n"
+    command.send_signal(signal.SIGINT)
+    command.communicate(timeout=120)
+    assert command.returncode == 7
+    assert audits.is_over()
+
+
+def test_nothing_is_left_of_one_that_is_killed(audits: Audits) -> None:
+    command = audits.start(sys.executable, "-c", UNTIL_TOLD, str(audits.source))
+    assert command.stdout is not None
+    assert command.stdout.readline() == "waits\n"
+    command.kill()
+    command.communicate(timeout=120)
+    wait_until(audits.is_over)

@@ -1,0 +1,235 @@
+"""Runs a command over a mount that is there for it alone: nobody else sees it, and it ends with the command.
+
+In: the settings of the mount, the command's words, what to ask of the mount in the end. Out: the command's exit code
+where it fails, else that of the answer. Called by `mlfs.cli.audit`.
+
+Root gets mounts of its own (a mount namespace). Another user gets a user namespace for them, in which he is root and
+may mount; there the command gets a user namespace once more, in which he is himself again.
+
+The process that was called stays outside, and passes signals on to a second one, which ends with it. The second one
+mounts, runs the command, asks, and unmounts, whatever happens.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, NoReturn
+
+from mlfs.cli.ending import EndedBySignal
+from mlfs.errors import ConfigError, ExitCode, MlfsError
+from mlfs.printable import printable
+from mountd import interface
+
+# From linux/sched.h, linux/mount.h and linux/prctl.h.
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
+_MS_REC, _MS_PRIVATE = 1 << 14, 1 << 18
+_PR_SET_PDEATHSIG = 1
+# What a terminal, a batch system or a user ends a command with.
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# A daemon lets readers finish for ten seconds, and then commits what it has to write.
+_END_TIMEOUT_S, _LOOK_AGAIN_S = 25.0, 0.05
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def run_over_own_mount(
+    settings: Mapping[str, Any], words: Sequence[str], output: int | None, ask: Callable[[str], int]
+) -> int:
+    """Run a command over a mount of its source. Returns its exit code where it fails, else what was asked for.
+
+    Args:
+        settings: of the mount, as `mlfs.config.load_config` takes them. output: the descriptor that is the command's
+            standard output; None: this process's. ask: called with the mount point once the command has ended.
+    """
+    if shutil.which(words[0]) is None:
+        raise ConfigError(f"there is no command {words[0]}", "check the name behind --")
+    sys.stdout.flush()
+    outside, (hears, says) = os.getpid(), os.pipe()
+    second = os.fork()
+    if second == 0:
+        _be_second(says, partial(_run, outside, settings, words, output, ask))
+    os.close(says)
+    _hear(lambda number, _: os.kill(second, number))
+    code = os.waitstatus_to_exitcode(os.waitpid(second, 0)[1])
+    _hear(signal.SIG_IGN)  # its number may be another one's now
+    with open(hears, "rb") as said:
+        if error := said.read():
+            message, hint, number = json.loads(error)
+            raise MlfsError(message, hint, ExitCode(number))
+    return code if code >= 0 else 128 - code
+
+
+def _be_second(says: int, run: Callable[[], int]) -> NoReturn:
+    """In the second process: leave nothing to the code that this was forked from, and let the first one say errors."""
+    code = int(ExitCode.FAILURE)
+    try:
+        code = run()
+        sys.stdout.flush()
+    except MlfsError as error:
+        os.write(says, json.dumps((error.message, error.hint, int(error.exit_code))).encode())
+    except KeyboardInterrupt:
+        code = ExitCode.INTERRUPTED
+    except EndedBySignal as ended:
+        code = 128 + ended.number
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _run(
+    outside: int, settings: Mapping[str, Any], words: Sequence[str], output: int | None, ask: Callable[[str], int]
+) -> int:
+    os.setsid()  # what a terminal ends its commands with comes once, from outside
+    user = os.geteuid(), os.getegid()
+    is_root = _take_own_mounts(settings["source"])
+    _die_with(outside)
+    with _mounted(settings) as mountpoint:
+        code = _outcome(words, output, partial(_before_it_runs, os.getpid(), None if is_root else user))
+        answer = ask(mountpoint)
+    return code or answer
+
+
+def _hear(handler: Any) -> dict[int, Any]:
+    """Handle what ends a command so, but for what is ignored (nohup). Returns the handlers before, by signal."""
+    heard = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    return {number: signal.signal(number, handler) for number in heard}
+
+
+def _die_with(process: int) -> None:
+    """Have SIGTERM come when the parent, which is that process, is gone."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != process:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+# -- namespaces
+
+
+def _take_own_mounts(source: str) -> bool:
+    """Have no mount of this process be seen elsewhere. Says whether it may mount as it is, being root."""
+    user, group = os.geteuid(), os.getegid()
+    is_root = user == 0 and _libc.unshare(_CLONE_NEWNS) == 0
+    try:
+        if not is_root:
+            _checked(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS))
+            _be((0, 0), (user, group))
+        _checked(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None))
+    except OSError as error:
+        message = f"COMMAND cannot have a mount of its own here: no user namespace is to be had ({error.strerror})"
+        hint = f"as root; or: mlfs mount {source}; COMMAND; mlfs audit {source}"
+        raise MlfsError(message, hint, ExitCode.NOT_PERMITTED) from None
+    return is_root
+
+
+def _checked(outcome: int) -> None:
+    if outcome:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _be(who: tuple[int, int], outside: tuple[int, int]) -> None:
+    """In a new user namespace: be that user and group, who are those outside. Nobody else has a number here."""
+    maps = zip(("uid_map", "gid_map"), who, outside, strict=True)
+    for name, line in ("setgroups", "deny"), *((name, f"{inner} {outer} 1") for name, inner, outer in maps):
+        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+            file.write(line)
+
+
+def _before_it_runs(parent: int, user: tuple[int, int] | None) -> None:
+    """In the command's process: it is its user's, and ends when whoever has started it is gone."""
+    if user is not None:
+        _checked(_libc.unshare(_CLONE_NEWUSER))
+        _be(user, (0, 0))
+    _die_with(parent)
+
+
+# -- the mount
+
+
+@contextmanager
+def _mounted(settings: Mapping[str, Any]) -> Iterator[str]:
+    """A mount that ends with the context: its mount point."""
+    from mlfs.cli.progress import Progress
+    from mlfs.config import load_config
+
+    with tempfile.TemporaryDirectory(prefix="mlfs-audit-") as records:
+        os.environ["MLFS_RUNTIME_DIR"] = records  # another mount of this path may be served elsewhere
+        config = interface.check_mount(load_config(settings), note=_say)
+        config = config.model_copy(update={"log_file": interface.default_log_file(config.mountpoint)})
+        with Progress() as progress:
+            serving = interface.start_daemon(config, progress, _say)
+        try:
+            for note in serving.get("notes", ()):
+                _say(str(note))
+            yield config.mountpoint
+        finally:
+            _end(config.mountpoint)
+
+
+def _end(mountpoint: str) -> None:
+    daemon = interface.recorded_daemon(mountpoint)
+    if daemon is None:
+        return
+    before = _hear(signal.SIG_IGN)
+    try:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            interface.send_signal(daemon, number)
+            until_s = time.monotonic() + _END_TIMEOUT_S
+            while interface.is_running(daemon) and time.monotonic() < until_s:
+                time.sleep(_LOOK_AGAIN_S)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _say(line: str) -> None:
+    print(printable(f"mlfs: {line}"), file=sys.stderr)
+
+
+# -- the command
+
+
+def _outcome(words: Sequence[str], output: int | None, before_it_runs: Callable[[], None]) -> int:
+    """Run the command to its end, with the signals that come meanwhile. Returns its exit code."""
+    command: subprocess.Popen[bytes] | None = None
+    told: list[int] = []
+
+    def pass_on(number: int, _frame: object = None) -> None:
+        if command is None:
+            told.append(number)
+        else:
+            with suppress(ProcessLookupError):
+                os.killpg(command.pid, number)
+
+    before = _hear(pass_on)
+    try:
+        # By its path, which leads to the mount now, where it lies in the data.
+        command = subprocess.Popen(
+            words,
+            stdout=output,
+            cwd=os.getcwd(),
+            start_new_session=True,
+            preexec_fn=before_it_runs,  # noqa: PLW1509 - this process has one thread
+        )
+        for number in told:
+            pass_on(number)
+        code = command.wait()
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigError(f"{words[0]} cannot be run: {error}", "check the name behind --") from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code
