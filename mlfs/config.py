@@ -59,6 +59,7 @@ KEYS = (
     "rescan",
     "source-timeout",
     "infer",
+    "strict-order",
     "calibration",
     "report",
 )
@@ -108,6 +109,7 @@ class MountConfig(BaseModel):
     rescan: bool = False
     source_timeout_s: float = Field(default=DEFAULT_SOURCE_TIMEOUT_S, gt=0)
     infer: bool = True
+    strict_order: bool = False
     asked: dict[str, str] = Field(default_factory=dict)
     """What the user gave, by the names of `KEYS`, as text; what is missing has its default."""
 
@@ -157,7 +159,8 @@ def load_config(
         values["log_size_bytes"] = parse_size(merged["log-size"], what="log-size")
     if "infer" in merged:
         values["infer"] = _on_or_off(merged["infer"], "infer")
-    for key in ("log-file", "log-format", "index", "calibration", "report", "allow-other", "foreground", "rescan"):
+    plain = ("log-file", "log-format", "index", "calibration", "report")
+    for key in (*plain, "allow-other", "foreground", "rescan", "strict-order"):
         if key in merged:
             values[key.replace("-", "_")] = merged[key]
     values["asked"] = {key: json.dumps(value) for key, value in sorted(merged.items())}

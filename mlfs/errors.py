@@ -25,6 +25,7 @@ class ExitCode(IntEnum):
     BAD_JOB = 9
     CACHE = 10
     AUDIT = 11
+    STRICT_ORDER = 12
     INTERRUPTED = 130
 
 

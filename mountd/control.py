@@ -164,8 +164,8 @@ class Control:
             return await self._texts.text(path, _status_line if path == (b"status",) else metrics)
         if path == (b"audit",):
             await self.engine.digest.taken_in()
-            audit = self._auditor.begin()
-            return await self.engine.runner.run("orders", lambda: _line(asdict(audit())))
+            audit = await self._auditor.judge()
+            return _line(asdict(audit) | {"strict_order": self._auditor.is_strict})
         if path[0] == b"jobs":
             job = self._job(path[1].removesuffix(b".json"))
             if job is None:

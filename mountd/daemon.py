@@ -30,6 +30,7 @@ import trio
 from numpy.typing import NDArray
 
 from mlfs.config import MountConfig
+from mlfs.engine.auditor import POOL as AUDITS
 from mlfs.engine.auditor import Auditor
 from mlfs.engine.context import Cluster, MountLimits
 from mlfs.engine.engine import Engine, MountedData, MountMachine
@@ -115,6 +116,7 @@ POOLS = {
     "giving": 2,
     "refresh": 1,
     "misses": 1,
+    AUDITS: 1,
 }
 # Freed blocks of up to this size are reused: most samples, and not so much that memory is held for nothing.
 REUSED_BYTES = 16 << 20
@@ -260,7 +262,7 @@ class _Service:
         await take_threads(runner, {LOOKS: 1} if self.config.allow_other else {})
         explainer = self._make_explainer()
         recorders = Recorders(self.manifest.paths, runner, time.monotonic)
-        auditor = Auditor()
+        auditor = Auditor(runner, self.config.strict_order)
         primer = InodePrimer(self.manifest, os.fsencode(self.config.mountpoint), runner)
         engine = self._make_engine(runner, explainer, (recorders, primer, auditor), shortages, descriptors)
         life = LifeNote(self.config.mountpoint)
@@ -276,14 +278,16 @@ class _Service:
             self.channel, self._samples_of,
         )  # fmt: skip
         requests = self.channel.requests_so_far
-        parts = MountParts(about, engine, explainer, requests, primer, self.source, self.read_failures, refreshing)
+        parts = MountParts(
+            about, engine, explainer, requests, primer, self.source, self.read_failures, refreshing, auditor
+        )  # fmt: skip
         extended = ExtendedAttributes(self.manifest, self.source, engine.looks, runner, self.config.source_timeout_s)
         onlookers = Onlookers(self.manifest, extended.has_acl, extended.may_have_acl)
         control = Control(parts, recorders, auditor, self.outside, self.config.report, life, onlookers)
         self._leave_record()
         try:
             self._mount(engine, control, primer, extended, refreshing)
-            await self._serve(engine, control, primer, refreshing)
+            await self._serve(engine, control, primer, refreshing, auditor)
             await control.job_reports.mount_ends()
             keep_refined(self.config, self.places, engine.statistics())
         finally:
@@ -301,7 +305,9 @@ class _Service:
             log.warning("%s", remark)
             self.notes.append(f"{remark}; mlfs ls does not show it, and mlfs unmount --force does not find its process")
 
-    async def _serve(self, engine: Engine, control: Control, primer: InodePrimer, refreshing: Refreshing) -> None:
+    async def _serve(
+        self, engine: Engine, control: Control, primer: InodePrimer, refreshing: Refreshing, auditor: Auditor
+    ) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(engine.run)
@@ -309,6 +315,7 @@ class _Service:
                 nursery.start_soon(engine.background.keep_going, "looking for missed names", refreshing.misses.run)
                 nursery.start_soon(engine.background.keep_going, "recording", control.run)
                 nursery.start_soon(engine.background.keep_going, "listing directories", primer.run)
+                nursery.start_soon(engine.background.keep_going, "auditing", auditor.run)
                 nursery.start_soon(
                     engine.background.keep_going,
                     "watching the source",

@@ -27,12 +27,16 @@ from mountd.statistics import MountStatistics
 RECENT_S = 3600.0
 
 
+DISORDER = "{kind}: {sentence} (to mend it: {mend})"
+
+
 def messages(now: MountStatistics) -> list[str]:
     """All of them; none where all is well."""
     return [
         *source_messages(now),
         *surroundings(now),
         *refresh_messages(now),
+        *(DISORDER.format(kind=one.kind, sentence=one.sentence, mend=one.mend) for one in now.disorder or ()),
         *engine_messages(now.engine, now.explainer, now.about.mountpoint),
     ]
 

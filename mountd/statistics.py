@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 import trio
 
 import mlfs
+from mlfs.audit.report import ScriptFault
+from mlfs.engine.auditor import Auditor
 from mlfs.engine.engine import Engine
 from mlfs.engine.statistics import EngineStatistics
 from mlfs.explain.explainer import Explainer
@@ -74,6 +76,7 @@ class MountStatistics:
 
     Attributes:
         requests: of the kernel so far, by kind. directories_to_list: those still to come, the present one included.
+        disorder: where the order is strict, what the auditor has found; None where it is not.
     """
 
     about: About
@@ -86,6 +89,7 @@ class MountStatistics:
     read_failures: ReadFailureStatistics = field(default_factory=ReadFailureStatistics)
     misses: MissStatistics = field(default_factory=MissStatistics)
     refresh: RefreshStatistics = field(default_factory=RefreshStatistics)
+    disorder: tuple[ScriptFault, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,6 +108,7 @@ class MountParts:
     source: PosixSource
     read_failures: ReadFailures
     refreshing: Refreshing
+    auditor: Auditor
 
     def _about_now(self) -> About:
         """A refresh may have read what the first scan could not."""
@@ -137,6 +142,7 @@ class MountParts:
             read_failures=self.read_failures.statistics(),
             misses=self.refreshing.misses.statistics(),
             refresh=self.refreshing.statistics(),
+            disorder=self.auditor.found if self.auditor.is_strict else None,
         )
 
 

@@ -112,6 +112,7 @@ def status(now: MountStatistics) -> Json:
             **as_json(source.times),
             "directory_times_prove": not source.times.directories,
         },
+        "strict_order": None if now.disorder is None else {"findings": as_json(now.disorder)},
         "failed_reads": {"count": failed.count, "last": as_json(failed) if failed.count else None},
         "requests": as_json(now.requests),
         "memory": {"rss_bytes": now.process.rss_bytes},

@@ -84,6 +84,11 @@ class ReadLog:
             del self._samples[:half], self._readers[:half]
             self._forgotten += half
 
+    @property
+    def count(self) -> int:
+        """How many reads came so far."""
+        return self._forgotten + len(self._samples)
+
     def _comes(self, process: int, parent: int) -> None:
         place = self._place_of(process, parent)
         self._indices[process] = len(self._kin) if place is not None else UNKNOWN

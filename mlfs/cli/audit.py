@@ -23,8 +23,8 @@ examples:
   mlfs audit /data/imagenet --json | jq '.findings[] | .kind'
   mlfs audit --source /data/imagenet -- python train.py --epochs 2
 
-No job need be registered. The exit code is 11 where something was found, and 0 otherwise. What each finding means, and
-what cannot be seen, is in docs/audit.md.
+No job need be registered. The exit code is 11 where something was found (12 with --strict-order, and of a mount that
+has that flag), and 0 otherwise. What each finding means, and what cannot be seen, is in docs/audit.md.
 
 With COMMAND nothing need be mounted: COMMAND, and nobody else, sees a mount over --source, which ends with it. Root is
 not needed where user namespaces are allowed. Ctrl-C, SIGTERM and SIGHUP are passed on to COMMAND; the audit follows.
@@ -43,6 +43,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("mount", metavar="MOUNT", nargs="?", help="the mount point")
     parser.add_argument("--json", action="store_true", help="print JSON (default: sentences)")
     parser.add_argument(
+        "--strict-order", action="store_true", help="exit with 12 where something is found, not with 11 (default: no)"
+    )
+    parser.add_argument(
         "--source", metavar="DIR", help="with COMMAND: the directory with the training files (default: none)"
     )
     parser.add_argument(
@@ -60,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(what, "mlfs audit MOUNT, or mlfs audit --source DIR -- COMMAND")
     audit = _audit_of(client.require_mount(args.mount))
     _print(audit, args.json)
-    return ExitCode.AUDIT if audit["findings"] else ExitCode.OK
+    return _outcome(audit, args.strict_order)
 
 
 def _run_command(args: argparse.Namespace) -> int:
@@ -74,9 +77,16 @@ def _run_command(args: argparse.Namespace) -> int:
         _print(audit, args.json)
         if not audit["jobs"]:
             return ExitCode.FAILURE  # or a test would go on passing once its data lie elsewhere
-        return ExitCode.AUDIT if audit["findings"] else ExitCode.OK
+        return _outcome(audit, args.strict_order)
 
-    return run_over_own_mount({"source": args.source}, args.command_words, 2 if args.json else None, ask)
+    settings = {"source": args.source, "strict-order": args.strict_order}
+    return run_over_own_mount(settings, args.command_words, 2 if args.json else None, ask)
+
+
+def _outcome(audit: dict[str, Any], strict: bool) -> ExitCode:
+    if not audit["findings"]:
+        return ExitCode.OK
+    return ExitCode.STRICT_ORDER if strict or audit.get("strict_order") else ExitCode.AUDIT
 
 
 def _audit_of(mountpoint: str) -> dict[str, Any]:

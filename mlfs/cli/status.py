@@ -151,7 +151,8 @@ def _headline(status: StatusPart) -> list[RenderableType]:
     tree = status.manifest
     source = f"source {status.source}: {count(tree.files)} files, {size(tree.bytes)}, "
     source += f"{count(tree.changed)} changed since the scan"
-    said = [Text(str(status.headline), style="bold")] if status.headline else []
+    style = "bold red" if status.strict_order.findings else "bold"
+    said = [Text(str(status.headline), style=style)] if status.headline else []
     return [*said, line, Text(source)]
 
 

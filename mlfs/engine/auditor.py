@@ -1,21 +1,34 @@
 """Keeps the last reads of a mount for the auditor (`mlfs.audit`), which judges them when somebody asks.
 
-In: reads from the engine (a `mlfs.engine.mount_jobs.Listener`). Out: the audit. Which run and rank a process is of is
-looked up here, once a process: in the environment that a launcher gave it, and by whose worker it is.
+In: reads from the engine (a `mlfs.engine.mount_jobs.Listener`). Out: the audit; where the order is strict, also
+while nobody asks. Which run and rank a process is of is looked up here, once a process: in the environment that a
+launcher gave it, and by whose worker it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
+
+import trio
 
 from mlfs.audit.findings import audit
 from mlfs.audit.reads import Kin, ReadLog
-from mlfs.audit.report import Audit
+from mlfs.audit.report import Audit, Kind, ScriptFault
 from mlfs.engine.digest import kin_of, name_of
+from mlfs.engine.runner import Runner
 from mlfs.follow.by_sample import NO_PID
 from mlfs.follow.evidence import Read
 from mlfs.launchers import told_rank
 
+log = logging.getLogger("mlfs.audit")
+
+# The pool of the thread that judges, which takes seconds for millions of reads.
+POOL = "audit"
+# A strict mount looks so often whether reads came, and judges them when readers pause, or have read half as much again:
+# then all that is judged is three times what is read, however long a job is.
+LOOK_EVERY_S = 5.0
+MANY_MORE = 1.5
 # The name that torch gives to the worker processes of a DataLoader.
 WORKER_NAME = "pt_data_worker"
 # What Python runs in a process that multiprocessing has spawned.
@@ -23,10 +36,21 @@ SPAWNED = b"multiprocessing"
 
 
 class Auditor:
-    """The reads of a mount that can be audited."""
+    """The reads of a mount that can be audited.
 
-    def __init__(self) -> None:
+    Args:
+        runner: has the thread that judges.
+
+    Attributes:
+        is_strict: what is found is an error of the mount's. found: by the last audit.
+    """
+
+    def __init__(self, runner: Runner, is_strict: bool = False) -> None:
+        self.is_strict = is_strict
+        self.found: tuple[ScriptFault, ...] = ()
+        self._runner = runner
         self._log = ReadLog(place_of)
+        self._logged: set[tuple[int, Kind]] = set()  # by run
 
     def opened(self, opens: Sequence[Read]) -> None:
         """Files were opened, in this order."""
@@ -35,13 +59,27 @@ class Auditor:
     def installed(self, job: object) -> None:
         """A job was installed, which is no matter here."""
 
-    def begin(self) -> Callable[[], Audit]:
-        """A call that judges the reads so far: a worker thread's work, as it takes seconds where millions were kept.
+    async def judge(self) -> Audit:
+        """Judge the reads so far. They go on meanwhile, so they are copied here, on the loop."""
+        reads = self._log.copy()
+        audited = await self._runner.run(POOL, lambda: audit(reads.reads()))
+        self.found = audited.findings
+        for fault in audited.findings if self.is_strict else ():
+            if (fault.run, fault.kind) not in self._logged:
+                self._logged.add((fault.run, fault.kind))
+                log.error("process %d: %s: %s (to mend it: %s)", fault.run, fault.kind, fault.sentence, fault.mend)
+        return audited
 
-        Reads go on meanwhile, so they are copied here, on the loop.
-        """
-        log = self._log.copy()
-        return lambda: audit(log.reads())
+    async def run(self) -> None:
+        """Where the order is strict: judge again and again, for as long as the mount lives."""
+        last = judged = 0
+        while self.is_strict:
+            await trio.sleep(LOOK_EVERY_S)
+            count = self._log.count
+            if count != judged and (count == last or count >= MANY_MORE * judged):
+                judged = count
+                await self.judge()
+            last = count
 
 
 def place_of(process: int, parent: int) -> Kin | None:
