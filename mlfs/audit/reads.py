@@ -22,6 +22,8 @@ MOST_READS = 1 << 23
 _SAMPLE, _PROCESS = itemgetter(0), itemgetter(1)  # of a read; asked of each
 UNKNOWN = -1
 """Stands for a reader that nothing is known of."""
+BELIEVED_S = 60.0
+"""So long a number of a process is taken to be the same process's: numbers do not come again sooner."""
 
 
 class Kin(NamedTuple):
@@ -31,10 +33,13 @@ class Kin(NamedTuple):
         run: the process that all ranks of the run come from; that of the rank, where it was started by itself.
         rank: the number that a launcher gave it, or the rank's process; workers have that of the process that they
             work for.
+        began: when the reader began, in ticks since the machine did; 0 where it has ended. Another process gets its
+            number once there were some ten thousand others.
     """
 
     run: int
     rank: int
+    began: int = 0
 
 
 class SeenReads(NamedTuple):
@@ -61,6 +66,8 @@ class ReadLog:
     """
 
     def __init__(self, place_of: Callable[[int, int], Kin | None], most_reads: int = MOST_READS) -> None:
+        self._believed: set[int] = set()  # processes whose places are known, and not from long ago
+        self._believed_until_s = 0.0
         self._place_of = place_of
         self._most_reads = most_reads
         self._samples = array("i")
@@ -71,14 +78,16 @@ class ReadLog:
 
     def add(self, reads: Sequence[Read]) -> None:
         """Reads came, in this order."""
-        indices = self._indices
         processes = list(map(_PROCESS, reads))
-        if not indices.keys() >= set(processes):
+        if reads and reads[-1].at_s > self._believed_until_s:
+            self._believed.clear()
+            self._believed_until_s = reads[-1].at_s + BELIEVED_S
+        if not self._believed.issuperset(processes):
             for read in reads:
-                if read.process not in indices:
+                if read.process not in self._believed:
                     self._comes(read.process, read.parent)
         self._samples.extend(map(_SAMPLE, reads))
-        self._readers.extend(map(indices.__getitem__, processes))
+        self._readers.extend(map(self._indices.__getitem__, processes))
         if len(self._samples) > self._most_reads:
             half = len(self._samples) // 2
             del self._samples[:half], self._readers[:half]
@@ -90,9 +99,13 @@ class ReadLog:
         return self._forgotten + len(self._samples)
 
     def _comes(self, process: int, parent: int) -> None:
-        place = self._place_of(process, parent)
-        self._indices[process] = len(self._kin) if place is not None else UNKNOWN
-        if place is not None:
+        """A process reads that has not done so lately. It may be another one than had its number before."""
+        self._believed.add(process)
+        place, known = self._place_of(process, parent), self._indices.get(process, UNKNOWN)
+        if place is None:
+            self._indices[process] = UNKNOWN
+        elif known == UNKNOWN or place.began not in (0, self._kin[known].began):
+            self._indices[process] = len(self._kin)
             self._kin.append(place)
 
     def copy(self) -> ReadLog:

@@ -8,7 +8,9 @@ launcher gave it, and by whose worker it is.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import trio
 
@@ -31,8 +33,9 @@ LOOK_EVERY_S = 5.0
 MANY_MORE = 1.5
 # The name that torch gives to the worker processes of a DataLoader.
 WORKER_NAME = "pt_data_worker"
-# What Python runs in a process that multiprocessing has spawned.
-SPAWNED = b"multiprocessing"
+# What Python runs in a process that multiprocessing has spawned (or multiprocess, which is the same with another
+# pickle), and in the one from which it forks the others, which is a child of whoever asks for them.
+SPAWNED, FORK_SERVER = b"from multiprocess", b".forkserver import "
 
 
 class Auditor:
@@ -86,18 +89,47 @@ def place_of(process: int, parent: int) -> Kin | None:
     """The run and the rank of a process; None for one that the kernel does not name.
 
     A worker is of its parent's rank: torch names its workers, others have the command line that their parent has, or
-    one of multiprocessing's. Ranks that a launcher started are of one run. Any other process is a run by itself, and so
-    is the only rank of a launcher: a batch script of Slurm may start one after the other.
+    one of multiprocessing's. Ranks that a launcher started are of one run, and so are those that a script has spawned
+    by multiprocessing, as torch's does: these have workers of their own, or are connected to each other. Any other
+    process is a run by itself, and so is the only rank of a launcher: a batch script may start one after the other.
     """
     if process == NO_PID:
         return None
-    command = _command_of(process)
-    works = name_of(process).startswith(WORKER_NAME) or SPAWNED in command or command == _command_of(parent)
+    began, told, command = start_ticks(process), told_rank(_environment_of(process)), _command_of(process)
+    if (now := kin_of(process)[1]) > 1:
+        parent = now  # its number may have been another process's when it was asked for its parent
+    if FORK_SERVER in _command_of(parent):
+        parent = kin_of(parent)[1]
+    is_torchs, is_spawned = name_of(process).startswith(WORKER_NAME), SPAWNED in command
+    works = is_torchs or command == _command_of(parent) or (is_spawned and not _is_connected(process))
     of_rank = parent if works and parent > 1 else process
-    told = told_rank(_environment_of(process))
-    if told is None or told[1] == 1:
-        return Kin(of_rank, of_rank)
-    return Kin(kin_of(of_rank)[1], told[0])
+    if told is not None and told[1] > 1:
+        return Kin(kin_of(of_rank)[1], told[0], began)
+    spawner = kin_of(of_rank)[1] if SPAWNED in _command_of(of_rank) else 0
+    return Kin(spawner if spawner > 1 else of_rank, of_rank, began)
+
+
+def _is_connected(process: int) -> bool:
+    """Whether a process has a connection of TCP, as ranks have to each other and workers of a loader have not."""
+    sockets = set()
+    with suppress(OSError):
+        for name in os.listdir(f"/proc/{process}/fd"):
+            with suppress(OSError):
+                sockets.add(os.readlink(f"/proc/{process}/fd/{name}").removeprefix("socket:[").removesuffix("]"))
+        for table in "tcp", "tcp6":
+            with suppress(OSError), open(f"/proc/{process}/net/{table}") as lines:
+                if any(line.split()[9] in sockets for line in lines):
+                    return True
+    return False
+
+
+def start_ticks(process: int) -> int:
+    """When a process began, in clock ticks since the machine did; 0 where it is gone."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except OSError:
+        return 0
 
 
 def _command_of(process: int) -> bytes:
@@ -110,10 +142,15 @@ def _command_of(process: int) -> bytes:
 
 
 def _environment_of(process: int) -> Mapping[str, str]:
-    """The environment with which a process was started; empty where it may not be read."""
+    """The environment with which a process was started; empty where it may not be read.
+
+    Slurm tells whatever a batch script starts that it is the first of all tasks. Only srun starts these, in steps.
+    """
     try:
         with open(f"/proc/{process}/environ", "rb") as environment:
             pairs = (pair.decode(errors="replace").partition("=") for pair in environment.read().split(b"\0"))
-            return {name: value for name, _, value in pairs}
+            found = {name: value for name, _, value in pairs}
     except OSError:
         return {}
+    is_batch = "SLURM_JOB_ID" in found and "SLURM_STEP_ID" not in found
+    return {name: value for name, value in found.items() if not (is_batch and name.startswith("SLURM_"))}

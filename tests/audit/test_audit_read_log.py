@@ -24,6 +24,15 @@ def test_a_copy_has_the_reads_so_far() -> None:
     assert (len(copied.reads().kin), len(log.reads().kin)) == (4, 5)
 
 
+def test_a_number_that_another_process_gets_is_another_reader() -> None:
+    began = {100: 1}
+    log = ReadLog(lambda process, _: Kin(process, process, began[process]))
+    for at_s, ticks in (1.0, 1), (2.0, 1), (500.0, 1), (1000.0, 9), (1500.0, 0):  # 0: it has just ended
+        began[100] = ticks
+        log.add([Read(0, 100, 1, at_s)])
+    assert log.reads().readers.tolist() == [0, 0, 0, 1, 1]
+
+
 def test_reads_come_while_a_thread_asks_a_copy() -> None:
     log, over = log_of(READS * 2000), Event()
     copied = log.copy()

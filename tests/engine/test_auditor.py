@@ -1,34 +1,91 @@
-"""Which run and rank the auditor takes a process for, by the environment that a launcher gave it."""
+"""Which run and rank the auditor takes a process for: by the environment of a launcher, and by who has started whom."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
-from mlfs.audit.reads import Kin
 from mlfs.engine.auditor import place_of
+
+# Ranks that a script spawns, one of which has a worker; and a process that is spawned and has no connection.
+SPAWNS = """
+import json, multiprocessing, os, socket, sys
+
+def rank(with_worker, said, main):
+    listens = socket.create_server(("127.0.0.1", 0))
+    worker = os.fork() if with_worker else -1
+    if worker:
+        said.put(["first" if with_worker else "second", os.getpid(), worker])
+    main.poll(None)  # until it is gone
+
+def helper(said, main):
+    said.put(["helper", os.getpid(), -1])
+    main.poll(None)
+
+if __name__ == "__main__":
+    spawn = multiprocessing.get_context("spawn")
+    said, (_, main) = spawn.SimpleQueue(), spawn.Pipe()
+    for what, given in (rank, (True, said, main)), (rank, (False, said, main)), (helper, (said, main)):
+        spawn.Process(target=what, args=given).start()
+    print(json.dumps([said.get() for _ in range(3)]), flush=True)
+    sys.stdin.read()
+"""
 
 
 @contextmanager
-def started(rank: int, world: int) -> Iterator[int]:
-    """A process that a launcher has started: its pid."""
-    environment = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(world)}
-    with subprocess.Popen([sys.executable, "-c", "input()"], env=environment, stdin=subprocess.PIPE) as process:
+def started(environment: Mapping[str, str]) -> Iterator[int]:
+    """A process with that in its environment: its pid."""
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], env=os.environ | environment, stdin=subprocess.PIPE
+    ) as process:
         try:
             yield process.pid
         finally:
             process.kill()
 
 
+def rank_of(rank: int, world: int) -> dict[str, str]:
+    return {"RANK": str(rank), "WORLD_SIZE": str(world)}
+
+
+def placed(process: int, parent: int) -> tuple[int, int]:
+    """Its run and its rank."""
+    place = place_of(process, parent)
+    assert place is not None
+    return place.run, place.rank
+
+
 def test_ranks_of_one_launcher_are_of_one_run() -> None:
-    with started(0, 2) as one, started(1, 2) as other:
+    with started(rank_of(0, 2)) as one, started(rank_of(1, 2)) as other:
         run = os.getpid()
-        assert [place_of(process, run) for process in (one, other)] == [Kin(run, 0), Kin(run, 1)]
+        assert [placed(process, run) for process in (one, other)] == [(run, 0), (run, 1)]
 
 
 def test_scripts_that_a_batch_script_starts_one_after_the_other_are_runs_by_themselves() -> None:
-    with started(0, 1) as one, started(0, 1) as other:
-        assert [place_of(process, os.getpid()) for process in (one, other)] == [Kin(one, one), Kin(other, other)]
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}
+    for told in rank_of(0, 1), slurm:
+        with started(told) as one, started(told) as other:
+            assert [placed(process, os.getpid()) for process in (one, other)] == [(one, one), (other, other)]
+    with started(slurm | {"SLURM_STEP_ID": "0"}) as task:
+        assert placed(task, os.getpid()) == (os.getpid(), 0)
+
+
+def test_ranks_that_a_script_spawns_are_of_one_run(tmp_path: Path) -> None:
+    script = tmp_path / "spawns.py"
+    script.write_text(SPAWNS)
+    with subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            said = {name: (pid, worker) for name, pid, worker in json.loads(process.stdout.readline())}
+            (first, worker), (second, _), (helper, _) = said["first"], said["second"], said["helper"]
+            run = process.pid
+            assert placed(first, run) == placed(worker, first) == (run, first)
+            assert placed(second, run) == (run, second)
+            assert placed(helper, run) == (run, run)
+        finally:
+            process.kill()
