@@ -185,8 +185,8 @@ def _end(mountpoint: str) -> None:
         return
     before = _hear(signal.SIG_IGN)
     try:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            interface.send_signal(daemon, number)
+        for how in (signal.SIGTERM, signal.SIGKILL):
+            interface.send_signal(daemon, how)
             until_s = time.monotonic() + _END_TIMEOUT_S
             while interface.is_running(daemon) and time.monotonic() < until_s:
                 time.sleep(_LOOK_AGAIN_S)

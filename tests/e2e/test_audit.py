@@ -23,6 +23,7 @@ from support.mounts import MlfsMount
 from support.trees import make_classes
 
 from mlfs.cli import main as cli
+from mlfs.cli import status as status_command
 from mlfs.errors import ExitCode
 
 FILES, RANKS, EPOCHS = 240, 2, 3
@@ -74,10 +75,27 @@ def test_nothing_is_said_of_epochs_that_are_shuffled(images: Path) -> None:
         assert mount.findings() == []
 
 
+def test_a_strict_mount_says_so_while_nobody_asks(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = images.parent / "log"
+    with MlfsMount(images, "--strict-order", "--log-file", str(log)) as mount:
+        assert mount.status()["strict_order"] == {"findings": []}
+        launch(mount, "once")
+        wait_until(lambda: bool(mount.status()["strict_order"]["findings"]))
+        status = mount.status()
+        assert cli.main(["audit", str(mount.path)]) == ExitCode.STRICT_ORDER
+    assert status["headline"].startswith("the order of reads is not as it should be: all 3 epochs of rank 0 have one")
+    assert any(said.startswith("same-order-each-epoch: all 3 epochs") for said in status["messages"])
+    headline = next(iter(status_command.render(status).renderables))
+    assert headline.style == "bold red"
+    [said] = [line for line in log.read_text().splitlines() if "same-order-each-epoch" in line]
+    assert " ERROR " in said
+
+
 # -- a command over a mount of its own
 
 MARK = "MLFS_TEST_OF_AUDIT"
-WITHOUT_RIGHTS = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+# Only who has this one may have root in a user namespace of its own (user_namespaces(7)).
+WITHOUT_RIGHTS = ["setpriv", "--bounding-set=-all,+setfcap", "--inh-caps=-all"]
 UNTIL_TOLD = """
 import os, signal, sys
 signal.signal(signal.SIGINT, lambda *_: sys.exit(7))
