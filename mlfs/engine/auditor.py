@@ -74,7 +74,7 @@ class Auditor:
         return audited
 
     async def run(self) -> None:
-        """Where the order is strict: judge again and again, for as long as the mount lives."""
+        """Judge again and again, for as long as the mount lives, where its order is strict."""
         last = judged = 0
         while self.is_strict:
             await trio.sleep(LOOK_EVERY_S)
