@@ -427,18 +427,26 @@ class Handlers:
         """Open a virtual file."""
         return OpenedHandle(await self._virtual.open(inode, bool(flags & WRITING), Reader(uid, gid, pid)), True)
 
-    async def read(self, handle: int, offset: int, size: int, pid: int = 0) -> Buffer:
+    def read_tripwire(self, handle: int, offset: int, size: int, pid: int) -> Buffer | None:
+        """Note the row that a READ tells of. Returns its bytes if they are those of a tripwire, for which nobody waits;
+        else `read` has to follow."""
+        if handle >= FIRST_VIRTUAL_HANDLE:
+            return None
+        return self._row_reads.read(*self._content_of(handle), handle, offset, size, pid)
+
+    def _content_of(self, handle: int) -> tuple[int, int]:
+        """The entry of an open file, and the generation of the content that is read by it."""
+        if handle >= FIRST_LARGE_HANDLE:
+            return self.ranges.entry_of(handle), self.ranges.generation_of(handle)
+        return entry_of_handle(handle), generation_of_handle(handle)
+
+    async def read(self, handle: int, offset: int, size: int) -> Buffer:
         """Bytes that the kernel does not have, for a reader."""
         if handle >= FIRST_VIRTUAL_HANDLE:
             return self._virtual.read(handle, offset, size)
-        large = handle >= FIRST_LARGE_HANDLE
-        entry = self.ranges.entry_of(handle) if large else entry_of_handle(handle)
-        generation = self.ranges.generation_of(handle) if large else generation_of_handle(handle)
-        tripwire = self._row_reads.read(entry, generation, handle, offset, size, pid)
-        if tripwire is not None:
-            return tripwire
+        entry, generation = self._content_of(handle)
         try:
-            if large:
+            if handle >= FIRST_LARGE_HANDLE:
                 return await self.ranges.read_large(handle, offset, size)
             return await self.ranges.read(entry, generation, offset, size)
         except Exception as error:

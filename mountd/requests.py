@@ -373,13 +373,18 @@ class Requests:
         """Answer an OPEN or OPENDIR; from any thread."""
         self._write_reply(wire.OPENED.pack(wire.OPENED.size, 0, unique, handle, how, 0))
 
-    def _read(self, unique: int, inode: int, uid: int, pid: int) -> Waiting:
+    def _read(self, unique: int, inode: int, uid: int, pid: int) -> Waiting | None:
         self.counts["read"] += 1
-        return self._read_soon(unique, pid, *wire.READ_IN.unpack_from(self._buffer, wire.BODY))
+        handle, offset, size = wire.READ_IN.unpack_from(self._buffer, wire.BODY)
+        tripwire = self.handlers.read_tripwire(handle, offset, size, pid)
+        if tripwire is None:
+            return self._read_soon(unique, handle, offset, size)
+        self._write_reply(wire.reply(unique, tripwire))
+        return None
 
-    async def _read_soon(self, unique: int, pid: int, handle: int, offset: int, size: int) -> None:
+    async def _read_soon(self, unique: int, handle: int, offset: int, size: int) -> None:
         try:
-            data = await self.handlers.read(handle, offset, size, pid)
+            data = await self.handlers.read(handle, offset, size)
             head = wire.REPLY.pack(wire.REPLY.size + len(data), 0, unique)
             os.writev(self._fd, [head, data])
         except Exception as error:

@@ -67,7 +67,7 @@ def error(unique: int, number: int) -> bytes:
     return REPLY.pack(REPLY.size, -number, unique)
 
 
-def reply(unique: int, *parts: bytes) -> bytes:
+def reply(unique: int, *parts: bytes | bytearray | memoryview) -> bytes:
     """A reply with content."""
     body = b"".join(parts)
     return REPLY.pack(REPLY.size + len(body), 0, unique) + body

@@ -211,7 +211,7 @@ class Engine:
             c.Recall: self._lanes.recall,
             c.KeepCopy: self._write_behind.keep_aside,
             c.Drop: self.driver.drop,
-            c.LayTripwire: lambda lay: self.row_reads.lay_tripwire(lay.row),
+            c.LayTripwires: lambda lay: self.row_reads.lay_tripwires(lay.rows),
             c.Evict: self.driver.evict,
             c.Answer: self._demand.answer,
             c.OpenDirect: self._demand.open_direct,

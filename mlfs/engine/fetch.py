@@ -66,7 +66,7 @@ class Fetched(NamedTuple):
 
 
 class Tripwire(NamedTuple):
-    """The page of a row that stays away from the page cache while the rest of the row is there, and its bytes."""
+    """The pages of a row that stay away from the page cache while the rest of the row is there, and their bytes."""
 
     generation: int
     offset: int
@@ -311,22 +311,23 @@ class Fetcher:
         entry, view = self.samples.file_of(row), memoryview(data)
         begin, end = self._rows.tripwire_of(row)
         self.tripwires[row] = Tripwire(generation, begin, bytes(view[begin - offset : end - offset]))
-        pushed = self.push(entry, generation, offset, view[: begin - offset], is_block=True)
-        pushed = pushed and self.push(entry, generation, end, view[end - offset :], is_block=True)
-        if not pushed:
-            self.tripwires.pop(row, None)  # whoever has left the row may have had it dropped meanwhile
-        return pushed
+        for at, part in ((offset, view[: begin - offset]), (end, view[end - offset :])):
+            if not self.push(entry, generation, at, part, is_block=True):
+                self.tripwires.pop(row, None)  # whoever has left the row may have had it dropped meanwhile
+                return False
+        return True
 
     def drop_row(self, row: int) -> None:
-        """Drop the pages of a row, but for the first one, which another row may end in."""
+        """Drop the pages of a row, but for a first one that is pushed and that another row may end in."""
         self.tripwires.pop(row, None)
         begin, end = self._rows.own_pages_of(row)
         self._pages.drop(self.samples.file_of(row), begin, end - begin)
 
-    def drop_tripwire(self, row: int) -> None:
-        """Drop the page that stays away: the kernel has read it by itself, and would tell of nobody who reads it."""
-        begin, end = self._rows.tripwire_of(row)
-        self._pages.drop(self.samples.file_of(row), begin, end - begin)
+    def lay_tripwires(self, rows: Sequence[int], but_for: int | None) -> None:
+        """Drop the pages of rows that stay away, but for those of a row that is being read: the kernel has read them by
+        itself, and would tell of nobody who reads them."""
+        for entry, begin, end in self._rows.tripwires_of(rows, but_for):
+            self._pages.drop(entry, begin, end - begin)
 
     # -- large samples
 

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 from mlfs.engine.context import Context
@@ -38,6 +37,10 @@ TOGETHER_S = 0.05
 # For each reader who comes to a handle so many others are asked for whether they are there still. A worker may have the
 # handle of the process that has begun it, which stays open when he is gone.
 ASKED_FOR = 2
+
+
+# Rows that are asked for at a time of what comes next. Each READ that is not the next one has more asked for.
+FORESEEN = 64
 
 
 class _Reader:
@@ -74,23 +77,29 @@ class RowReads:
         self._scheduler, self._fetcher, self._digest = scheduler, fetcher, digest
         self._rows = fetcher.samples.file_blocks.rows
         self._readers: dict[int, dict[int, _Reader]] = {}  # by handle, by thread
+        # By process, the rows that its jobs have it read next, the last one first: each READ would have the scheduler
+        # take a step else.
+        self._coming: dict[int, list[int]] = {}
 
     def read(self, file: int, generation: int, handle: int, offset: int, size: int, pid: int) -> Buffer | None:
         """A READ of a range: note the row that it tells of. Returns its bytes if they are those of a tripwire."""
         if not self._rows.has(file):
             return None
-        jobs = self._scheduler.jobs.values()
+        members = [job.member for job in self._scheduler.jobs.values()]
         told = [
             row
             for row in self._rows.read(file, offset, size)
-            if any(row < len(job.member) and job.member[row] for job in jobs)
+            if any(row < len(member) and member[row] for member in members)
         ]
         if told:
             self._tells_of(told, self._reader(handle, pid), pid)
+        end = min(offset + size, self._fetcher.samples.sizes[file])
         for row in told:
             wire = self._fetcher.tripwires.get(row)
-            if wire is not None and wire.generation == generation and wire.offset == offset and size <= len(wire.data):
-                return memoryview(wire.data)[:size]
+            if wire is None or (wire.generation, wire.offset) != (generation, offset):
+                continue
+            if end - offset <= len(wire.data):
+                return memoryview(wire.data)[: end - offset]
         return None
 
     def _reader(self, handle: int, pid: int) -> _Reader:
@@ -111,8 +120,7 @@ class RowReads:
             return
         if reader.unclear and not self._are_near(rows[0], reader.unclear[0]):
             self._settle(reader, pid)
-        self._digest.take_in_now()  # or a job would be asked about what it expected some reads ago
-        following = next((row for row in rows if self._asks(row, pid, lambda job: job.matcher.is_next)), None)
+        following = self._next_of(rows, pid)
         if following is not None:
             others = [row for row in (*reader.take_unclear(), *rows) if row != following]
             self._comes_to(following, reader, pid)
@@ -121,8 +129,22 @@ class RowReads:
         else:
             reader.unclear += rows
             return
-        for row in others:
-            self.lay_tripwire(row)
+        self.lay_tripwires(others, reader.row)
+
+    def _next_of(self, rows: list[int], pid: int) -> int | None:
+        """The one of these rows that comes next for the reader's process, by what jobs expect."""
+        process = self._digest.process_of(pid)
+        coming = self._coming.get(process)
+        if coming and coming[-1] in rows:
+            return coming.pop()
+        self._coming.pop(process, None)
+        self._digest.take_in_now()  # or a job would be asked about what it expected some reads ago
+        following = next((row for row in rows if self._asks(row, pid, lambda job: job.matcher.is_next)), None)
+        for job in self._scheduler.jobs.values() if following is not None else ():
+            foreseen = job.matcher.coming(process, FORESEEN)
+            if foreseen and foreseen[0] == following:
+                self._coming[process] = foreseen[:0:-1]
+        return following
 
     def _are_around(self, rows: list[int], reader: _Reader) -> bool:
         """Whether the kernel may have read these around the row that a reader has come to."""
@@ -140,9 +162,7 @@ class RowReads:
         fitting = [one for one in unclear if self._asks(one, pid, lambda job: job.matcher.fits)]
         row = row if row in fitting or not fitting else fitting[0]
         self._comes_to(row, reader, pid)
-        for other in unclear:
-            if other != row:
-                self.lay_tripwire(other)
+        self.lay_tripwires([other for other in unclear if other != row], row)
 
     def _comes_to(self, row: int, reader: _Reader, pid: int) -> None:
         """A reader reads this row now, and has left the one before."""
@@ -160,9 +180,10 @@ class RowReads:
         jobs = self._scheduler.jobs.values()
         return any(job.member[row] and what(job)(row, process) for job in jobs if row < len(job.member))
 
-    def lay_tripwire(self, row: int) -> None:
-        """The kernel has the page of a row that is to stay away: drop it, or nobody hears of the row's next read."""
-        self._drop(row, self._fetcher.drop_tripwire)
+    def lay_tripwires(self, rows: Sequence[int], but_for: int | None = None) -> None:
+        """The kernel has pages of rows that are to stay away: drop them, or nobody hears of the rows' next reads."""
+        if rows:
+            start(self._runner, "drop", self._fetcher.lay_tripwires, rows, but_for, then=_dropped)
 
     def closed(self, handle: int) -> None:
         """A handle is closed: nobody reads a row by it any more."""
@@ -170,6 +191,7 @@ class RowReads:
             self._gone(reader, pid)
 
     def _gone(self, reader: _Reader, pid: int) -> None:
+        self._coming.pop(self._digest.process_of(pid), None)
         if reader.unclear:
             self._settle(reader, pid)
         if reader.row is not None:
@@ -178,10 +200,7 @@ class RowReads:
     def _leaves(self, row: int) -> None:
         self._digest.released(row)
         if self._scheduler.table.state[row] in (State.ABSENT, State.QUEUED):
-            self._drop(row, self._fetcher.drop_row)
-
-    def _drop(self, row: int, how: Callable[[int], None]) -> None:
-        start(self._runner, "drop", how, row, then=partial(_dropped, row))
+            start(self._runner, "drop", self._fetcher.drop_row, row, then=_dropped)
 
 
 def _is_there(thread: int) -> bool:
@@ -195,6 +214,6 @@ def _is_there(thread: int) -> bool:
     return True
 
 
-def _dropped(row: int, _: None, error: BaseException | None) -> None:
+def _dropped(_: None, error: BaseException | None) -> None:
     if error is not None:
-        log.error("pages of row %d could not be dropped", row, exc_info=error)
+        log.error("pages of rows could not be dropped", exc_info=error)

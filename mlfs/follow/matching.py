@@ -200,6 +200,10 @@ class StreamMatcher:
         """Whether it is the very next that a process reads, by what it has read before; nothing is recorded."""
         return self._tracker.is_next(entry, process)
 
+    def coming(self, process: int, most: int) -> list[int]:
+        """The samples that a process reads next, at most so many; none where that is in doubt."""
+        return self._tracker.coming(process, most)
+
     def follows(self, process: int) -> bool:
         """Whether the last opens of a process, too many for chance, all came as predicted."""
         return self._tracker.follows(process)

@@ -261,6 +261,16 @@ class Tracker:
         reader = self._readers.get(process)
         return reader is not None and any(stream.next_entry == entry for stream in reader.streams)
 
+    def coming(self, process: int, most: int) -> list[int]:
+        """The samples that a process reads next, at most so many; none where that is in doubt."""
+        reader = self._readers.get(process)
+        if reader is None or not reader.streams:
+            return []
+        stream = reader.streams[0]
+        if reader.reads_next(stream.next_entry) is None:
+            return []
+        return stream.stretch(process, most, stream.index.base + stream.index.length).samples
+
     def follows(self, process: int) -> bool:
         """Whether the last opens of a process, too many for chance, all came as predicted."""
         reader = self._readers.get(process)

@@ -213,6 +213,71 @@ def logs(mount: MlfsMount) -> list[str]:
     return [path.read_text() for path in mount.state.rglob("*.log")]
 
 
+WINDOWS = """
+import json, sys
+import numpy as np
+tokens, size = np.memmap(sys.argv[1], np.uint8, "r"), int(sys.argv[2])
+print(json.dumps([int(tokens[begin : begin + size].astype(np.int64).sum()) for begin in json.loads(sys.argv[3])]))
+"""
+
+
+@pytest.mark.parametrize("row_bytes", [1000, 4096, 4100])
+def test_rows_of_a_page_and_less_are_served_from_memory_before_the_source_is_asked_by_a_reader(
+    tmp_path: Path, row_bytes: int
+) -> None:
+    for path in (tmp_path / "source", tmp_path / "mnt"):
+        path.mkdir()
+    rows = np.random.default_rng(6).integers(0, 256, (6_000_000 // row_bytes, row_bytes), dtype=np.uint8)
+    np.save(tmp_path / "source/train.npy", rows)
+    with (
+        SlowSource(tmp_path / "source", bandwidth="400M") as slow,
+        MlfsMount(slow.path, "--ram", "100MiB", "--staging", "16MiB", mountpoint=tmp_path / "mnt") as mount,
+    ):
+        slow.control(reset_counts=True)
+        mount.register(name="train", sampler="numpy", seed=5, epochs=2, batch_size=16, layout="npy")
+        rng, path = np.random.default_rng(5), mount.path / "train.npy"
+        begin = path.stat().st_size - rows.nbytes
+        for _ in range(2):
+            wait_until(lambda: mount.status()["jobs"][0]["ranks"][0]["ahead"]["samples"] >= 500)
+            order = rng.permutation(len(rows)).tolist()
+            words = [str(path), str(begin), str(row_bytes), json.dumps(order)]
+            command = [sys.executable, "-c", READER.replace("time.sleep(0.002)", "time.sleep(0.0002)"), *words]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            assert json.loads(done.stdout) == [int(rows[row].sum()) for row in order]
+        mount.settle()
+        status, sizes = mount.status(), slow.counts()["bytes"] / rows.nbytes
+        print(sizes, status["jobs"][0]["agreement"], status["reads"]["all"], status["stalls"], status["requests"])
+        assert sizes <= 1.02
+        assert (status["jobs"][0]["agreement"], status["jobs"][0]["state"]) == (pytest.approx(1, abs=0.05), "finished")
+        assert status["reads"]["all"]["page_cache"]["reads"] >= 0.9 * 2 * len(rows)
+
+
+def test_windows_of_a_mapped_file_at_any_offset_are_followed_and_right(tmp_path: Path) -> None:
+    for path in (tmp_path / "source", tmp_path / "mnt"):
+        path.mkdir()
+    size, draw = 2050, np.random.default_rng(8)
+    tokens = draw.integers(0, 256, 30_000_000, dtype=np.uint8)
+    (tmp_path / "source/train.bin").write_bytes(tokens.tobytes())
+    windows = draw.integers(0, len(tokens) - size, 600).tolist()
+    (tmp_path / "windows").write_text("".join(f"train.bin\t{begin}\t{size}\n" for begin in windows))
+    with (
+        SlowSource(tmp_path / "source", bandwidth="400M") as slow,
+        MlfsMount(slow.path, "--ram", "100MiB", "--staging", "16MiB", mountpoint=tmp_path / "mnt") as mount,
+    ):
+        slow.control(reset_counts=True)
+        fields = {"layout": "ranges", "manifest_file": str(tmp_path / "windows"), "sampler": "sequential"}
+        mount.register(name="train", epochs=1, batch_size=12, **fields)
+        wait_until(lambda: mount.status()["jobs"][0]["ranks"][0]["ahead"]["samples"] >= 500)
+        words = [str(mount.path / "train.bin"), str(size), json.dumps(windows)]
+        done = subprocess.run([sys.executable, "-c", WINDOWS, *words], check=True, capture_output=True, text=True)
+        assert json.loads(done.stdout) == [int(tokens[begin : begin + size].sum()) for begin in windows]
+        mount.settle()
+        status = mount.status()
+        print(slow.counts()["bytes"] / len(tokens), status["jobs"][0]["agreement"], status["requests"])
+        assert slow.counts()["bytes"] <= 1.02 * len(tokens)
+        assert status["jobs"][0]["agreement"] >= 0.9
+
+
 MDS = """
 import json, sys
 import numpy as np

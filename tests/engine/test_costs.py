@@ -15,12 +15,14 @@ import socket
 import struct
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import pytest
 import trio
 from fakes import FakePages, Mount, running, simulate
@@ -32,6 +34,7 @@ from mlfs.orders.layouts import samples
 from mlfs.orders.streams import JobStreams, build_streams
 from mlfs.tree import attributes
 from mlfs.tree.manifest import Manifest
+from mlfs.tree.samples import Samples
 from mountd import wire
 from mountd.handlers import Handlers
 from mountd.inodes import inode_of
@@ -42,6 +45,7 @@ ROOT = str(Path(__file__).resolve().parents[2])
 C_FUNCTION: Any = ctypes.CFUNCTYPE(None).__base__  # the type of a function of a C library
 OURS = (f"{ROOT}/mlfs/", f"{ROOT}/mountd/")
 FILES, BATCH = 300, 25
+ROWS, ROW_BYTES = 250, 100_000
 READER, OTHER = 100, 200
 """Two processes of one parent (see `fakes.kin`)."""
 
@@ -98,6 +102,14 @@ COSTS = {
     "a sample that is fetched ahead": (
         Cost(218, 5.5, 14000, 0.15),
         "a look, a lane's turn, the same fetch, a push, a copy to keep",
+    ),
+    "a row that is fetched ahead, of blocks that are kept": (
+        Cost(223, 3.4, 138000, SELDOM),
+        "a look, a lane's turn, a range of one copy or two, its tripwire, two pushes",
+    ),
+    "a READ of a staged row": (
+        Cost(223, 2.7, 70000, 0.14),
+        "the row that comes next, both told with a batch; its pages are dropped; a row of the next epoch is staged",
     ),
 }
 """The most of each, a tenth above what it was when the bound was set, and what it is for."""
@@ -297,7 +309,48 @@ def job(manifest: Manifest) -> tuple[JobSpec, JobStreams]:
     return spec, build_streams(spec, manifest)
 
 
-CASES = dict(zip(COSTS, (by_kernel, unfollowed, registered, found, on_demand, ahead), strict=True))
+@asynccontextmanager
+async def rows(directory: Path) -> AsyncIterator[tuple[Mount, JobSpec, JobStreams]]:
+    """A mount of an array, and a job that reads its rows twice."""
+    in_blocks = partial(Samples.in_blocks, above_bytes=4 << 20, block_bytes=1 << 20)
+    size = ROWS * ROW_BYTES
+    async with running(directory, 1, size, staging=1 << 30, ram=1 << 30, samples_of=in_blocks) as mount:
+        mount.engine.warm_up(np.array(mount.files))
+        await trio.sleep(60)
+        fields = {"layout": "raw", "row_bytes": ROW_BYTES, "seed": 3, "epochs": 2, "batch_size": BATCH}
+        spec = parse_job(fields)
+        yield mount, spec, build_streams(spec, mount.engine.manifest)
+
+
+async def rows_ahead(directory: Path, spent: Spent) -> int:
+    async with rows(directory) as (mount, spec, streams):
+        with spent.counted(mount):
+            await mount.engine.shared.register(spec, streams)
+            await trio.sleep(10)
+        assert mount.engine.scheduler.ahead(spec.name)[0].samples >= ROWS
+        assert mount.source.bytes_read == ROWS * ROW_BYTES
+        return ROWS
+
+
+async def rows_read(directory: Path, spent: Spent) -> int:
+    async with rows(directory) as (mount, spec, streams):
+        await mount.engine.shared.register(spec, streams)
+        await trio.sleep(10)
+        (entry,), tripwire_of = mount.files, mount.engine.samples.file_blocks.rows.tripwire_of
+        with spent.counted(mount):
+            for at, row in enumerate(streams.epoch_ids(0, 0).tolist()):
+                begin, end = tripwire_of(row)
+                assert mount.engine.row_reads.read(entry, 0, 1, begin, end - begin, READER) is not None
+                if at % BATCH == BATCH - 1:
+                    await trio.sleep(0.02)
+            await trio.sleep(0.1)
+        assert mount.engine.jobs[spec.name].score.agreement == 1.0
+        return ROWS
+
+
+CASES = dict(
+    zip(COSTS, (by_kernel, unfollowed, registered, found, on_demand, ahead, rows_ahead, rows_read), strict=True)
+)
 
 
 @pytest.mark.parametrize("name", COSTS)

@@ -76,7 +76,6 @@ def test_ranges_are_the_lines_of_a_file_and_shuffled_as_indices(tmp_path: Path) 
         (b"y.tar\t0\t9000", "line 1"),
         (b"x.tar\t-1\t9000", "line 1"),
         (b"x.tar\t99000\t9000", "row 0 is 9000 bytes from 99000 on"),
-        (b"x.tar\t1\t4096", "has a page to itself"),
     ],
 )
 def test_what_is_no_row_is_refused(tmp_path: Path, line: bytes, said: str) -> None:
@@ -158,9 +157,9 @@ def test_records_of_array_record_are_those_that_its_writer_wrote(tmp_path: Path)
         (tmp_path / name).write_bytes(WRITTEN)
     (tmp_path / "features.json").touch()
     streams, tree = streams_of(tmp_path, layout="array_record", sampler="sequential", epochs=1)
-    assert [row >= 0 for row in streams.epoch_ids(0, 0)] == 2 * [True, True, False, True, True, True]
-    rows = ranges(tree, streams.epoch_ids(0, 0)[streams.epoch_ids(0, 0) >= 0])[:5]
-    for (letter, count), (path, offset, length) in zip([one for one in ARRAY_RECORDS if one[1] > 3], rows, strict=True):
+    rows = ranges(tree, streams.epoch_ids(0, 0))
+    assert len(rows) == 2 * len(ARRAY_RECORDS)
+    for (letter, count), (path, offset, length) in zip(ARRAY_RECORDS, rows[: len(ARRAY_RECORDS)], strict=True):
         assert path.endswith(b"-00000-of-00002")
         # With the header of the chunk, what says how long the record is, and the headers of blocks.
         assert 40 < length - count <= 40 + 8 + 2 * 24

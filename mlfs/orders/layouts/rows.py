@@ -13,8 +13,8 @@ In: a job's root, layout and fields; the tree; the heads of the source's files. 
 - mds: MosaicML's shards. Source: streaming/base/format/mds/reader.py (streaming 0.13).
 - megatron: .bin and .idx. Source: megatron/core/datasets/indexed_dataset.py.
 
-Several files come one after the other, by the bytes of their paths. A row that has no page of the page
-cache to itself, and one in a file that is not kept in blocks, keeps its index and is not staged.
+Several files come one after the other, by the bytes of their paths. A row in a file that is not kept in blocks keeps
+its index and is not staged.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def find_rows(spec: JobSpec, tree: Tree, links: Links, outside: Outside | None) 
     except ValueError as error:
         raise JobError(f"{error}", "mount anew, or register fewer", "layout") from None
     if not (ids >= 0).any():
-        message = f"none of the {len(ids):,} rows has a page to itself in a file above 4 MiB"
-        raise JobError(message, "rows of 8 KiB and more are staged; smaller files are read whole", "layout")
+        message = f"none of the {len(ids):,} rows lies in a file above 4 MiB"
+        raise JobError(message, "smaller files are read whole: register them as samples", "layout")
     return ids
 
 

@@ -79,10 +79,10 @@ class Drop(NamedTuple):
     samples: Sequence[int]
 
 
-class LayTripwire(NamedTuple):
-    """Drop the page of a row that its reader has just had, as the row stays in place for its next read."""
+class LayTripwires(NamedTuple):
+    """Drop the pages of rows that their readers have just had, as the rows stay in place for their next reads."""
 
-    row: int
+    rows: Sequence[int]
 
 
 class Evict(NamedTuple):
@@ -202,7 +202,7 @@ class Count(NamedTuple):
 
 
 Command = (
-    Fetch | KeepCopy | Abandon | Recall | Drop | LayTripwire
+    Fetch | KeepCopy | Abandon | Recall | Drop | LayTripwires
     | Evict | Answer | OpenDirect | Refuse | LoadEpoch | CountReads
     | ForgetReads | EpochBegan | EpochLeft | AnotherLeads | JobFailed | Fault | Digested | Warn | WakeAt | Count
 )  # fmt: skip

@@ -28,7 +28,7 @@ from mlfs.follow.job import JobRun
 from mlfs.plan.file_blocks import FileBlocks
 from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.scheduler import events as e
-from mlfs.plan.scheduler.commands import Command, Count, Digested, Fault, Item, LayTripwire, WakeAt
+from mlfs.plan.scheduler.commands import Command, Count, Digested, Fault, Item, LayTripwires, WakeAt
 from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
 from mlfs.plan.scheduler.evicting import Evicting
 from mlfs.plan.scheduler.fetching import Fetching
@@ -286,7 +286,8 @@ class Scheduler:
         free = self.table.closed(samples)
         if self.table.has_rows:
             first_row, state = self.table.first_row, self.table.state
-            self._out += [LayTripwire(row) for row in free if row >= first_row and state[row] == State.STAGED]
+            if rows := [row for row in free if row >= first_row and state[row] == State.STAGED]:
+                self._out.append(LayTripwires(rows))
         self._rank_waits.closed(free)
         self.window.retire(*free)
         if self.shards.by_file:
