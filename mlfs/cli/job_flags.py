@@ -19,7 +19,14 @@ from mlfs.job.names import sampler_names
 from mlfs.job.ranks import ranks_in
 from mlfs.user_input import shortened
 
-_METAVARS = {"extensions": ".A,.B", "split": "A,B", "ranks": "LIST", "root": "DIR"}
+_METAVARS = {
+    "extensions": ".A,.B",
+    "columns": "A,B",
+    "split": "A,B",
+    "document_split": "A,B,C",
+    "ranks": "LIST",
+    "root": "DIR",
+}
 _DEFAULTS = {
     **dict.fromkeys(
         ("preset", "split", "split_seed", "order_file", "weights_file", "manifest_file", "subset_file"), "none"
@@ -29,6 +36,7 @@ _DEFAULTS = {
     **{"serve": "none", "level": 0.9},
     **dict.fromkeys(("num_workers", "prefetch_factor"), "found out"),
     **{"root": "MOUNT itself", "ranks": "all", "extensions": "the layout's own", "part": 0},
+    **{"columns": "the largest, or all", "document_split": "all", "sequence_length": "none"},
     **{"persistent_workers": "no", "words_before": 0, "words_between": 0, "words_once": 0},
 }
 # What only a JSON object can say: the language's version, and what the mount fills in by itself.
@@ -101,6 +109,8 @@ def _reader(field: str) -> Callable[[str], Any]:
         return parse_ranks
     if field == "extensions":
         return lambda text: [_extension(part) for part in text.split(",") if part.strip()]
+    if field == "columns":
+        return lambda text: [part for part in text.split(",") if part]
     if field.endswith("_file"):
         return os.path.abspath  # because the daemon has another working directory
     kind = kind_of(field)

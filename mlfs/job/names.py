@@ -71,6 +71,15 @@ _FIELDS: Final = {
     "mds": frozenset(),
     "megatron": _EXTENSIONS,
     "litdata": frozenset(),
+    "megatron-gpt": _EXTENSIONS | {"manifest_file", "sequence_length", "document_split", "num_samples", "seed"},
+    "nanogpt": frozenset(
+        {"sequence_length", "num_samples", "seed", "words_before", "eval_interval", "eval_batches", "batches_a_step"}
+    ),
+    "ffcv": _EXTENSIONS,
+    "hdf5": _EXTENSIONS | {"columns"},
+    "parquet": _EXTENSIONS | {"columns"},
+    "arrow": _EXTENSIONS | {"columns"},
+    "arrow-batches": _EXTENSIONS,
     "braces": frozenset({"pattern"}),
 }
 

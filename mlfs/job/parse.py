@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from mlfs.errors import JobError
 from mlfs.job.catalogue import BUILT_IN
-from mlfs.job.names import built_in, layout_names, readers_of
+from mlfs.job.names import built_in, layout_fields, layout_names, readers_of
 from mlfs.job.presets import PRESETS
 from mlfs.job.refusals import nearest, show
 from mlfs.job.spec import COMMON, VERSION, JobSpec, describe
@@ -83,7 +83,11 @@ def _filled(given: dict[str, Any]) -> dict[str, Any]:
     usual = COMPOSED if by_parts else JobSpec.model_fields["sampler"].default
     chosen = given.get("sampler", preset.get("sampler", usual))
     sampler = built_in(chosen) if isinstance(chosen, str) else None
-    read = COMMON | (sampler.fields if sampler else frozenset())
+    read = (
+        COMMON
+        | (sampler.fields if sampler else frozenset())
+        | layout_fields(str(given.get("layout", preset.get("layout"))))
+    )
     own = dict(sampler.defaults) if sampler else {}
     own |= {"sampler": usual} if usual == COMPOSED == chosen else {}
     return own | {field: value for field, value in preset.items() if field in read} | given

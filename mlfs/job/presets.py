@@ -140,4 +140,16 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
     "polars": {"sampler": "composed", "generator": "polars", "seeding": "same"},
     # jax.random.permutation(jax.random.fold_in(key, epoch), n).
     "jax": {"sampler": "composed", "generator": "jax", "seeding": "fold-in"},
+    # nanoGPT's train.py, its defaults in one process; of several each takes fewer batches a step.
+    "nanogpt": {
+        "sampler": "sequential",
+        "layout": "nanogpt",
+        "contiguous": True,
+        "seed": 1337,
+        "batch_size": 12,
+        "sequence_length": 1024,
+        "eval_interval": 2000,
+        "eval_batches": 200,
+        "batches_a_step": 40,
+    },
 }

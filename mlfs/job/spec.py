@@ -122,7 +122,8 @@ class JobSpec(BaseModel):
     manifest_file: str | None = Field(
         None,
         description="the absolute path of a file with one sample a line, its files between tabs (manifest layout), or"
-        " its file, offset and length (ranges layout)",
+        " its file, offset and length (ranges layout), or of the ...document_index.npy in a GPTDataset's cache"
+        " (megatron-gpt layout)",
         json_schema_extra=_DATA,
     )
     row_bytes: Counted | None = Field(
@@ -130,6 +131,43 @@ class JobSpec(BaseModel):
     )
     header_bytes: Counted | None = Field(
         None, description=f"{_COUNT}: bytes before a file's first row (raw layout)", ge=0, json_schema_extra=_DATA
+    )
+    sequence_length: Counted | None = Field(
+        None,
+        description="a whole number, 1 or more: tokens of a sample (megatron-gpt layout: --seq-length; nanogpt layout:"
+        " block_size)",
+        ge=1,
+        json_schema_extra=_DATA,
+    )
+    eval_interval: Counted | None = Field(
+        None,
+        description="a whole number, 1 or more: steps between two evaluations by rank 0 (nanogpt layout)",
+        ge=1,
+        json_schema_extra=_DATA,
+    )
+    eval_batches: Counted | None = Field(
+        None,
+        description=f"{_COUNT}: batches of an evaluation (nanogpt layout: eval_iters)",
+        ge=0,
+        json_schema_extra=_DATA,
+    )
+    batches_a_step: Counted | None = Field(
+        None,
+        description="a whole number, 1 or more: batches that a process reads in a step (nanogpt layout: its gradient"
+        " accumulation)",
+        ge=1,
+        json_schema_extra=_DATA,
+    )
+    document_split: tuple[int | float, ...] | None = Field(
+        None,
+        description="null for all documents, or Megatron's --split, such as 969,30,1, whose first part is read",
+        json_schema_extra=_DATA,
+    )
+    columns: tuple[str, ...] | None = Field(
+        None,
+        description='null, or a list of names, such as ["image", "mask"]: the data sets or columns that a sample has'
+        " (hdf5, parquet and arrow layouts)",
+        json_schema_extra=_DATA,
     )
     pattern: str | None = Field(
         None,
@@ -586,6 +624,17 @@ class JobSpec(BaseModel):
             refuse("extensions", value, describe("extensions"))
         return endings
 
+    @field_validator("columns", mode="before")
+    @classmethod
+    def _check_columns(cls, value: Any) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple) or not value or not all(isinstance(item, str) for item in value):
+            refuse("columns", value, describe("columns"))
+        if any(not is_path(item) or item.startswith("-") for item in value):
+            refuse("columns", value, describe("columns"))
+        return tuple(dict.fromkeys(value))
+
     @field_validator("preset", "sampler", "layout")
     @classmethod
     def _check_word(cls, word: str | None, info: ValidationInfo) -> str | None:
@@ -606,6 +655,16 @@ class JobSpec(BaseModel):
         parts = all(isinstance(item, float | int) and not isinstance(item, bool) and 0 <= item <= 1 for item in value)
         if not whole and not (parts and are_fractions(value)):
             refuse("split", value, describe("split"))
+        return tuple(value)
+
+    @field_validator("document_split", mode="before")
+    @classmethod
+    def _check_document_split(cls, value: Any) -> Any:
+        if value is None:
+            return None
+        numbers = isinstance(value, list | tuple) and all(type(part) in (int, float) for part in value)
+        if not numbers or not all(0 <= part <= _MOST_COUNTED for part in value) or not sum(value[:1]):
+            refuse("document_split", value, describe("document_split"))
         return tuple(value)
 
     @field_validator("part", "without_part")
@@ -693,7 +752,7 @@ class JobSpec(BaseModel):
 
     def reads(self, field: str) -> bool:
         """Whether the field says anything for this job's sampler and layout."""
-        if field in LAYOUT_FIELDS:
+        if field in LAYOUT_FIELDS or field in layout_fields(self.layout):
             return field in layout_fields(self.layout)
         sampler = built_in(self.sampler)
         return field in COMMON or sampler is None or field in sampler.fields
@@ -710,7 +769,10 @@ class JobSpec(BaseModel):
 
 # Fields that say how a split is made.
 OF_SPLIT: Final = ("part", "without_part", "split_seed", "split_by", "split_rounding", "split_order", "stratified")
-LAYOUT_FIELDS: Final = frozenset({"extensions", "manifest_file", "pattern", "row_bytes", "header_bytes"})
+# Fields that layouts read, and no sampler.
+LAYOUT_FIELDS: Final = frozenset(
+    field for name in layout_names() for field in layout_fields(name) if not readers_of(field)
+)
 # Fields that say which samples a job has.
 DATA_FIELDS: Final = tuple(field for field, info in JobSpec.model_fields.items() if info.json_schema_extra == _DATA)
 # What every job has, whatever its sampler.

@@ -207,18 +207,52 @@ def test_sequences_of_megatron_are_those_of_its_index(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("layout", ["npy", "tar", "tfrecord", "array_record", "mds", "megatron"])
+def write_beton(path: Path, samples: list[list[bytes]], page_bytes: int) -> np.ndarray:
+    """As FFCV 1.0 writes samples of fields of bytes (ffcv/writer.py). Returns each sample's places and sizes."""
+    header = np.dtype([("version", "<u2"), ("fields", "<u2"), ("page", "<u4"), ("samples", "<u8"), ("table", "<u8")])
+    field = np.dtype([("type", "<u1"), ("name", "<u1", 16), ("arguments", "<u1", 1024)])
+    places = np.zeros((len(samples), len(samples[0])), [("ptr", "<u8"), ("size", "<u8")])
+    fields = np.zeros(len(samples[0]), field)
+    data, allocated = bytearray(-(-(header.itemsize + fields.nbytes + places.nbytes) // page_bytes) * page_bytes), []
+    order = np.random.default_rng(1).permutation(len(samples))  # its writers take turns
+    for sample in order.tolist():
+        left = -len(data) % page_bytes
+        if sum(map(len, samples[sample])) > left:
+            data += bytes(left)
+        for at, content in enumerate(samples[sample]):
+            places[sample, at] = len(data), len(content)
+            allocated.append((sample, len(data), len(content)))
+            data += content
+    data += bytes(-len(data) % page_bytes)
+    head = np.array([(2, len(fields), page_bytes, len(samples), len(data))], header)
+    begin = head.tobytes() + fields.tobytes() + places.tobytes()
+    data[: len(begin)] = begin
+    path.write_bytes(data + np.array(allocated, "<u8").tobytes())
+    return places
+
+
+def test_samples_of_ffcv_are_what_was_allocated_for_them(tmp_path: Path) -> None:
+    written = [[bytes([65 + n]) * (9000 + 137 * n), bytes([97 + n]) * 5000 * (n % 2)] for n in range(9)]
+    places = write_beton(tmp_path / "a.beton", written, 1 << 16)
+    streams, tree = streams_of(tmp_path, layout="ffcv", sampler="sequential", epochs=1)
+    assert contents(tmp_path, tree, streams.epoch_ids(0, 0)) == [b"".join(one) for one in written]
+    found = [offset for _, offset, _ in ranges(tree, streams.epoch_ids(0, 0))]
+    assert found == places["ptr"][:, 0].tolist()
+
+
+@pytest.mark.parametrize("layout", ["npy", "tar", "tfrecord", "array_record", "mds", "megatron", "ffcv"])
 def test_a_file_of_another_format_is_refused_in_one_line(tmp_path: Path, layout: str) -> None:
     """Drawn bytes behind the beginning of the format, so that its lengths are drawn: many are beyond all files."""
     beginnings = {"npy": b"\x93NUMPY\1\0\x76\0", "megatron": b"MMIDIDX\0\0" + struct.pack("<QB", 1, 4)}
     beginnings["array_record"] = WRITTEN[:64]
+    beginnings["ffcv"] = struct.pack("<HHIQQ", 2, 1, 1 << 16, 3, 24)
     if layout == "mds":
         (tmp_path / "index.json").write_text(json.dumps({"shards": [{"raw_data": {"basename": "x.mds"}}]}))
     (tmp_path / "x.bin").touch()
     for seed in range(40):
         rng = random.Random(seed)
         content = beginnings.get(layout, b"") * rng.randrange(2) + rng.randbytes(rng.choice([0, 3, 40, 5000]))
-        (tmp_path / f"x.{'idx' if layout == 'megatron' else layout}").write_bytes(content)
+        (tmp_path / f"x.{ {'megatron': 'idx', 'ffcv': 'beton'}.get(layout, layout) }").write_bytes(content)
         with pytest.raises(JobError):
             streams_of(tmp_path, layout=layout, sampler="sequential", epochs=1)
 

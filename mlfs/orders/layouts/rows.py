@@ -12,13 +12,19 @@ In: a job's root, layout and fields; the tree; the heads of the source's files. 
   riegeli/doc/riegeli_records_file_format.md; array_record/cpp/array_record_writer.cc (array_record 0.8.6).
 - mds: MosaicML's shards. Source: streaming/base/format/mds/reader.py (streaming 0.13).
 - megatron: .bin and .idx. Source: megatron/core/datasets/indexed_dataset.py.
+- megatron-gpt: samples of such files (`mlfs.orders.layouts.gpt_dataset`).
+- nanogpt: windows of train.bin and val.bin (`mlfs.orders.layouts.nanogpt`).
+- ffcv: .beton. Source: ffcv/types.py, ffcv/reader.py (FFCV 1.0).
+- hdf5, parquet, arrow: as their own libraries say (`mlfs.orders.layouts.libraries`).
 
-Several files come one after the other, by the bytes of their paths. A row in a file that is not kept in blocks keeps
-its index and is not staged.
+A sample may be several ranges, which are read one after the other, and several samples may read one. Several files come
+one after the other, by the bytes of their paths. A row in a file that is not kept in blocks keeps its index and is not
+staged.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -26,31 +32,52 @@ import stat
 import struct
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import groupby
-from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mlfs.errors import JobError
-from mlfs.orders.layouts.layout import Outside, ReadsSource, SampleIds, Tree, decode, encode
+from mlfs.orders.layouts import gpt_dataset as gpt
+from mlfs.orders.layouts import nanogpt
+from mlfs.orders.layouts.layout import NOT_HERE, NOTHING, Outside, ReadsSource, SampleIds, Tree, decode, encode
+from mlfs.orders.layouts.libraries import FILES_AT_ONCE, FORMATS, MOST_RANGES, MissingLibraryError, RowRanges, ranges_of
 from mlfs.orders.layouts.links import Links, Paths
 from mlfs.orders.layouts.listers import SORTED
-from mlfs.orders.order_file import read_lines
+from mlfs.orders.order_file import read_lines, read_named
 from mlfs.orders.stopping import stop_if_asked
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
 
 Column = npt.NDArray[np.int64]
+MOST_SAMPLES: Final = 1 << 24  # as many as there may be rows
 
 
 class FoundRows(NamedTuple):
-    """Rows of files, in the order of their indices."""
+    """Rows of files, in the order of their indices.
+
+    Attributes:
+        of_sample: the rows that each sample is, -1 where it has no more, shape (samples, most rows of one); None where
+            each row is a sample.
+    """
 
     files: Column
     offsets: Column
     lengths: Column
+    of_sample: Column | None = None
+
+    @staticmethod
+    def joined(found: Sequence[FoundRows]) -> FoundRows:
+        """The rows of several, one after the other."""
+        files = np.concatenate([one.files for one in found])
+        if all(one.of_sample is None for one in found):
+            return FoundRows(files, *(np.concatenate([one[at] for one in found]) for at in (1, 2)))
+        each = (np.arange(len(one.files))[:, None] if one.of_sample is None else one.of_sample for one in found)
+        parts = [RowRanges(one.offsets, one.lengths, of_row) for one, of_row in zip(found, each, strict=True)]
+        return FoundRows(files, *RowRanges.joined(parts))
 
 
 class _Given(NamedTuple):
@@ -63,7 +90,7 @@ class _Given(NamedTuple):
 
 
 def find_rows(spec: JobSpec, tree: Tree, links: Links, outside: Outside | None) -> SampleIds:
-    """The id of each row; -1 for rows that are not staged.
+    """The id of each row, or where samples have several, those of each sample; -1 for what is not staged.
 
     Raises: JobError.
     """
@@ -86,13 +113,24 @@ def find_rows(spec: JobSpec, tree: Tree, links: Links, outside: Outside | None) 
             f"row {first} is {place}, which {path!r} does not have", "was the file cut, or is it another one?", "layout"
         )
     try:
-        ids = tree.rows.add(*found)
+        ids = tree.rows.add(*found[:3])
     except ValueError as error:
         raise JobError(f"{error}", "mount anew, or register fewer", "layout") from None
     if not (ids >= 0).any():
         message = f"none of the {len(ids):,} rows lies in a file above 4 MiB"
         raise JobError(message, "smaller files are read whole: register them as samples", "layout")
-    return ids
+    return ids if found.of_sample is None else _of_samples(ids, found.of_sample)
+
+
+def _of_samples(ids: SampleIds, of_sample: Column) -> SampleIds:
+    """The rows of each sample that are staged, one after the other; -1 for a sample of which none is."""
+    rows = np.where(of_sample >= 0, ids[of_sample], NOTHING)
+    is_staged = rows >= 0
+    width = max(1, int(is_staged.sum(axis=1).max(initial=0)))
+    order = np.argsort(~is_staged, axis=1, kind="stable")[:, :width]
+    rows = np.take_along_axis(np.where(is_staged, rows, NOTHING), order, axis=1)
+    rows[~is_staged.any(axis=1) & (of_sample >= 0).any(axis=1), 0] = NOT_HERE
+    return rows[:, 0] if width == 1 else rows
 
 
 def _files(given: _Given, ending: str | None) -> list[int]:
@@ -134,16 +172,19 @@ def _of_each(given: _Given, files: Sequence[int], one: Callable[[int, BinaryIO],
     found = [_together([])]
     for file in files:
         stop_if_asked()
-        path = given.tree.path(file)
         try:
-            with given.open(path) as content:
+            with given.open(given.tree.path(file)) as content:
                 found.append(one(file, content))
         except JobError:
             raise
         except Exception as error:  # libraries that read another format than theirs fail in many ways
-            message = f"{decode(path)!r} cannot be read by rows: {' '.join(str(error).split())}"
-            raise JobError(message, f'is it what the layout "{given.spec.layout}" is for?', "layout") from None
-    return FoundRows(*(np.concatenate(column) for column in zip(*found, strict=True)))
+            raise _cannot_read(given, file, str(error)) from None
+    return FoundRows.joined(found)
+
+
+def _cannot_read(given: _Given, file: int, why: str) -> JobError:
+    message = f"{decode(given.tree.path(file))!r} cannot be read by rows: {' '.join(why.split())}"
+    return JobError(message, f'is it what the layout "{given.spec.layout}" is for?', "layout")
 
 
 def _npy(given: _Given) -> FoundRows:
@@ -309,18 +350,155 @@ def _megatron(given: _Given) -> FoundRows:
     """A sample is a sequence (a document) of a .bin, as the .idx beside it has them."""
 
     def one(index: int, content: BinaryIO) -> FoundRows:
-        data = given.links.follow(given.tree.path(index).removesuffix(b".idx") + b".bin")
-        if data < 0 or content.read(9) != b"MMIDIDX\0\0":
-            raise ValueError("it is no index of an IndexedDataset with a .bin beside it")
-        version, code, count, _ = struct.unpack("<QBQQ", content.read(25))
-        if version != 1 or code not in _MEGATRON_SIZES:
-            raise ValueError(f"its version is {version}, its type {code}")
-        lengths = np.frombuffer(content.read(4 * count), "<i4", count).astype(np.int64) * _MEGATRON_SIZES[code]
-        begins = np.frombuffer(content.read(8 * count), "<i8", count)
-        return _columns(data, begins, begins + lengths)
+        indexed = _indexed(given, index, content)
+        return _columns(indexed.data, indexed.begins, indexed.begins + indexed.lengths * indexed.token_bytes)
 
-    files = _files(given, "idx")
+    return _of_each(given, _files(given, "idx"), one)
+
+
+class _Indexed(NamedTuple):
+    """The file of an IndexedDataset, with the tokens of each of its sequences, and where it begins."""
+
+    data: int
+    token_bytes: int
+    lengths: Column
+    begins: Column
+
+
+def _indexed(given: _Given, index: int, content: BinaryIO) -> _Indexed:
+    data = given.links.follow(given.tree.path(index).removesuffix(b".idx") + b".bin")
+    if data < 0 or content.read(9) != b"MMIDIDX\0\0":
+        raise ValueError("it is no index of an IndexedDataset with a .bin beside it")
+    version, code, count, _ = struct.unpack("<QBQQ", content.read(25))
+    if version != 1 or code not in _MEGATRON_SIZES:
+        raise ValueError(f"its version is {version}, its type {code}")
+    lengths = np.frombuffer(content.read(4 * count), "<i4", count).astype(np.int64)
+    return _Indexed(data, _MEGATRON_SIZES[code], lengths, np.frombuffer(content.read(8 * count), "<i8", count))
+
+
+def _megatron_gpt(given: _Given) -> FoundRows:
+    """A sample is some tokens of a GPTDataset, in pieces of one document or of several."""
+    spec, files = given.spec, _files(given, "idx")
+    if len(files) != 1:
+        raise JobError('the layout "megatron-gpt" is for one .idx', 'give it as "root": each has samples', "root")
+    if not spec.manifest_file and spec.sequence_length is None:
+        message = 'job field "sequence_length" is missing: the layout "megatron-gpt" needs it, or "manifest_file"'
+        raise JobError(message, "give Megatron's --seq-length", "sequence_length")
+    saved = None if spec.manifest_file is None else _saved_row(spec.manifest_file)
+
+    def one(index: int, content: BinaryIO) -> FoundRows:
+        data, token_bytes, lengths, begins = _indexed(given, index, content)
+        if saved is not None:
+            row = gpt.saved(saved, lengths)
+        else:
+            of_part = lengths[: gpt.first_part(len(lengths), spec.document_split or (1,))]
+            row = gpt.computed(of_part, spec.sequence_length or 1, spec.num_samples, spec.seed)
+        if len(row.sample_of) > MOST_SAMPLES:
+            raise ValueError(f"{len(row.sample_of):,} samples are too many, register fewer (num_samples)")
+        found: list[tuple[Column, ...]] = [(np.empty(0, np.int64),) * 3]
+        sample_bytes = (int(np.diff(row.begins).max()) + 1) * token_bytes
+        for columns in gpt.pieces(row, lengths, begins, token_bytes):
+            stop_if_asked()  # the smallest pieces of a sample that has more than may be staged are left out
+            found.append(tuple(column[columns[2] * MOST_RANGES > sample_bytes] for column in columns))
+        samples, places, sizes = (np.concatenate(column) for column in zip(*found, strict=True))
+        ranges = RowRanges.grouped(samples, places, sizes, row.sample_of)
+        return FoundRows(np.full(len(ranges.offsets), data, np.int64), *ranges)
+
     return _of_each(given, files, one)
+
+
+def _saved_row(path: str) -> list[npt.NDArray[Any]]:
+    """The document, sample and shuffle index that Megatron has saved, by the path of the first one."""
+    ending = "document_index.npy"
+    if not path.endswith(ending):
+        hint = f"Megatron calls it ...-{ending}; the two others lie beside it"
+        raise JobError(f"{path!r} is no document index of Megatron's", hint, "manifest_file")
+    try:
+        names = [path.removesuffix(ending) + f"{what}_index.npy" for what in ("document", "sample", "shuffle")]
+        return [np.load(io.BytesIO(read_named(name)), allow_pickle=False) for name in names]
+    except (OSError, ValueError, EOFError) as error:
+        message = f"the index {path!r} and those beside it cannot be read: {' '.join(str(error).split())}"
+        raise JobError(message, "Megatron saves three arrays of numpy", "manifest_file") from None
+
+
+def _nanogpt(given: _Given) -> FoundRows:
+    """A sample is a window of train.bin or val.bin, in the order in which a process reads them; one rank's stand behind
+    those of another."""
+    spec, tree, paths = given.spec, given.tree, Paths(given.tree, given.links, given.spec.root)
+    for field in ("sequence_length", "num_samples"):
+        if getattr(spec, field) is None:
+            message = f'job field "{field}" is missing: the layout "nanogpt" needs it'
+            raise JobError(message, "give block_size, and the windows that a process reads to train", field)
+    files = [paths.file(b"train.bin"), paths.file(b"val.bin")]
+    files = files if spec.eval_interval else files[:1]
+    if -1 in files:
+        raise JobError("there is no train.bin, or no val.bin beside it", 'give their directory as "root"', "root")
+    tokens = (tree.size[files] // nanogpt.TOKEN_BYTES).tolist()
+    if min(tokens) <= (spec.sequence_length or 0):
+        raise JobError("train.bin or val.bin is shorter than a window", "give block_size", "sequence_length")
+    of_ranks = [nanogpt.windows(spec, rank, tokens) for rank in range(spec.world_size)]
+    counts = [len(positions) for _, positions in of_ranks]
+    if sum(counts) > MOST_SAMPLES:
+        message = f"{sum(counts):,} windows are too many: at most {MOST_SAMPLES:,} are staged"
+        raise JobError(message, "give fewer", "num_samples")
+    of_sample = np.full((spec.world_size, max(counts)), -1)
+    for rank, (begin, count) in enumerate(zip(np.cumsum([0, *counts]).tolist(), counts, strict=False)):
+        of_sample[rank, :count] = np.arange(begin, begin + count)
+    numbers, positions = (np.concatenate(column) for column in zip(*of_ranks, strict=True))
+    lengths = np.full(len(positions), (1 + (spec.sequence_length or 0)) * nanogpt.TOKEN_BYTES)
+    return FoundRows(np.array(files)[numbers], positions * nanogpt.TOKEN_BYTES, lengths, of_sample.reshape(-1, 1))
+
+
+_BETON: Final = struct.Struct("<HHIQQ")  # version, fields, bytes of a page, samples, place of the allocations
+
+
+def _ffcv(given: _Given) -> FoundRows:
+    """A sample is what was allocated for it: the fields that are no numbers, which lie one behind the other mostly."""
+
+    def one(file: int, content: BinaryIO) -> FoundRows:
+        version, _, _, count, table = _BETON.unpack(content.read(_BETON.size))
+        if version != 2 or count > MOST_SAMPLES or not _BETON.size <= table <= given.tree.size[file]:
+            raise ValueError(f"it is no .beton of version 2 with at most {MOST_SAMPLES:,} samples")
+        content.seek(table)
+        sample, begins, sizes = np.frombuffer(content.read(), "<i8").reshape(-1, 3).T
+        order = np.lexsort((begins, sample))
+        sample, begins, sizes = sample[order], begins[order], sizes[order]
+        if len(sample) and not 0 <= sample[0] <= sample[-1] < count:
+            raise ValueError("it has bytes of samples that it does not have")
+        goes_on = (sample[1:] == sample[:-1]) & (begins[1:] == begins[:-1] + sizes[:-1])
+        first = np.flatnonzero(np.concatenate([[True] * bool(len(sample)), ~goes_on]))
+        lengths = np.add.reduceat(sizes, first) if len(first) else sizes
+        ranges = RowRanges.grouped(sample[first], begins[first], lengths, np.arange(count, dtype=np.int64))
+        return FoundRows(np.full(len(first), file, np.int64), *ranges)
+
+    return _of_each(given, _files(given, "beton"), one)
+
+
+# -- formats that their libraries read
+
+
+def _by_library(given: _Given) -> FoundRows:
+    """The rows of files of a format by its own library, many files by one process."""
+    spec, found = given.spec, [_together([])]
+    files = _files(given, FORMATS[spec.layout].ending)
+    for begin in range(0, len(files), FILES_AT_ONCE):
+        batch = files[begin : begin + FILES_AT_ONCE]
+        with ExitStack() as opened:
+            contents: list[BinaryIO] = []
+            try:
+                for file in batch:
+                    contents.append(opened.enter_context(given.open(given.tree.path(file))))
+                ranges, why = ranges_of(contents, spec.layout, spec.columns or ())
+            except OSError as error:
+                raise _cannot_read(given, batch[len(contents)], str(error)) from None
+            except MissingLibraryError as error:
+                message = f'the layout "{spec.layout}" needs {error}, which is not installed where the mount runs'
+                raise JobError(message, f"pip install 'mlfs[{error}]'", "layout") from None
+        for file, (offsets, lengths, of_row) in zip(batch, ranges, strict=False):
+            found.append(FoundRows(np.full(len(offsets), file, np.int64), offsets, lengths, of_row))
+        if why:
+            raise _cannot_read(given, batch[len(ranges)], why)
+    return FoundRows.joined(found)
 
 
 ROWS: Final[Mapping[str, Callable[[_Given], FoundRows]]] = {
@@ -332,4 +510,8 @@ ROWS: Final[Mapping[str, Callable[[_Given], FoundRows]]] = {
     "array_record": _array_record,
     "mds": _mds,
     "megatron": _megatron,
+    "megatron-gpt": _megatron_gpt,
+    "nanogpt": _nanogpt,
+    "ffcv": _ffcv,
+    **dict.fromkeys(FORMATS, _by_library),
 }
