@@ -3,9 +3,9 @@
 Pure. In: numbers of reads that fit and of explanations that were tried. Out: bits, and yes or no. Used by all of
 `mlfs.explain`, so that there is one measure of chance; a number that one generator alone needs stands beside it.
 
-Evidence is log2 of how improbable it is that reads in another order fit as well. An explanation that was picked from
-many fits by chance more easily than one that was the only one: so the choice that there was is taken off, as log2 of
-the number of explanations, and at least `LEAST_BITS` must be left.
+Evidence is log2 of how improbable it is that reads in another order fit as well. A hypothesis that was picked from many
+fits by chance more easily than one that was the only one: so it begins with fewer bits (`PRIOR_BITS`), and at least
+`LEAST_BITS` must be left. Searches go by what that asks of the reads.
 """
 
 from __future__ import annotations
@@ -14,29 +14,23 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import lgamma, log, log2
 
-from mlfs.follow.evidence import JUDGED_OPENS
+from mlfs.follow.evidence import JUDGED_OPENS, LEAST_BITS
+from mlfs.follow.hypothesis import PRIOR_BITS, Origin
 from mlfs.follow.matching import Open
 
 # -- bits
 
-LEAST_BITS = 20
-"""A finding by chance is rarer than one in a million: more often than that nobody would forgive a wrong order."""
+SEED_BITS = LEAST_BITS - PRIOR_BITS[Origin.SEARCH]
+"""Of the first reads that tell a seed."""
 
-SEED_BITS = 33 + 17 + 10 + LEAST_BITS
-"""Of the first reads that tell a seed. The choice: 2^32 seeds of a permutation and as many of generators, nearly 2^16
-ways of reading it (`question`), 2^10 batches and numbers of workers."""
+PLACE_BITS = LEAST_BITS - PRIOR_BITS[Origin.PLACE]
+"""Of the first reads that tell where in its generator's words an epoch begins, beside the choice of places."""
 
-PLACE_BITS = 10 + LEAST_BITS
-"""Of the first reads that tell where in its generator's words an epoch begins, beside the choice of places: they may
-show one of some hundred batch sizes and numbers of workers."""
-
-NEARLY_BITS = 22 + LEAST_BITS
+NEARLY_BITS = LEAST_BITS + 22
 """Of threads' reads, which come nearly in an order. Another sampler is tried 2^22 times at most."""
 
-NEXT_EPOCH_BITS = 40
-"""Of an epoch's first reads that choose among the explanations of the epoch before. Some hundred explanations and
-epochs are tried: 7 bits. Of the 33 that are left 20 would do for chance alone; but a wrong choice costs an epoch, and
-the other 13 cost one or two reads."""
+NEXT_EPOCH_BITS = LEAST_BITS - PRIOR_BITS[Origin.EPOCH_BEFORE]
+"""Of an epoch's first reads that choose among the explanations of the epoch before."""
 
 
 def bits_of_distinct(n: int, reads: int) -> float:
@@ -78,11 +72,6 @@ def bits_near_the_start(places: Sequence[int], n: int) -> float:
     if len(near) < _LEAST_SHARE_NEAR * len(places):
         return 0.0
     return sum(log2(max(1.0, n / (at + REACH + 1))) for at in near)
-
-
-def beyond_chance(bits: float, tried: int) -> bool:
-    """Whether the best of `tried` explanations, with that much evidence, is none by chance."""
-    return bits - log2(tried) >= LEAST_BITS
 
 
 # -- opens that an explanation was not found by

@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.errors import MlfsError
-from mlfs.explain.evidence import LEAST_BITS, beyond_chance, bits_of_hits
+from mlfs.explain.evidence import bits_of_hits
 from mlfs.explain.variants import OTHER_RANKS, Variant, pairs, variants
 from mlfs.follow.epoch_index import first_codes
-from mlfs.follow.evidence import JUDGED_SAMPLES, SURE_SHARE, Read
-from mlfs.follow.hypothesis import Hypothesis, Origin
+from mlfs.follow.evidence import JUDGED_SAMPLES, LEAST_BITS, SURE_SHARE, Read
+from mlfs.follow.hypothesis import Hypothesis, Origin, beyond_chance
 from mlfs.follow.matching import Open
 from mlfs.follow.sentences import COUNTS_FROM_ONE, RESUMED, UNDER_WAY
 from mlfs.job import COMMON, JobSpec, parse_job
@@ -105,7 +105,7 @@ class Screened(NamedTuple):
     """A variant, the epoch in which it was compared with the opens, how well it did, and the job that it makes.
 
     Attributes:
-        surplus: the bits of its score that are left when it has paid for having been chosen.
+        bits: those with which it began and those of its score.
         goes_on: whether it also has the epoch before, which was read as predicted.
     """
 
@@ -115,7 +115,7 @@ class Screened(NamedTuple):
     spec: JobSpec
     streams: JobStreams
     families: frozenset[Hashable]
-    surplus: float
+    bits: float
     goes_on: bool
 
 
@@ -186,7 +186,7 @@ def find_correction(
     fields, reads = spec.model_dump(), _fields_of(spec.sampler)
     singles = list(variants(fields, reads))
     # What each choice of a mistake costs, in bits, and that of the epoch and of the families.
-    of_a_mistake, of_the_rest = log2(max(2, len(singles))), log2(len(evidence) * len(epochs))
+    of_a_mistake, prior_bits = log2(max(2, len(singles))), -log2(len(evidence) * len(epochs))
     in_force = {epoch: streams.ids_of_ranks(epoch, spec.ranks) for epoch in epochs}
     as_registered = [ids for epoch, ids in in_force.items() if epoch >= epochs[0]]
     unchanged = changed_job(spec, streams, {}) if spec.serve is None else None
@@ -199,7 +199,7 @@ def find_correction(
 
     def half_right() -> Variant | None:
         """The mistake that explains some of the opens: another one beside it may explain the others."""
-        return half.variant if half is not None and beyond_chance(half.surplus, 1) else None
+        return half.variant if half is not None and beyond_chance(half.bits) else None
 
     for variant in chain(singles, pairs(fields, singles, _fields_of, half_right)):
         if variant.mistakes > 1 and best is not None and best.goes_on and best.score.explains_all:
@@ -231,14 +231,14 @@ def find_correction(
             screened = scored[order]
             if screened is None or (not is_single and screened[0].share < LEAST_SHARE_OF_A_PAIR):
                 continue
-            surplus = screened[0].bits - variant.mistakes * of_a_mistake - of_the_rest
-            goes_on = beyond_chance(surplus, 1) and (before is None or _goes_on(before, streams, other[1], epoch))
-            if best is None or (goes_on, surplus) > (best.goes_on, best.surplus):
-                best = Screened(screened[0], variant, epoch, *other, screened[1], surplus, goes_on)
+            bits = screened[0].bits + prior_bits - variant.mistakes * of_a_mistake
+            goes_on = beyond_chance(bits) and (before is None or _goes_on(before, streams, other[1], epoch))
+            if best is None or (goes_on, bits) > (best.goes_on, best.bits):
+                best = Screened(screened[0], variant, epoch, *other, screened[1], bits, goes_on)
                 half = best if is_single else half
-        if best is not None and best.goes_on and best.score.exact and best.surplus > 2 * LEAST_BITS:
+        if best is not None and best.goes_on and best.score.exact and best.bits > 2 * LEAST_BITS:
             break  # beyond doubt, and the likelier variants come first
-    if best is None or not beyond_chance(best.surplus, 1):
+    if best is None or not beyond_chance(best.bits):
         return None
     return _correction(best, spec, round_, before)
 
@@ -260,14 +260,13 @@ def find_ranks(
         first: the place in the first of these epochs that the registered ranks have not left.
     """
     others = [rank for rank in range(spec.world_size) if rank not in spec.ranks]
-    found: set[int] = set()
+    found, choice_bits = set[int](), log2(len(reads) * len(epochs))
     for epoch in epochs:
         places = places_of(streams.ids_of_ranks(epoch, others), n_entries)
         for family in reads:
             entries = np.array([read.sample for read in family], dtype=np.int64)
             score = screen(places, entries, np.array([read.process for read in family], dtype=np.int64))
-            surplus = score.bits - log2(len(reads) * len(epochs))
-            if score.share < LEAST_SHARE or not beyond_chance(surplus, 1):
+            if score.share < LEAST_SHARE or not beyond_chance(score.bits - choice_bits):
                 continue
             codes = places.code[entries]
             counts = np.bincount(codes[codes >= 0] // places.length, minlength=len(others))
@@ -279,7 +278,9 @@ def find_ranks(
     step = first // streams.batch_files if first > NEAR_THE_BEGINNING else 0
     made = changed_job(spec, streams, {"ranks": ranks, "start_epoch": epochs[0], "start_step": step})
     said = f"this mount is read by {_named(ranks)}, not by {_named(spec.ranks)}"
-    return None if made is None else Hypothesis(made[0], Origin.PLACE, made[1], said, {"ranks": ranks})
+    if made is None:
+        return None
+    return Hypothesis(made[0], Origin.PLACE, made[1], said, {"ranks": ranks}, choice_bits=choice_bits)
 
 
 def _agree(one: Numbers, other: Numbers) -> bool:
@@ -378,7 +379,7 @@ def changed_job(
 
 def _correction(best: Screened, registered: JobSpec, round_: int, before: EpochBefore | None) -> Hypothesis | None:
     """The job to go on with: from where the opens are, for the ranks that read."""
-    score, variant, epoch, spec, streams, families, _, goes_on = best
+    score, variant, epoch, spec, streams, families, bits, goes_on = best
     # The batches count from where the loader began: from the epoch's beginning, unless that is far away.
     first = score.first - score.first % round_ if score.first > NEAR_THE_BEGINNING else 0
     changes: dict[str, object] = {"start_epoch": epoch, "start_step": first // streams.batch_files}
@@ -408,7 +409,9 @@ def _correction(best: Screened, registered: JobSpec, round_: int, before: EpochB
             said = f"this mount is read by {_named(ranks)}, not by {_named(registered.ranks)}"
             sentence = sentence.replace(OTHER_RANKS, said)
     made = changed_job(spec, streams, changes)
-    return None if made is None else Hypothesis(made[0], Origin.VARIANT, made[1], sentence, register, families)
+    if made is None:
+        return None
+    return Hypothesis(made[0], Origin.VARIANT, made[1], sentence, register, families, score.bits - bits)
 
 
 def _named(ranks: Sequence[int]) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import pairwise
+from math import log2
 from typing import NamedTuple
 
 from mlfs.explain.screen import changed_job
@@ -146,7 +147,7 @@ def switched(job: JobRun, drawing: WordsDrawn, epoch: int, words: int) -> Hypoth
         other = drawing_of(made[1].order)
         if other is not None and other.an_epoch + (spec.words_between or 0) == step:
             changes = {name: value for name, value in variant.changes.items() if getattr(spec, name) != value}
-            return Hypothesis(made[0], Origin.PLACE, made[1], variant.sentence, changes)
+            return Hypothesis(made[0], Origin.PLACE, made[1], variant.sentence, changes, choice_bits=log2(FAR))
     return None
 
 
@@ -177,7 +178,7 @@ def moved(job: JobRun, drawing: WordsDrawn, epoch: int, words: int, registered: 
     if drawing.an_epoch:
         order = PlacedOrder(spec, len(streams.sample_ids), known, drawing.an_epoch + given["words_between"])
         streams = JobStreams(spec, streams.sample_ids, order)
-    return Hypothesis(spec, Origin.PLACE, streams, sentence, differing)
+    return Hypothesis(spec, Origin.PLACE, streams, sentence, differing, choice_bits=log2(FAR))
 
 
 def _in_numbers(known: Mapping[int, int], drawing: WordsDrawn, given_between: int) -> dict[str, int]:

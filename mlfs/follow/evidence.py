@@ -34,6 +34,10 @@ def bits(agreed: float, observed: float, choices: int) -> float:
     return agreed * math.log2(max(2, choices)) - (observed - agreed) * MISS_BITS
 
 
+LEAST_BITS = 20.0
+"""The bits of a hypothesis that is none by chance: more often than once in a million nobody would forgive a wrong
+order."""
+
 # -- a hypothesis has proved itself
 
 SURE_SHARE = 0.8

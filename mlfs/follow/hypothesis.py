@@ -26,6 +26,7 @@ from mlfs.follow.epoch_index import Match
 from mlfs.follow.evidence import (
     FEWEST_READ_BEFORE,
     JUDGED_OPENS,
+    LEAST_BITS,
     MISS_BITS,
     MOST_FURTHER_OPENS,
     PROVED_READS,
@@ -42,8 +43,10 @@ from mlfs.orders.streams import JobStreams
 
 
 class Origin(Enum):
-    """The generator that proposed a hypothesis. The first four have the specification in force, or the registered one:
-    they are asked before all others."""
+    """Where a hypothesis comes from. The first five have the specification in force, or the registered one."""
+
+    REGISTERED = auto()
+    """Somebody has registered it."""
 
     AS_REGISTERED = auto()
     """Somebody reads the job as it was registered, though another order was found to be what its script does."""
@@ -84,6 +87,31 @@ SAME_JOB: Final = {
     Origin.ONLY_READER: "one family among several reads it",
 }
 """The sentences of what may be true of a job with the specification in force, or with the registered one."""
+UNREGISTERED: Final = frozenset({Origin.FILES, Origin.SEARCH, Origin.EPOCH_BEFORE, Origin.NODE})
+"""Those of jobs that nobody registered: nothing else is in force for their reads."""
+
+PRIOR_BITS: Final = {
+    Origin.REGISTERED: LEAST_BITS,  # somebody has vouched for it: it is in force before any read
+    Origin.NODE: LEAST_BITS,  # that node's reads have
+    **dict.fromkeys(SAME_JOB, 0.0),  # nothing was chosen
+    Origin.VARIANT: 0.0,
+    # One of some hundred batch sizes and numbers of workers.
+    Origin.PLACE: -10.0,
+    Origin.FILES: 0.0,
+    # 2^32 seeds of a permutation and as many of generators, nearly 2^16 ways of reading it (`mlfs.explain.question`),
+    # 2^10 batch sizes and numbers of workers.
+    Origin.SEARCH: -(33.0 + 17.0 + 10.0),
+    # Some hundred explanations and epochs. For chance that would do; but a wrong choice costs an epoch, and thirteen
+    # bits more cost one or two reads.
+    Origin.EPOCH_BEFORE: -(7.0 + 13.0),
+}
+"""The bits with which a hypothesis begins, by its origin: less than none where a generator chose it from many, as the
+best of many fits some reads by chance. The choice that differs from case to case comes off besides."""
+
+
+def beyond_chance(bits: float) -> bool:
+    """Whether a hypothesis is none by chance, with the bits that it began with and those of its evidence."""
+    return bits >= LEAST_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +124,7 @@ class Hypothesis:
         sentence: what the script does otherwise than is in force; "" where nobody registered a job.
         changes: fields that register it so; None for a field that is as it was registered after all.
         families: the families of readers whose opens it explains; None: all.
+        choice_bits: log2 of what its generator chose it from, beside the choice that all of its origin have.
     """
 
     spec: JobSpec
@@ -104,6 +133,12 @@ class Hypothesis:
     sentence: str = ""
     changes: Mapping[str, Any] = field(default_factory=dict)
     families: frozenset[Hashable] | None = None
+    choice_bits: float = 0.0
+
+    @property
+    def prior_bits(self) -> float:
+        """The bits with which it begins, before any read speaks for or against it."""
+        return PRIOR_BITS[self.origin] - self.choice_bits
 
 
 # -- the rule
@@ -223,9 +258,10 @@ class Rival:
         return self.reads >= READS_AGAIN and self.share >= SURE_SHARE
 
     def bits(self, left_out: int = 0) -> float:
-        """Their evidence. Args: left_out: reads that would have come before them, and did not."""
+        """Those that it began with and their evidence. Args: left_out: reads that would have come before, and did not."""
         choices = self.matcher.stream.length * len(self.matcher.ranks)
-        return bits(self.matcher.score.agreed, self.reads, choices) - left_out * MISS_BITS
+        evidence = bits(self.matcher.score.agreed, self.reads, choices) - left_out * MISS_BITS
+        return self.hypothesis.prior_bits + evidence
 
     def firsts(self) -> dict[int, int]:
         """By rank, the first position that its reads are of."""
@@ -327,8 +363,8 @@ class Rivals:
         return self.rule(about, in_force)
 
     def rule(self, about: Iterable[Rival], in_force: StreamMatcher) -> bool:
-        """Ask the rule about some, those with the specification in force first. Returns whether one leads."""
-        for rival in sorted(about, key=lambda one: one.origin not in SAME_JOB):
+        """Ask the rule about some, the likeliest first as they began. Returns whether one leads."""
+        for rival in sorted(about, key=lambda one: -one.hypothesis.prior_bits):
             found = rival.ruling(in_force)
             if found is Ruling.INSTALL and not self._is_doubtful(rival):
                 self.leads(rival)
