@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from support.drawn import cases
 from support.explaining import BATCH, FILES, FakeJobs, SearchInline, explaining, order_of, simulate
+from support.trees import make_tree
 
 from mlfs.follow.by_sample import NO_PID
 from mlfs.follow.strangers_seen import in_words, strangers_to_all
@@ -61,15 +62,21 @@ def test_a_scan_before_training_is_nothing_to_the_job(
     monkeypatch.setattr("mlfs.explain.words.FAR", 1 << 14)
     rng = random.Random(f"scan {seed}")
     workers, opens, share = rng.choice((0, 0, 1, 2, 4)), rng.choice((1, 2)), rng.choice((1.0, 1.0, 0.5))
-    fields: dict[str, Any] = {"seed": SEED, "sampler": rng.choice(("torch-distributed", "torch-random"))}
+    sampler, labels = rng.choice(("torch-distributed", "torch-random")), rng.random() < 0.5
+    fields: dict[str, Any] = {"seed": SEED, "sampler": sampler, "root": "images"}
+    parts = {"images": "jpg", "labels": "txt"} if labels else {"images": "jpg"}
+    spec = {f"{part}/c{i % 3}/{i:04d}.{suffix}": 1 for part, suffix in parts.items() for i in range(FILES)}
+    data = make_tree(tmp_path / "data", spec)
 
     async def body() -> None:
-        async with explaining(tmp_path, infer=True, name_of=lambda _: "python", infer_s=0.02) as (jobs, _):
+        named = explaining(tmp_path, infer=True, images=data, name_of=lambda _: "python", infer_s=0.02)
+        async with named as (jobs, _):
             await jobs.register(name="train", **fields)
             files = sorted(order_of(jobs.manifest, 0, **fields))
-            for entry in files[: int(share * FILES)]:
-                for _ in range(opens):
-                    await read(jobs, (entry, MAIN, SHELL))
+            beside = sorted(order_of(jobs.manifest, 0, **(fields | {"root": "labels" if labels else "images"})))
+            for entry, label in list(zip(files, beside, strict=True))[: int(share * FILES)]:
+                for one in [entry] * opens + [label] * labels:
+                    await read(jobs, (one, MAIN, SHELL))
             judge(jobs)
             for epoch in range(EPOCHS):
                 order = list(order_of(jobs.manifest, epoch, **fields))
