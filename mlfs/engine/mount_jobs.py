@@ -21,6 +21,7 @@ from mlfs.follow.evidence import Read
 from mlfs.follow.hypothesis import SAME_JOB
 from mlfs.follow.job import GAVE_UP, JobRun
 from mlfs.follow.job_statistics import JobStatistics
+from mlfs.follow.sentences import in_words
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.scheduler import commands as c
@@ -135,7 +136,8 @@ class MountJobs:
             for epoch in job.wanted_epochs():
                 job.add_epoch(await self.runner.run("orders", job.load_epoch, epoch))
         job.late.comes_into_force(self.clock(), job.score.cells)
-        log.info("registered job %s: %d samples, %d epochs", job.name, len(job.streams.sample_ids), job.spec.epochs)
+        how = f"inferred from the reads: {in_words(job.hypothesis.spec)}" if job.inferred else "registered"
+        log.info("job %s: %s: %d samples, %d epochs", job.name, how, len(job.streams.sample_ids), job.spec.epochs)
         self._logged.pop(job.name, None)
         self._install(job)
 
@@ -147,12 +149,13 @@ class MountJobs:
 
     def end(self, name: str) -> bool:
         """End a job; False when there is none of that name."""
-        if name not in self.jobs:
+        job = self.jobs.get(name)
+        if job is None:
             return False
-        self._log_counted_anew(self.jobs[name].statistics())
+        self._log_counted_anew(job.statistics())
         self._logged.pop(name, None)
         self._step(e.JobEnded(name))
-        log.info("unregistered job %s", name)
+        log.info("job %s: %s", name, "its reads no longer come in the inferred order" if job.is_refuted else "ended")
         self._shield(self._explainer.jobs_changed)
         return True
 

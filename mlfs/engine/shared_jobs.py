@@ -25,6 +25,7 @@ from mlfs.engine.mount_jobs import MountJobs
 from mlfs.engine.runner import Runner
 from mlfs.engine.shared_plan import SharedPlan, Tell
 from mlfs.errors import JobError, MlfsError
+from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec, parse_job
 from mlfs.job.ranks import JobNode, ranks_in, ranks_text
@@ -471,7 +472,8 @@ class SharedOrders:
         try:
             spec = parse_job({**fields, "name": _name_of_order(key)})
             streams = await self._runner.run("orders", self._build, spec)
-            job = JobRun(spec, streams, self._jobs.manifest.sample_sizes, inferred=True)
+            of_node = Hypothesis(spec, Origin.NODE, streams)
+            job = JobRun(spec, streams, self._jobs.manifest.sample_sizes, of_node)
         except MlfsError as error:
             log.warning("an order that another node found cannot be planned with here: %s", error)
         except Exception:  # a bug: it costs reads of the source, never the mount

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import trio
 
-from mlfs.explain.inferred_jobs import InferredJob
 from mlfs.explain.port import Workers
 from mlfs.explain.question import MOST_HEADS, DataSet
 from mlfs.explain.search_stages import Event, StageProgress, WordsAsked, has_numba
 from mlfs.explain.seed_search import SeedSearch
 from mlfs.explain.statistics import AttemptStatistics
+from mlfs.follow.job import JobRun
 
 log = logging.getLogger("mlfs.explain")
 
@@ -46,7 +46,7 @@ class Attempt:
     """
 
     def __init__(
-        self, runner: Workers, clock: Callable[[], float], asked: set[int], instead_of: InferredJob | None = None
+        self, runner: Workers, clock: Callable[[], float], asked: set[int], instead_of: JobRun | None = None
     ) -> None:
         self.instead_of = instead_of
         self.again = self._woken = False

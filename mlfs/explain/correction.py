@@ -20,7 +20,6 @@ import trio
 from mlfs.explain.attempt import Attempt
 from mlfs.explain.data_sets import as_indices
 from mlfs.explain.evidence import FEWEST_FITTING
-from mlfs.explain.fields import in_words
 from mlfs.explain.first_reads import MOST_FIRST_READS
 from mlfs.explain.misfit import (
     disagreeing,
@@ -41,7 +40,7 @@ from mlfs.follow.hypothesis import Hypothesis, Origin, Ruling
 from mlfs.follow.job import JobRun, OtherJob
 from mlfs.follow.matching import Open
 from mlfs.follow.score import Cell
-from mlfs.follow.sentences import register_flags
+from mlfs.follow.sentences import in_words, register_flags
 from mlfs.follow.shape import LearnedLoader
 from mlfs.job import JobSpec
 from mlfs.job.names import built_in
@@ -533,7 +532,7 @@ class Correction:
         if like is None and found.origin is not Origin.PLACE:
             like = LearnedLoader(matcher.shape, matcher.lag)
         streams = job.streams if found.streams is None else found.streams
-        new = JobRun(found.spec, streams, self._jobs.manifest.sample_sizes, like=like, name_of=job.readers.name_of)
+        new = JobRun(found.spec, streams, self._jobs.manifest.sample_sizes, found, like, job.readers.name_of)
         await load_epochs(self._jobs.runner, new)
         own = explained_by(found, job, opens)
         await self._jobs.runner.run(POOL, new.replay, own)  # thousands, maybe: not on the loop

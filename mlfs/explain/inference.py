@@ -34,9 +34,20 @@ from mlfs.explain.explanations import (
     of_recipe,
     of_walk,
 )
-from mlfs.explain.fields import Fields, in_words, order_of
+from mlfs.explain.fields import Fields, order_of
 from mlfs.explain.first_reads import FirstReads
-from mlfs.explain.inferred_jobs import InferredJob, InferredJobs, MakeStreams, Reads
+from mlfs.explain.inferred_jobs import (
+    InferredJobs,
+    MakeStreams,
+    Reads,
+    drawings,
+    fitted_by_chance,
+    generators,
+    is_decided,
+    is_drawn,
+    last_epoch,
+    unfit_reads,
+)
 from mlfs.explain.port import Jobs
 from mlfs.explain.question import FEWEST_SAMPLES, reads_needed
 from mlfs.explain.read_again import ReadBefore, of_streams
@@ -44,10 +55,11 @@ from mlfs.explain.recipes import Recipe
 from mlfs.explain.search_stages import Draw, GeneratorsFound, SeedFound
 from mlfs.explain.statistics import InferenceState, InferenceStatistics
 from mlfs.follow.by_sample import NO_PID
-from mlfs.follow.evidence import UNTIMED, Read
+from mlfs.follow.evidence import Read
 from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
+from mlfs.follow.sentences import in_words
 from mlfs.job import parse_job
 
 log = logging.getLogger("mlfs.explain")
@@ -138,7 +150,7 @@ class Inference:
         self._before = ReadBefore(self._jobs.manifest.n_files)
         self._is_read_again = False  # what was read before is, and no job says so
         self._reads = FirstReads()  # that no inferred job explains
-        self._lost: InferredJob | None = None  # that was refuted, and among the reads is its next epoch
+        self._lost: JobRun | None = None  # that was refuted, and among the reads is its next epoch
         self._attempt: Attempt | None = None  # what the task is at, or was at last
         self._unexplained: frozenset[int] = frozenset()  # processes whose reads nothing explains
         self._by_chance: list[Hypothesis] = []  # what explained some first reads, and few of all that came
@@ -150,24 +162,25 @@ class Inference:
 
     def opened(self, opens: Sequence[Read]) -> None:
         """Opens, counted by the jobs that they belong to."""
-        if self._state is State.IDLE or self._inferred.follow_all(opens):
+        if self._state is State.IDLE:
             return
-        if not self._inferred.in_force:
-            self._remember(opens)
-        for entry, process, parent, _ in opens:
+        unexplained, judged = list[Read](), dict[str, JobRun]()
+        for read in opens:
+            job = self._inferred.of(read)
+            if job is None:
+                unexplained.append(read)
+            else:
+                judged[job.name] = job
+        for job in judged.values():
+            if job.is_refuted:
+                self._refute(job)
+        if unexplained:
+            self._remember(unexplained)
+        for entry, process, parent, _ in unexplained:
             if process != NO_PID:  # what nobody can tell apart shows no order
                 self._opened(entry, process, parent)
 
     def _opened(self, entry: int, process: int, parent: int) -> None:
-        if self._state is State.IDLE:
-            return
-        if self._inferred.in_force:
-            inferred = self._inferred.of(entry, process, parent)
-            if inferred is not None:
-                if inferred.follow(entry, process, parent):
-                    self._refute(inferred)
-                return
-            self._remember((Read(entry, process, parent, UNTIMED),))
         if process in self._unexplained or self._inferred.is_plain_stranger(entry, process, parent):
             return
         self._reads.add(entry, process, parent)
@@ -204,14 +217,13 @@ class Inference:
         elif try_again and attempt.instead_of is not None:
             attempt.begin_again()
 
-    def _refute(self, inferred: InferredJob) -> None:
-        """The reads no longer come as explained: the task is to begin with the other hypotheses."""
-        log.info("the reads no longer come in the inferred order: %s", in_words(inferred.hypothesis.spec))
-        if inferred.fitted_by_chance:
-            self._by_chance += inferred.ranked
-        self._reads, self._lost = self._reads.joined(inferred.unfit), inferred
+    def _refute(self, job: JobRun) -> None:
+        """Its reads no longer come as explained: the task is to begin with the other hypotheses."""
+        if fitted_by_chance(job):
+            self._by_chance += job.rivals.alternatives
+        self._reads, self._lost = self._reads.joined(unfit_reads(job)), job
         self._call()
-        self._jobs.end(inferred.job.name)
+        self._jobs.end(job.name)
 
     def _call(self) -> None:
         """Have the task look, also while it is at something."""
@@ -237,7 +249,8 @@ class Inference:
                 self._lost = None
                 self._before.begin_anew()
                 self._happens(Cause.REGISTERED)
-                self._inferred.end_all()
+                for name in list(self._inferred.in_force):
+                    self._jobs.end(name)
         elif self._state is State.IDLE or (had and not registered):
             self._cancel()
             self._begin_anew()
@@ -332,7 +345,7 @@ class Inference:
                 spec = parse_job(fields)
             except JobError:
                 continue  # of a node with another version of mlfs
-            known = [*self._by_chance, *(inferred.hypothesis for inferred in self._inferred.in_force.values())]
+            known = [*self._by_chance, *(job.hypothesis for job in self._inferred.in_force.values())]
             is_known = any(order_of(spec) == order_of(other.spec) for other in known)
             if not (is_known or self._state is State.IDLE or self._inferred.full):
                 installed |= await self._install([Hypothesis(spec, Origin.NODE)], self._may_shuffle())
@@ -351,14 +364,14 @@ class Inference:
         before.begin_anew()
         return installed
 
-    async def _goes_on(self, lost: InferredJob) -> bool:
+    async def _goes_on(self, lost: JobRun) -> bool:
         """Whether the reads are the next epoch by what explained the epochs before; then its job is in force."""
-        reads, runner, ids = self._may_shuffle(), self._jobs.runner, lost.job.streams.sample_ids.astype(np.int32)
+        reads, runner, ids = self._may_shuffle(), self._jobs.runner, lost.streams.sample_ids.astype(np.int32)
         data_set = await runner.run(POOL, as_indices, reads().heads(self._needed), ids)
-        found = await runner.run(POOL, next_epoch, lost.ranked, lost.drawings, lost.last_epoch, data_set)
+        found = await runner.run(POOL, next_epoch, lost.rivals.alternatives, drawings(lost), last_epoch(lost), data_set)
         if found is None:
             return False
-        chosen_from = lost.ranked if found.was_chosen else ()
+        chosen_from = lost.rivals.alternatives if found.was_chosen else ()
         return await self._install([found.hypothesis], reads, found.epoch, chosen_from)
 
     async def _walked(self) -> bool:
@@ -392,7 +405,7 @@ class Inference:
     async def _validates(self) -> bool:
         """Whether processes read, as it stands, what another job leaves of a data set that it has split."""
         heads, runner = self._shuffling().heads(self._needed), self._jobs.runner
-        for spec in [one.job.spec for one in self._inferred.in_force.values() if one.job.spec.split is not None]:
+        for spec in [one.spec for one in self._inferred.in_force.values() if one.spec.split is not None]:
             ranked = await runner.run(POOL, of_other_part, spec, heads, self._make_samples)
             if ranked and await self._install_found(ranked):
                 return True
@@ -406,13 +419,17 @@ class Inference:
         lost = attempt.instead_of
         hints = await self._jobs.runner.run(POOL, seeds_on_command_lines, self._reads.pids())
         registered = (job.spec.seed for job in self._jobs.jobs.values() if not job.inferred)
-        hints = (*(lost.generators if lost is not None else ()), *registered, *hints)
-        again = lost is not None and lost.drawn
+        hints = (*(generators(lost) if lost is not None else ()), *registered, *hints)
+        again = lost is not None and is_drawn(lost)
         found: Finding | None = None
         installed = False
         asked = [candidate.data_set for candidate in data_sets]
-        # Once a second epoch has come as explained, it has shown what the rest of the search would show.
-        async with attempt.searching(asked, hints, again, lambda: self._inferred.decided) as events:
+
+        def decided() -> bool:
+            """Once a second epoch has come as explained, it has shown what the rest of the search would show."""
+            return bool(self._inferred.in_force) and all(map(is_decided, self._inferred.in_force.values()))
+
+        async with attempt.searching(asked, hints, again, decided) as events:
             async for event in events:
                 if event is None:
                     break
@@ -446,11 +463,11 @@ class Inference:
     # -- what was found
 
     async def _explained_by(
-        self, candidate: Candidate, finding: Finding, draws: Sequence[Draw], lost: InferredJob | None
+        self, candidate: Candidate, finding: Finding, draws: Sequence[Draw], lost: JobRun | None
     ) -> list[Hypothesis]:
         """The hypotheses of a finding, by all that was read until now."""
         reads = self._shuffling()
-        before = Before() if lost is None else Before(lost.hypothesis.spec, lost.drawings, lost.last_epoch)
+        before = Before() if lost is None else Before(lost.hypothesis.spec, drawings(lost), last_epoch(lost))
         if finding.part:
             candidate = await self._jobs.runner.run(POOL, part_of, candidate, finding.part, self._make_samples)
         return await self._jobs.runner.run(POOL, of_finding, candidate, finding, draws, before, reads, self._needed)
@@ -472,19 +489,19 @@ class Inference:
 
     async def _learn(self, found: Finding, ranked: Sequence[Hypothesis]) -> None:
         """Have the job that goes by the finding know where its seed may have been drawn."""
-        inferred = self._inferred.with_seed_of(found)
-        if inferred is not None:
-            if await self._inferred.learn_more(inferred, ranked):
+        job = self._inferred.with_seed_of(found)
+        if job is not None:
+            if await self._inferred.learn_more(job, ranked):
                 self._are_explained(self._shuffling())
         elif self._lost is not None:  # meanwhile another epoch has begun
-            self._lost.learn(ranked)
+            self._lost.rivals.learn(ranked)
             await self._goes_on(self._lost)
 
     def _are_explained(self, by: FirstReads) -> None:
         """A job is in force that goes on as these reads do: from here on those count that are none of its."""
         self._inferred.end_walks()
         self._reads = reads = self._inferred.but_explained(self._reads, by)
-        if self._lost is not None and self._lost.unfit.processes.keys().isdisjoint(reads.processes):
+        if self._lost is not None and unfit_reads(self._lost).processes.keys().isdisjoint(reads.processes):
             self._lost = None
         inferred = self._inferred
         processes = reads.processes
@@ -499,7 +516,7 @@ class Inference:
         """The inferred job that reads what a registered one was to read."""
         entries = registered.streams.sample_ids
         inside = self._inferred.reading(int(entries.flat[0])) if entries.size else []
-        return inside[0].job if inside else None
+        return inside[0] if inside else None
 
     @property
     def state(self) -> InferenceState:
@@ -516,9 +533,10 @@ class Inference:
         """Frozen figures."""
         is_at_work = self._attempt is not None and self._state in (State.CALLED, State.SEARCHING, State.LEARNING)
         attempt = self._attempt.statistics() if self._attempt is not None and is_at_work else None
-        return InferenceStatistics(
-            self.state, self._searches, attempt, self._inferred.explanation, self._inferred.other_explanations
-        )
+        jobs = self._inferred.in_force.values()
+        others = max((len(job.rivals.alternatives) - 1 for job in jobs if not is_decided(job)), default=0)
+        explanation = "; ".join(in_words(job.hypothesis.spec) for job in jobs)
+        return InferenceStatistics(self.state, self._searches, attempt, explanation, others)
 
 
 # -- seeds on the command lines of the processes that read, as in `train.py --seed 3141592653`

@@ -33,11 +33,10 @@ from mlfs.follow.evidence import (
     ONLY_READER_READS,
     PROVED_READS,
     STRANGER_READS,
-    SURE_SHARE,
     TRIAL_READS,
     Read,
 )
-from mlfs.follow.hypothesis import Origin, Rival, Ruling
+from mlfs.follow.hypothesis import Origin, Rival, Ruling, choose
 from mlfs.follow.job_statistics import ReadersStatistics, Stranger
 from mlfs.follow.matching import StreamMatcher
 from mlfs.follow.plain_order import PlainOrder
@@ -194,7 +193,6 @@ class Trial:
             is_vacant: whether nobody reads for a rank. is_second_run: as the family has it.
         """
         is_silent, evaluates = self.is_silent(readers_made), readers_made[1] != self._readers_made[1]
-        again = next((one for one in self._rivals if one.origin is Origin.FROM_START), None)
 
         def leads(rival: Rival) -> bool:
             if rival.ruling(last=read.process) is not Ruling.INSTALL:
@@ -209,20 +207,7 @@ class Trial:
                 return False  # the first run still reads for that rank: the second one has overtaken it
             return (own.ranks[rank].frontier == self._frontiers[rank] and not evaluates) or not read.parent
 
-        found = next(filter(leads, self._rivals), None)
-        if again is not None and found is not None and found.origin is Origin.JOINS and self._is_likelier(again, found):
-            return again if leads(again) else None if again.ruling() is Ruling.WAITS else found
-        return found
-
-    def _is_likelier(self, again: Rival, joins: Rival) -> bool:
-        """Whether the script was rather started again: the reads are of a later epoch too, as it does not call
-        set_epoch, but to join there its readers would have left out much of the one before."""
-        shape = joins.matcher.shape
-        a_round = max(shape.batch, joins.matcher.stream.batch) * max(1, shape.workers)  # left out of each epoch, maybe
-        begun = again.firsts() if again.share >= SURE_SHARE else {}
-        joined = ((rank, at) for rank, at in joins.firsts().items() if begun.get(rank, at) + a_round < at)
-        left_out = sum(max(0, at - self._frontiers[rank]) for rank, at in joined)
-        return left_out > a_round and again.bits() > joins.bits(left_out)
+        return choose(self._rivals, leads, self._frontiers)
 
     def is_long(self, at_s: float) -> bool:
         """Whether it has gone on for so long that, if nobody else reads, the family shows what the script does now."""

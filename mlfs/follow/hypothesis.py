@@ -7,16 +7,18 @@ epoch begins (`words`), the order of the files, a seed or another sampler, the e
 `explanations`), another node. Generators propose the likeliest first, and pay in bits for the choice that they had.
 
 A *rival* is a hypothesis with a matcher, which is shown the reads that it is about: those of one family, or all that
-count for the job. The ruling on it is asked with each of these reads.
+count for the job. The ruling on it is asked with each of these reads. An *alternative* has no matcher: it explains all
+that was read as well as what is in force, and differs from it in what comes next.
 
-A registration has been vouched for: it is in force before any read, and a hypothesis that is to take its place must be
-borne out by reads that it was not searched with (`BARS`). Without a registration nothing is to be replaced: then a
-hypothesis is in force as soon as it is no chance, and refuted by the reads that follow (`mlfs.explain.inferred_jobs`).
+Registered and inferred jobs differ in the bits with which they begin (`PRIOR_BITS`). A registration has been vouched
+for: it is in force before any read, and a hypothesis that is to take its place must be borne out by reads that it was
+not searched with (`BARS`). Without a registration nothing is to be replaced: then a hypothesis is in force as soon as
+it is no chance, and refuted by the reads that follow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import islice
@@ -43,7 +45,7 @@ from mlfs.orders.streams import JobStreams
 
 
 class Origin(Enum):
-    """Where a hypothesis comes from. The first five have the specification in force, or the registered one."""
+    """The source of a hypothesis. The first five have the specification in force, or the registered one."""
 
     REGISTERED = auto()
     """Somebody has registered it."""
@@ -119,6 +121,7 @@ class Hypothesis:
     """A job as it may be, from where its reads are.
 
     Attributes:
+        spec: with the epoch and the step in which it begins. origin: where it comes from.
         streams: of the job, if somebody has made them already; those of a `PLACE` know what its specification cannot
             say.
         sentence: what the script does otherwise than is in force; "" where nobody registered a job.
@@ -258,7 +261,7 @@ class Rival:
         return self.reads >= READS_AGAIN and self.share >= SURE_SHARE
 
     def bits(self, left_out: int = 0) -> float:
-        """Those that it began with and their evidence. Args: left_out: reads that would have come before, and did not."""
+        """Those that it began with, and those of its reads. Args: left_out: reads that would have come before them."""
         choices = self.matcher.stream.length * len(self.matcher.ranks)
         evidence = bits(self.matcher.score.agreed, self.reads, choices) - left_out * MISS_BITS
         return self.hypothesis.prior_bits + evidence
@@ -306,6 +309,30 @@ class Rival:
         return 2 * sum(steps) >= len(steps)
 
 
+def choose(rivals: Sequence[Rival], leads: Callable[[Rival], bool], frontiers: Sequence[int]) -> Rival | None:
+    """The one that takes the job's place, of those about one family: the first that leads, unless another is likelier.
+
+    Reads that seem to join a rank in a later epoch are of the script's start as well, where it does not call set_epoch.
+    But to join there the family would have left out much of the epoch before, which costs bits.
+
+    Args:
+        leads: says of a rival that the rule installs whether the job's readers leave it room. frontiers: by rank, where
+            it was when the first of these reads came.
+    """
+    found = next(filter(leads, rivals), None)
+    again = next((one for one in rivals if one.origin is Origin.FROM_START), None)
+    if again is None or found is None or found.origin is not Origin.JOINS:
+        return found
+    shape = found.matcher.shape
+    a_round = max(shape.batch, found.matcher.stream.batch) * max(1, shape.workers)  # left out of each epoch, maybe
+    begun = again.firsts() if again.share >= SURE_SHARE else {}
+    joined = ((rank, at) for rank, at in found.firsts().items() if begun.get(rank, at) + a_round < at)
+    left_out = sum(max(0, at - frontiers[rank]) for rank, at in joined)
+    if left_out <= a_round or again.bits() <= found.bits(left_out):
+        return found
+    return again if leads(again) else None if again.ruling() is Ruling.WAITS else found
+
+
 # -- the list of them
 
 
@@ -322,13 +349,26 @@ class Rivals:
         leading: the one that is to be put in force, None while there is none. leads_of: the family that its reads are
             of, None where it is about all that count for the job.
         by_origin: those about all these reads: one of each kind, in the order in which they came.
+        alternatives: hypotheses that explain all that was read as well as the one in force, itself included, the
+            likeliest first; none where somebody has registered the job. They differ in what comes next: the first reads
+            of the next epoch choose. was_chosen: whether an epoch's reads have chosen from them the one in force.
     """
 
     def __init__(self, is_doubtful: Callable[[Rival], bool]) -> None:
+        self.alternatives: Sequence[Hypothesis] = ()
+        self.was_chosen = False
+        self._is_doubtful = is_doubtful
+        self.withdraw_all()
+
+    def withdraw_all(self) -> None:
+        """Another run of the script has begun: what was proposed was about the one before."""
         self.leading: Rival | None = None
         self.leads_of: object = None
         self.by_origin: dict[Origin, Rival] = {}
-        self._is_doubtful = is_doubtful
+
+    def learn(self, alternatives: Sequence[Hypothesis], was_chosen: bool = False) -> None:
+        """Take note of what else explains all that was read."""
+        self.alternatives, self.was_chosen = alternatives, self.was_chosen or was_chosen
 
     @property
     def from_start(self) -> Rival | None:

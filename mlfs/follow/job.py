@@ -26,6 +26,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,10 +37,19 @@ from mlfs.follow.epoch_index import EpochIndex, Ids, Match
 from mlfs.follow.epochs_at_hand import EpochsAtHand
 from mlfs.follow.evaluation import Evaluation
 from mlfs.follow.evaluation import Verdict as Whose
-from mlfs.follow.evidence import LOOK_BACK_AFTER, LOST_READS, STRANGER_READS, SURE_SHARE, UNFIT_READS, UNTIMED, Read
+from mlfs.follow.evidence import (
+    JUDGED_OPENS,
+    LOOK_BACK_AFTER,
+    LOST_READS,
+    STRANGER_READS,
+    SURE_SHARE,
+    UNFIT_READS,
+    UNTIMED,
+    Read,
+)
 from mlfs.follow.families import Families, Family, Key, State, no_name
 from mlfs.follow.findings import Findings, epochs_in_unknown_order
-from mlfs.follow.hypothesis import SAME_JOB, Hypothesis, Origin, Rival, Rivals
+from mlfs.follow.hypothesis import SAME_JOB, UNREGISTERED, Fit, Hypothesis, Origin, Rival, Rivals, refuted
 from mlfs.follow.job_statistics import JobState, JobStatistics
 from mlfs.follow.loader_watch import LoaderWatch
 from mlfs.follow.local_ranks import LocalRanks
@@ -94,7 +104,7 @@ class JobRun:
         name_of: the name of a process's program, "" where it is not known.
 
     Attributes:
-        inferred: nobody registered the job, the reads told it.
+        hypothesis: the one by which it is followed.
         batch_files: samples of a rank's batch (of files, where a sample is several).
         member: by sample: whether the job reads it.
         predicting: whether its predictions are believed.
@@ -115,13 +125,13 @@ class JobRun:
         spec: JobSpec,
         streams: JobStreams,
         sizes: Ids,
-        inferred: bool = False,
+        hypothesis: Hypothesis | None = None,
         like: LearnedLoader | None = None,
         name_of: Callable[[int], str] = no_name,
     ) -> None:
         self.spec = spec
         self.streams = streams
-        self.inferred = inferred
+        self.hypothesis = hypothesis or Hypothesis(spec, Origin.REGISTERED, streams)
         self.name = spec.name
         self.batch_files = streams.batch_files
         self.member = bytearray(len(sizes))
@@ -137,7 +147,7 @@ class JobRun:
         self.loader = LoaderWatch(spec, streams, self.epochs, self.matcher)
         self.ranks = LocalRanks(spec, self.epochs, self.matcher)
         self.evaluation = Evaluation(self.epochs.timeline, spec.start_epoch)
-        self.findings = Findings(spec.start_epoch, inferred)
+        self.findings = Findings(spec.start_epoch, self.inferred)
         self.late = LateReads()
         self.bytes_read = BytesRead(spec, sizes)
         self.rates = RankRates()
@@ -147,6 +157,12 @@ class JobRun:
         self.changes: dict[str, Any] = {}
         self.rivals = Rivals(self._may_lack_set_epoch)
         self._look_back_at = 0  # reads that were counted when the families before the first proved one are judged
+        self._judged_from = 0  # reads by which it was found, if it was inferred: those say nothing against it
+
+    @property
+    def inferred(self) -> bool:
+        """Whether nobody registered it, and the reads told it."""
+        return self.hypothesis.origin in UNREGISTERED
 
     @property
     def score(self) -> Score:
@@ -497,7 +513,9 @@ class JobRun:
         for read in [*earlier, *waiting] if earlier else ():
             whole.read(read)
         # Else it read something else before its trial.
-        return self._match_all([*earlier, *waiting] if whole.share >= SURE_SHARE else waiting)
+        seen = self._match_all([*earlier, *waiting] if whole.share >= SURE_SHARE else waiting)
+        self._judged_from = self.score.ever_observed - 1
+        return seen
 
     def _match_all(self, reads: Iterable[Read]) -> Seen:
         """Match reads that waited, as one."""
@@ -609,6 +627,27 @@ class JobRun:
         """There are so many samples by now, as another job has come."""
         self.member.extend(bytes(max(0, samples - len(self.member))))
 
+    # -- a job that nobody registered
+
+    def is_found(self, alternatives: Sequence[Hypothesis], was_chosen: bool) -> None:
+        """It is followed by what it has been shown until now, and only reads from now on may refute it."""
+        self.rivals.learn(alternatives, was_chosen)
+        self._judged_from = self.score.ever_observed
+
+    @property
+    def judged(self) -> int:
+        """How many of the last reads speak for or against it."""
+        return max(0, min(self.score.ever_observed - self._judged_from, len(self.score.history)))
+
+    @property
+    def is_refuted(self) -> bool:
+        """Whether its last reads refute it: what was read next may be an epoch in another order."""
+        last = islice(reversed(self.score.history), min(self.judged, JUDGED_OPENS))
+        agrees = [seen.agrees for seen in last]
+        return self.inferred and refuted(Fit(len(agrees), sum(agrees)))
+
+    # -- what becomes of a registered one
+
     def set_aside(self, aside: bool) -> None:
         """Whether its predictions are not to be believed, however few reads there are that speak against them."""
         self.is_set_aside = aside
@@ -623,9 +662,9 @@ class JobRun:
 
     def _begin_anew(self, matcher: StreamMatcher, shape_is_learned: bool) -> None:
         """Go on with another matcher. Args: shape_is_learned: whether its shape was learned from the reads so far."""
-        self.rivals = Rivals(self._may_lack_set_epoch)
+        self.rivals.withdraw_all()
         self.readers = self.readers.begin_anew()
-        self._look_back_at = 0
+        self._look_back_at = self._judged_from = 0
         matcher.widen_to(self.epochs.at_hand)
         self.matcher, self.predicting = matcher, True
         self.loader = LoaderWatch(
@@ -636,12 +675,12 @@ class JobRun:
         self.rates = RankRates()
         self.evaluation = Evaluation(self.epochs.timeline, self.spec.start_epoch)
 
-    def take_counts(self, other: JobRun, opens: Sequence[Open], said: str = "", way_out: str = "") -> None:
-        """Go on with the counts of the job that this one replaces.
+    def take_counts(self, other: JobRun, opens: Sequence[Open]) -> None:
+        """Go on with the counts of the job that this one replaces, and say what was found out about that one.
 
-        Args: opens: the last reads, which this job has matched already: they count here alone. said, way_out: what was
-        found out about the other job, in words and as flags.
+        Args: opens: the last reads, which this job has matched already: they count here alone.
         """
+        said, way_out = self.hypothesis.sentence, flags_of(self.changes)
         if said:
             self.registered = other.registered or other
         other.matcher.forget(opens)
@@ -701,7 +740,7 @@ class OtherJob(Rival):
         run.leave_out(strangers)
         run.changes = {name: value for name, value in changes.items() if value is not None}
         run.late.comes_into_force(now_s, run.score.cells)
-        run.take_counts(job, list(run.score.history), self.hypothesis.sentence, flags_of(run.changes))
+        run.take_counts(job, list(run.score.history))
         return run
 
 

@@ -13,6 +13,7 @@ again, and takes the place of the old one if more of them are predicted.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from itertools import islice
 
 from mlfs.follow.by_sample import NO_PID
 from mlfs.follow.epoch_index import EpochIndex, Ids, Match
@@ -150,14 +151,17 @@ class StreamMatcher:
         self._learn_at = tracker.unfit + self._patience
         return over
 
-    def opens(self) -> list[Open]:
+    def opens(self, begun: int = 0) -> list[Open]:
         """The last opens, those among them that were not counted because a process opened its last entry once more.
 
         Whether such an open is one more sample is known with the loader's shape, so who observes opens again needs all.
+
+        Args:
+            begun: how many of the first ones are left out.
         """
         last: dict[int, Open] = {}
         opens: list[Open] = []
-        for seen in self.score.history:
+        for seen in islice(self.score.history, begun, None):
             if seen.again and seen.process in last:
                 opens += [last[seen.process]] * seen.again
             last[seen.process] = seen._replace(again=0, agrees=False)

@@ -11,6 +11,8 @@ import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from mlfs.orders.order_file import IN_MEMORY
+
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
 
@@ -18,6 +20,30 @@ COUNTS_FROM_ONE = "this job counts its epochs from 1: each reads the order of th
 UNDER_WAY = "this job was under way, in epoch {epoch}, when it was registered"
 NOT_SERVED = "this job reads its sampler's own order, not the served one: use mlfs.torch.ServedSampler"
 RESUMED = "this job was resumed elsewhere: it began with epoch {epoch}, not {start}"
+
+
+def in_words(spec: JobSpec) -> str:
+    """A job in a line for people: what was given of it."""
+    if spec.order_file == IN_MEMORY:
+        readers = f"{spec.num_workers} processes" if (spec.num_workers or 1) > 1 else "one process"
+        return f"what {readers} read before, again in each epoch"
+    given = spec.model_fields_set
+    said = [spec.sampler, f"seed {spec.seed}"] if "seed" in given else [spec.sampler]
+    if spec.generator is not None:
+        said.append(f"{spec.generator} generator")
+    said += [
+        f"{name.replace('_', ' ')} {getattr(spec, name)}"
+        for name in ("draw", "seeding", "words_before", "words_between", "words_once")
+        if getattr(spec, name)
+    ]
+    said += ["a piece for each rank"] if spec.contiguous else []
+    said += ["persistent workers"] if spec.persistent_workers else []
+    switches = ("set_epoch", "trailing_permutation")
+    said += [f"no {name.replace('_', ' ')}" for name in switches if getattr(spec, name) is False]
+    said.append(f"world size {spec.world_size}")
+    if "batch_size" in given:
+        said.append(f"batch size {spec.batch_size}")
+    return ", ".join(said)
 
 
 _WHERE_IT_WAS = ("start_epoch", "start_step")

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import comb, log2, perm
 
 import pytest
 
-from mlfs.explain.evidence import (
-    LEAST_BITS,
-    beyond_chance,
-    bits_of_distinct,
-    bits_of_hits,
-)
+from mlfs.explain.evidence import bits_of_distinct, bits_of_hits
 from mlfs.explain.usual import FURTHEST_LOOKED_THROUGH, LOOKED_THROUGH, POPULAR_SEEDS, usual_seeds
 from mlfs.explain.variants import LIKED_SEEDS, SMALL_SEEDS
-from mlfs.follow.evidence import JUDGED_OPENS, MOST_FURTHER_OPENS
-from mlfs.follow.hypothesis import Fit, Origin, Ruling, refuted, ruling
+from mlfs.follow.evidence import JUDGED_OPENS, LEAST_BITS, MOST_FURTHER_OPENS
+from mlfs.follow.hypothesis import Fit, Hypothesis, Origin, Ruling, beyond_chance, refuted, ruling
+from mlfs.job import parse_job
 
 
 @pytest.mark.parametrize(("n", "reads"), [(40, 1), (40, 17), (1000, 10), (5, 9)])
@@ -35,9 +32,14 @@ def test_no_more_hits_than_chance_gives_are_no_evidence() -> None:
 
 
 def test_the_choice_is_taken_off_the_evidence() -> None:
-    assert beyond_chance(LEAST_BITS, 1)
-    assert not beyond_chance(LEAST_BITS, 2)
-    assert beyond_chance(LEAST_BITS + 10, 1024)
+    spec = parse_job({"epochs": 1})
+    registered, variant = (Hypothesis(spec, origin) for origin in (Origin.REGISTERED, Origin.VARIANT))
+    of_many = replace(variant, choice_bits=log2(1024))
+    assert beyond_chance(registered.prior_bits)  # before any read
+    assert not beyond_chance(variant.prior_bits)
+    assert beyond_chance(variant.prior_bits + LEAST_BITS)
+    assert not beyond_chance(of_many.prior_bits + LEAST_BITS)
+    assert beyond_chance(of_many.prior_bits + LEAST_BITS + 10)
     assert 2**-LEAST_BITS < 1e-6
 
 

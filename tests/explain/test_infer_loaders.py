@@ -11,11 +11,11 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSamp
 
 from mlfs.explain.confirm import confirm_sequential, refine
 from mlfs.explain.explanations import explanations
-from mlfs.explain.fields import in_words
 from mlfs.explain.first_reads import MOST_FIRST_READS, MOST_PROCESSES, RECENT_READS, FirstReads
 from mlfs.explain.question import DataSet
 from mlfs.explain.search import find
 from mlfs.explain.search_stages import SearchExtent, SeedFound
+from mlfs.follow.sentences import in_words
 from mlfs.job import parse_job
 
 N = 1500

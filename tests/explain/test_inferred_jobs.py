@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlfs.explain.confirm import Finding
-from mlfs.explain.inferred_jobs import InferredJob, InferredJobs
+from mlfs.explain.inferred_jobs import InferredJobs
 from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.follow.job import JobRun
 from mlfs.job import parse_job
@@ -22,14 +22,16 @@ def found(seed: int) -> Finding:
     return Finding(0, N, seed, 0, 1, (0,), None, None, 99.0)
 
 
-def inferred_from(finding: Finding, name: str) -> InferredJob:
+def inferred_from(finding: Finding, name: str) -> JobRun:
     """The job of a permutation that torch's default generator drew, as the likeliest hypothesis says."""
     fields = {"name": name, "sampler": "torch-random", "world_size": 1, "epochs": 9}
     drawn = parse_job(fields | {"generator": "default", "seed": 1, "words_before": finding.seed % 100})
     other = parse_job(fields | {"generator": "own", "seed": finding.seed})
-    job = JobRun(drawn, JobStreams(drawn, np.arange(N), build_order(drawn, N)), np.full(N, 10, dtype=np.int64))
     ranked = [Hypothesis(spec, Origin.SEARCH) for spec in (drawn, other)]
-    return InferredJob(job, ranked[0], ranked)
+    streams = JobStreams(drawn, np.arange(N), build_order(drawn, N))
+    job = JobRun(drawn, streams, np.full(N, 10, dtype=np.int64), ranked[0])
+    job.is_found(ranked, was_chosen=False)
+    return job
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -10,6 +10,7 @@ import pytest
 from mlfs.follow.agreement import Share, agreement_in_words, epoch_line, whole
 from mlfs.follow.epoch_index import EpochIndex, Match
 from mlfs.follow.epochs_at_hand import MOST_EPOCHS_AHEAD
+from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.follow.job import JobRun
 from mlfs.follow.job_statistics import JobState
 from mlfs.job import parse_job
@@ -20,9 +21,11 @@ from mlfs.tree.growing import FEWEST_ROOM
 N, BATCH = 4096, 8
 
 
-def job_of(n: int = N, **fields: Any) -> JobRun:
+def job_of(n: int = N, said: str = "", **fields: Any) -> JobRun:
+    """A registered job; or one in place of another, of which is said what it does otherwise."""
     spec = parse_job({"epochs": 6, "batch_size": BATCH, "seed": 3} | fields)
-    return JobRun(spec, JobStreams(spec, np.arange(n), build_order(spec, n)), np.full(n, 10, dtype=np.int64))
+    streams, found = JobStreams(spec, np.arange(n), build_order(spec, n)), Hypothesis(spec, Origin.VARIANT, None, said)
+    return JobRun(spec, streams, np.full(n, 10, dtype=np.int64), found if said else None)
 
 
 def load(job: JobRun) -> list[int]:
@@ -272,10 +275,10 @@ def test_reads_that_came_before_a_job_was_in_force_are_late_though_they_count_as
 
 
 def test_a_job_in_place_of_another_goes_on_with_its_late_reads() -> None:
-    before, job = job_of(), job_of(start_epoch=1)
+    before, job = job_of(), job_of(said="the script does something else", start_epoch=1)
     for one, epoch in ((before, 0), (job, 1)):
         load(one)
         read(one, epoch, stop=8)
         one.late.comes_into_force(1.0, one.score.cells)
-    job.take_counts(before, [], "the script does something else")
+    job.take_counts(before, [])
     assert job.statistics().late_opens == {0: 8, 1: 8}
