@@ -1,5 +1,5 @@
-"""Jobs over rows of HDF5, Parquet and Arrow files, which their own libraries read through a mount: what comes out is
-what lies there, the source is read once, and the job is followed."""
+"""Jobs over rows of HDF5, Parquet and Arrow files, which their own libraries read through a mount, and of FFCV's: the
+bytes are right, the source is read once, and the job is followed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.beton import write_beton
 from support.fuse import wait_until
 from support.mounts import MlfsMount
 from support.slow import SlowSource
@@ -75,6 +76,12 @@ def batches(path: Path) -> list[int]:
     return sums(content.reshape(-1, 2 * CHUNK))
 
 
+def beton(path: Path) -> list[int]:
+    content = noise(300, CHUNK)
+    write_beton(path, [[row.tobytes()] for row in content], 1 << 21)
+    return sums(content)
+
+
 class Format(NamedTuple):
     name: str
     make: Callable[[Path], list[int]]
@@ -103,6 +110,12 @@ FORMATS = [
     Format(
         "a.arrow", batches, {"layout": "arrow-batches"}, f"{ARROW}; file = pa.ipc.open_file(path)",
         OF_BYTES.format("file.get_batch(at)['image']"),
+    ),
+    Format(
+        "a.beton", beton, {"layout": "ffcv"},
+        "head = np.fromfile(path, '<u8', 3); file = np.memmap(path, np.uint8, 'r')\n"
+        "places = np.fromfile(path, '<u8', int(head[1]) * 2, offset=24 + 1041).reshape(-1, 2).astype(int)",
+        "int(file[places[at, 0] : places[at].sum()].sum())",
     ),
 ]  # fmt: skip
 READER = """
