@@ -3,24 +3,6 @@
 In: a seed. Out: permutations, shuffles and samples, bit for bit as the library draws them. Called by
 `mlfs.orders.composed` and the samplers that go on with one generator. A generator that is deep-copied goes on from the
 same state, and so does its copy.
-
-| name | library | source |
-| --- | --- | --- |
-| torch | torch.Generator, torch.manual_seed | ATen/native/TensorFactories.cpp (torch 2.13) |
-| default | DataLoader(shuffle=True) after torch.manual_seed | torch/utils/data/sampler.py: RandomSampler |
-| shared | DataLoader(shuffle=True, generator=g) | the same |
-| own | RandomSampler(generator=g) | the same |
-| sampler | RandomSampler() without a DataLoader around it | the same |
-| loader | torch's, of which a DataLoader takes words as well | SubsetRandomSampler, WeightedRandomSampler and others |
-| numpy | numpy.random.default_rng | numpy/random/_generator.pyx (numpy 2.4; called) |
-| numpy-legacy | numpy.random.seed, RandomState; pandas, sklearn | numpy/random/mtrand.pyx (frozen: NEP 19) |
-| python | random.seed, random.Random | Lib/random.py (Python 3.11 to 3.14) |
-| polars | DataFrame.sample(shuffle=True), shuffle | `mlfs.orders.polars` (polars 2.1) |
-| datapipe | DataLoader over an IterDataPipe with shuffle() | torch/utils/data/graph_settings.py, datapipes/iter |
-| tensorflow | tf.data's shuffle | `mlfs.orders.counters` (TensorFlow 2.21) |
-| cpp, cpp-64 | std::shuffle with std::mt19937, std::mt19937_64 | `mlfs.orders.cpp_random` (GCC 11 and later) |
-| grain | Grain's index_shuffle | `mlfs.orders.cpp_random` (Grain 0.2.18) |
-| jax | jax.random.key, PRNGKey | jax/_src/prng.py, random.py (jax 0.5 and later) |
 """
 
 from __future__ import annotations
@@ -355,24 +337,31 @@ def _permuting(permute: Callable[[int, int], Permutation | Indices], most: int |
 
 
 LIBRARIES: Final[Mapping[str, Library]] = {
+    # torch.manual_seed, torch.Generator: ATen/native/TensorFactories.cpp (torch 2.13)
     "torch": Library(Torch, words=_words_of_torch),
+    # The same where a DataLoader takes words of it as well: SubsetRandomSampler, WeightedRandomSampler and others
     "loader": Library(Torch, base_words=BASE_SEED_WORDS, words=_words_of_torch),
+    # RandomSampler(generator=g), DataLoader(shuffle=True, generator=g); RandomSampler() without a DataLoader around it,
+    # DataLoader(shuffle=True) after torch.manual_seed: torch/utils/data/sampler.py
     "own": Library(Torch, trails=True, words=_words_of_torch),
     "shared": Library(Torch, base_words=BASE_SEED_WORDS, trails=True, words=_words_of_torch),
     "sampler": Library(_Seeding, words=_words_of_seeding),
     "default": Library(_Seeding, base_words=BASE_SEED_WORDS, words=_words_of_seeding),
+    # numpy.random.default_rng; numpy.random.seed, RandomState, pandas and sklearn: numpy/random (numpy 2.4; called)
     "numpy": Library(_partly(_Numpy), least=0, takes_pairs=True),
     "numpy-legacy": Library(_partly(_NumpyLegacy), least=0, most=_WORD - 1, takes_pairs=True),
     "python": Library(_partly(PythonGenerator)),
     "jax": Library(_partly(JaxGenerator), least=-(1 << 31), most=_WORD - 1, has_keys=True),
     "polars": Library(_partly(PolarsGenerator), least=0, most=_LONG, is_fresh=True),
+    # DataLoader over an IterDataPipe with shuffle(): torch/utils/data/graph_settings.py, datapipes/iter
     "datapipe": Library(Torch, worker_words=BASE_SEED_WORDS, words=_words_of_datapipe),
     "tensorflow": Library(_partly(_Tensorflow), has_keys=True),
+    # std::shuffle with std::mt19937, std::mt19937_64
     "cpp": _permuting(shuffle_mt19937),
     "cpp-64": _permuting(shuffle_mt19937_64),
     "grain": _permuting(index_shuffle, most=_WORD - 1),
 }
-"""Each library by the name that a job gives it."""
+"""Each library by the name that a job gives it. Modules of their own have the sources of the others."""
 
 
 def check_seed(generator: str, seed: int, field: str, whom: str) -> None:

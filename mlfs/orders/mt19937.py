@@ -100,27 +100,16 @@ MOST_OF_TORCH = TORCH_32BIT_LIMIT - 1
 
 
 def randperm(n: int, seed: int) -> Permutation:
-    """Return `torch.randperm(n, generator=torch.Generator().manual_seed(seed))`.
+    """Return `torch.randperm(n, generator=torch.Generator().manual_seed(seed))`. Raises as `words_of_randperm` does.
 
-    Args:
-        n: number of elements, 0 <= n < `TORCH_32BIT_LIMIT` (214,748,364).
-        seed: any integer; torch uses its low 32 bits.
-
-    Returns:
-        Shape (n,); int32 holds every value and halves what a cached epoch costs (torch answers int64).
-
-    Raises:
-        ValueError: n is negative or not below the limit.
+    int32 holds every value and halves what a cached epoch costs (torch answers int64).
     """
     return next_randperm(n, TorchWords(seed))
 
 
 def next_randperm(n: int, words: TorchWords) -> Permutation:
-    """Return `torch.randperm(n, generator=g)` for the generator that hands out `words`; takes `words_of_randperm(n)`.
-
-    Raises:
-        ValueError: as `randperm` does.
-    """
+    """Return `torch.randperm(n, generator=g)` for the generator that hands out `words`; it takes `words_of_randperm(n)`
+    of them."""
     return shuffle_from_targets(_targets(n, words.take(words_of_randperm(n))))
 
 
@@ -128,7 +117,7 @@ def words_of_randperm(n: int) -> int:
     """How many words of its generator torch.randperm(n) takes.
 
     Raises:
-        ValueError: as `randperm` does.
+        ValueError: n is negative or not below the limit.
     """
     if not 0 <= n < TORCH_32BIT_LIMIT:
         raise ValueError(f"cannot permute {n} samples: 0 to {TORCH_32BIT_LIMIT - 1} are supported")

@@ -58,21 +58,6 @@ class JobStreams:
         self._cancelled.set()
 
     @property
-    def ranks(self) -> tuple[int, ...]:
-        """The ranks that read through this mount."""
-        return self.spec.ranks
-
-    @property
-    def epochs(self) -> int:
-        """How many epochs the job has, those before `spec.start_epoch` included."""
-        return self.spec.epochs
-
-    @property
-    def batch_size(self) -> int:
-        """Samples that a rank reads in one step."""
-        return self.spec.batch_size
-
-    @property
     def batch_files(self) -> int:
         """Positions of its stream that a rank takes in one step."""
         return self.spec.batch_size * self.files_per_sample
@@ -193,14 +178,19 @@ def _sizes(tree: Tree, sample_ids: SampleIds) -> npt.NDArray[np.int64]:
     return sizes if sizes.ndim == 1 else sizes.sum(axis=1)
 
 
-def _directories(tree: Tree, sample_ids: SampleIds) -> npt.NDArray[np.int64]:
-    """A number for the directory of each sample's first file, in the order of their paths, by dataset index; -1 for
-    samples elsewhere."""
+def _files(tree: Tree, sample_ids: SampleIds) -> npt.NDArray[np.int64]:
+    """The entry of each sample's first file, by dataset index."""
     ids = sample_ids.reshape(len(sample_ids), -1)[:, 0].copy()
     are_rows = ids >= len(tree.mode)
     if are_rows.any():
         ids[are_rows] = tree.rows.columns(ids[are_rows])[0]
-    first = ids.tolist()
+    return ids
+
+
+def _directories(tree: Tree, sample_ids: SampleIds) -> npt.NDArray[np.int64]:
+    """A number for the directory of each sample's first file, in the order of their paths, by dataset index; -1 for
+    samples elsewhere."""
+    first = _files(tree, sample_ids).tolist()
     above = [tree.path(entry).rpartition(b"/")[0] if entry >= 0 else None for entry in first]
     numbers = {path: number for number, path in enumerate(sorted({path for path in above if path is not None}))}
     found = (-1 if path is None else numbers[path] for path in above)
@@ -212,8 +202,7 @@ class _PathIndex:
 
     def __init__(self, spec: JobSpec, tree: Tree, links: Links, sample_ids: SampleIds, outside: Outside | None) -> None:
         self._paths = Paths(tree, links, spec.root)
-        self._spec, self._links, self._outside = spec, links, outside
-        self._tree, self._n_entries = tree, len(tree.mode)
+        self._spec, self._tree, self._links, self._outside = spec, tree, links, outside
         self._sample_ids = sample_ids  # rows have no path
 
     def __call__(self, path: bytes) -> int:
@@ -231,11 +220,7 @@ class _PathIndex:
 
     def files(self) -> npt.NDArray[np.int64]:
         """A number for the file of each sample, by dataset index."""
-        ids = self._sample_ids.reshape(len(self._sample_ids), -1)[:, 0].copy()
-        are_rows = ids >= self._n_entries
-        if are_rows.any():
-            ids[are_rows] = self._tree.rows.columns(ids[are_rows])[0]
-        return ids
+        return _files(self._tree, self._sample_ids)
 
     def counts(self) -> npt.NDArray[np.int64] | None:
         """The samples that each file holds, by dataset index; None where the layout does not say it."""
@@ -250,10 +235,10 @@ class _PathIndex:
     @cached_property
     def _index_of(self) -> npt.NDArray[np.int64]:
         """The first dataset index of each entry, -1 for entries that are no samples."""
-        index_of = np.full(self._n_entries, -1, dtype=np.int64)
+        index_of = np.full(len(self._tree.mode), -1, dtype=np.int64)
         flat = self._sample_ids.reshape(-1)
         ids, first = np.unique(flat, return_index=True)
-        here = (ids >= 0) & (ids < self._n_entries)
+        here = (ids >= 0) & (ids < len(index_of))
         index_of[ids[here]] = first[here] // max(1, flat.size // max(1, len(self._sample_ids)))
         return index_of
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.errors import JobError
-from mlfs.orders.layouts.layout import NOT_HERE, Outside, SampleIds, Tree, decode, encode, entry_types, ids_of
+from mlfs.orders.layouts.layout import NOT_HERE, Endings, Outside, SampleIds, Tree, decode, encode, entry_types, ids_of
 
 MISSING: Final = -1
 LEAVES: Final = -2
@@ -160,12 +160,12 @@ class Lister(NamedTuple):
     Attributes:
         find: gives the samples below a directory, in pieces, by (tree, directory, links, endings, pattern); a JobError
             where links to directories form a loop, or one leaves the tree and there is no hook.
-        looked_for: what it takes for samples, in words. endings: those of its samples; None for any.
+        looked_for: what it takes for samples, in words. endings: those of its samples, with spaces between; "" for any.
     """
 
-    find: Callable[[Tree, int, Links, tuple[str, ...] | None, str], list[SampleIds]]
+    find: Callable[[Tree, int, Links, Endings, str], list[SampleIds]]
     looked_for: str
-    endings: tuple[str, ...] | None
+    endings: str = ""
 
 
 # -- paths as users write them, many of which share their directories
