@@ -130,6 +130,28 @@ for at in order:
 print(json.dumps(sums))
 """
 
+LOADER = """
+import json, sys, time
+import h5py
+from torch import manual_seed
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    file = None
+    def __len__(self):
+        return int(sys.argv[2])
+    def __getitem__(self, index):
+        if self.file is None:
+            self.file = h5py.File(sys.argv[1])
+        time.sleep(0.001)
+        return index, int(self.file["image"][index].sum())
+
+manual_seed(7)
+for epoch in range(2):
+    for indices, sums in DataLoader(Rows(), batch_size=4, shuffle=True, num_workers=2):
+        print(json.dumps([indices.tolist(), sums.tolist()]))
+"""
+
 
 @pytest.mark.parametrize("of", FORMATS, ids=lambda of: of.name)
 def test_what_libraries_read_is_staged_ahead_of_them(tmp_path: Path, of: Format) -> None:
@@ -159,3 +181,28 @@ def test_what_libraries_read_is_staged_ahead_of_them(tmp_path: Path, of: Format)
     job = status["jobs"][0]
     assert (job["agreement"], job["state"]) == (pytest.approx(1, abs=0.05), "finished")
     assert status["reads"]["all"]["page_cache"]["reads"] >= 0.8 * EPOCHS * len(expected)
+
+
+def test_workers_of_a_loader_read_rows_that_share_chunks(tmp_path: Path) -> None:
+    """Four rows lie in each chunk, which is staged for each of them."""
+    for name in ("source", "mnt"):
+        (tmp_path / name).mkdir()
+    content = noise(800, CHUNK // 4)
+    with h5py.File(tmp_path / "source/a.h5", "w") as file:
+        file.create_dataset("image", data=content, chunks=(4, CHUNK // 4), compression=1)
+    expected = sums(content)
+    with (
+        SlowSource(tmp_path / "source", bandwidth="400M") as slow,
+        MlfsMount(slow.path, "--ram", "100MiB", "--staging", "16MiB", mountpoint=tmp_path / "mnt") as mount,
+    ):
+        mount.register(sampler="torch-random", seed=7, epochs=2, batch_size=4, layout="hdf5", root="a.h5")
+        slow.control(reset_counts=True)
+        command = [sys.executable, "-c", LOADER, str(mount.path / "a.h5"), str(len(expected))]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        batches = [json.loads(line) for line in done.stdout.splitlines()]
+        read = [pair for indices, found in batches for pair in zip(indices, found, strict=True)]
+        assert sorted(read) == sorted(2 * list(enumerate(expected)))
+        mount.settle()
+        job = mount.status()["jobs"][0]
+        assert slow.counts()["bytes"] <= 1.03 * (tmp_path / "source/a.h5").stat().st_size
+    assert (job["agreement"], job["state"]) == (pytest.approx(1, abs=0.05), "finished")
