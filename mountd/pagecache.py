@@ -63,6 +63,7 @@ class MountPages:
         store: (inode, offset, data), the binding's FUSE_NOTIFY_STORE.
         invalidate: (inode, offset, size), FUSE_NOTIFY_INVAL_INODE: attributes, and pages of a range; size 0: all.
         forget_name: (directory's inode, name), the binding's FUSE_NOTIFY_INVAL_ENTRY: the name is looked up anew.
+        unknown: whether another process may have had attributes forgotten, which served this mount before.
 
     Attributes:
         looking: the native id of the thread that opens files to see which pages are there, None when none does. Only
@@ -77,13 +78,14 @@ class MountPages:
         store: Callable[[int, int, Buffer], None],
         invalidate: Callable[[int, int, int], None],
         forget_name: Callable[[int, bytes], None],
+        unknown: bool = False,
     ) -> None:
         self.manifest = manifest
         self._prefix = mountpoint.rstrip(b"/") + b"/"
         self._store = store
         self._invalidate = invalidate
         self._forget_name = forget_name
-        self._attributes_gone = bytearray(len(manifest))
+        self._attributes_gone = bytearray(bytes((unknown,))) * len(manifest)
         self.looking: int | None = None
         self.pushed = 0
         self.refused = 0

@@ -168,6 +168,15 @@ class JobRun:
         """Whether all ranks that read here have read all."""
         return self.ranks.finished
 
+    def place(self) -> tuple[int, int] | None:
+        """The epoch and the step at which its slowest rank reads; None where all have read all."""
+        if self.finished:
+            return None
+        epochs, ranks = self.epochs, self.ranks
+        floor = min(rank.floor for index, rank in enumerate(ranks.progress) if index not in ranks.silent)
+        epoch = epochs.epoch_of(floor)
+        return epoch, (floor - epochs.timeline.base(epoch)) // self.batch_files
+
     @property
     def state(self) -> JobState:
         """In one word."""
