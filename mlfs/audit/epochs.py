@@ -81,7 +81,7 @@ def loaders(reads: SeenReads) -> list[LoaderReads]:
     """All loaders, in the order of their first reads."""
     everything = _without_opened_again(Stream(reads.samples, reads.readers, np.arange(len(reads.samples))))
     runs = np.array([kin.run for kin in reads.kin], np.int64)[everything.readers]
-    ranks = np.array([kin.rank for kin in reads.kin], np.int64)
+    ranks = _rank_numbers(reads)
     found = []
     for run in np.unique(runs).tolist():
         of_run = everything.where(runs == run)
@@ -91,6 +91,15 @@ def loaders(reads: SeenReads) -> list[LoaderReads]:
         by_read = table[of_run.readers]
         found += [_loader(run, of_run.where(by_read == one), ranks) for one in distinct(by_read).tolist()]
     return sorted(found, key=lambda loader: int(loader.stream.at[0]))
+
+
+def _rank_numbers(reads: SeenReads) -> NDArray[np.int64]:
+    """By reader, the number of its rank: of ranks that nobody gave one, the place of their process in the run."""
+    without: dict[int, list[int]] = {}
+    for kin in sorted(set(reads.kin), reverse=True):
+        if kin.rank < 0 and kin.rank not in without.setdefault(kin.run, []):
+            without[kin.run].append(kin.rank)
+    return np.array([kin.rank if kin.rank >= 0 else without[kin.run].index(kin.rank) for kin in reads.kin], np.int64)
 
 
 def _without_opened_again(stream: Stream) -> Stream:
