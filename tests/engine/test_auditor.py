@@ -40,10 +40,13 @@ if __name__ == "__main__":
 @contextmanager
 def started(environment: Mapping[str, str]) -> Iterator[int]:
     """A process with that in its environment: its pid."""
+    command = [sys.executable, "-c", "print(flush=True); input()"]
     with subprocess.Popen(
-        [sys.executable, "-c", "input()"], env=os.environ | environment, stdin=subprocess.PIPE
+        command, env=os.environ | environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         try:
+            assert process.stdout is not None
+            process.stdout.readline()  # its environment can be read now: an exec puts it there late
             yield process.pid
         finally:
             process.kill()
