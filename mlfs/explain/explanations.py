@@ -212,25 +212,15 @@ BETWEEN: tuple[dict[str, object], ...] = (
 MOST_DRAWS = 16
 
 
-class Walk(NamedTuple):
-    """A data set that is read in the order of its files.
-
-    Attributes:
-        others_shuffle: whether somebody else reads it in another order: then who walks it is a stranger.
-    """
-
-    ranked: list[Hypothesis]
-    others_shuffle: bool
-
-
 def of_walk(
     manifest: Manifest,
     heads: Sequence[Sequence[int]],
     others: Sequence[Sequence[int]],
     needed: int,
     make_samples: MakeSamples,
-) -> Walk | None:
-    """The hypotheses of processes that walk the directories; None if they walk no data set from its start.
+) -> list[Hypothesis] | None:
+    """The hypotheses of processes that walk the directories: none if somebody else reads the data set in another order,
+    as who walks it is a stranger then; None if they walk no data set from its start.
 
     Args:
         heads: their first reads, as entries. others: the first reads of all others. needed: reads that show an order.
@@ -240,9 +230,10 @@ def of_walk(
     if finding is None:
         return None
     candidate = data_sets[finding.data_set]
-    others_shuffle = any(map(reads_otherwise, as_indices(others, candidate.ids).heads))
+    if any(map(reads_otherwise, as_indices(others, candidate.ids).heads)):
+        return []
     refined = refine(finding, as_indices(heads, candidate.ids))
-    return Walk(_proposed(candidate, explanations(refined, ()), Origin.FILES), others_shuffle)
+    return _proposed(candidate, explanations(refined, ()), Origin.FILES)
 
 
 class Before(NamedTuple):

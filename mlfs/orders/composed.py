@@ -322,7 +322,7 @@ class Composition:
         library = library or self._library
         if isinstance(seed, int) and library.most is not None and seed > library.most:
             seed %= library.most + 1  # the script would end with an error: an epoch that is never read
-        generator = library.make(seed)
+        generator: Generator = library.make(seed)
         if self._words_before:
             generator.skip(self._words_before)
         return generator

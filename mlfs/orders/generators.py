@@ -7,9 +7,9 @@ same state, and so does its copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,7 @@ TORCH_SHORT_RANGE: Final = 1 << 28
 """Below it torch.randint takes a word of 32 bits, else two. ATen/core/DistributionsHelper.h."""
 _USUAL_BELOW: Final = 1 << 31
 _FLOAT_MASK: Final = (1 << 24) - 1
+# Words are passed over in portions of little memory; between two of them a computation that nobody waits for ends.
 _SKIPPED_AT_ONCE: Final = 1 << 18
 
 
@@ -77,13 +78,6 @@ class Keyed(Protocol):
 
     def fold_in(self, data: int) -> Generator:
         """Make the generator of a number."""
-
-
-def _portions(words: int) -> Iterator[int]:
-    """Words in portions that need little memory; between two of them a computation that nobody waits for ends."""
-    for start in range(0, words, _SKIPPED_AT_ONCE):
-        stop_if_asked()
-        yield min(_SKIPPED_AT_ONCE, words - start)
 
 
 # -- torch's draws by weights: the running sum as doubles, divided by the whole, its last entry 1; for each draw 53 bits
@@ -231,8 +225,9 @@ class _Numpy(Shuffles):
 
     def skip(self, words: int, /) -> None:
         """Pass over words; default_rng has 64 bits, and draws of 32 take them in pairs."""
-        for count in _portions(words):
-            getattr(self._rng, self._below)(0, _WORD, count, dtype=np.uint32)
+        for start in range(0, words, _SKIPPED_AT_ONCE):
+            stop_if_asked()
+            getattr(self._rng, self._below)(0, _WORD, min(_SKIPPED_AT_ONCE, words - start), dtype=np.uint32)
 
 
 class _NumpyLegacy(_Numpy):
@@ -290,7 +285,7 @@ class Library(NamedTuple):
     """A library's generator.
 
     Attributes:
-        make: gives the generator of a seed.
+        make: gives the generator of a seed, which may have a part of the draws alone.
         least, most: the seeds that the library takes; None has no bound.
         takes_pairs: whether a seed may be a sequence of two numbers.
         has_keys: whether it draws by keys, which no draw changes, so that no words are taken of it.
@@ -301,7 +296,7 @@ class Library(NamedTuple):
         words: how many words a draw takes, by its kind, of how many, how many; None where that is not known.
     """
 
-    make: Callable[..., Generator]
+    make: Callable[..., Any]
     least: int | None = None
     most: int | None = None
     takes_pairs: bool = False
@@ -327,13 +322,8 @@ def _words_of_datapipe(kind: str, n: int, count: int) -> int | None:
     return 2 * BASE_SEED_WORDS if kind == "buffer" else None
 
 
-def _partly(make: Callable[..., object]) -> Callable[..., Generator]:
-    """A generator that has a part of the draws."""
-    return cast("Callable[..., Generator]", make)
-
-
 def _permuting(permute: Callable[[int, int], Permutation | Indices], most: int | None = None) -> Library:
-    return Library(_partly(partial(_Permutes, permute)), least=0, most=most, is_fresh=True)
+    return Library(partial(_Permutes, permute), least=0, most=most, is_fresh=True)
 
 
 LIBRARIES: Final[Mapping[str, Library]] = {
@@ -348,14 +338,14 @@ LIBRARIES: Final[Mapping[str, Library]] = {
     "sampler": Library(_Seeding, words=_words_of_seeding),
     "default": Library(_Seeding, base_words=BASE_SEED_WORDS, words=_words_of_seeding),
     # numpy.random.default_rng; numpy.random.seed, RandomState, pandas and sklearn: numpy/random (numpy 2.4; called)
-    "numpy": Library(_partly(_Numpy), least=0, takes_pairs=True),
-    "numpy-legacy": Library(_partly(_NumpyLegacy), least=0, most=_WORD - 1, takes_pairs=True),
-    "python": Library(_partly(PythonGenerator)),
-    "jax": Library(_partly(JaxGenerator), least=-(1 << 31), most=_WORD - 1, has_keys=True),
-    "polars": Library(_partly(PolarsGenerator), least=0, most=_LONG, is_fresh=True),
+    "numpy": Library(_Numpy, least=0, takes_pairs=True),
+    "numpy-legacy": Library(_NumpyLegacy, least=0, most=_WORD - 1, takes_pairs=True),
+    "python": Library(PythonGenerator),
+    "jax": Library(JaxGenerator, least=-(1 << 31), most=_WORD - 1, has_keys=True),
+    "polars": Library(PolarsGenerator, least=0, most=_LONG, is_fresh=True),
     # DataLoader over an IterDataPipe with shuffle(): torch/utils/data/graph_settings.py, datapipes/iter
     "datapipe": Library(Torch, worker_words=BASE_SEED_WORDS, words=_words_of_datapipe),
-    "tensorflow": Library(_partly(_Tensorflow), has_keys=True),
+    "tensorflow": Library(_Tensorflow, has_keys=True),
     # std::shuffle with std::mt19937, std::mt19937_64
     "cpp": _permuting(shuffle_mt19937),
     "cpp-64": _permuting(shuffle_mt19937_64),

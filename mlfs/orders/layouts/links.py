@@ -41,22 +41,6 @@ class LinkTarget(NamedTuple):
     files: tuple[bytes, ...] = ()
 
 
-class Listed(NamedTuple):
-    """A directory's entries with links followed, as os.walk tells files from directories.
-
-    Attributes:
-        samples: the entry behind each, `NOT_HERE` for what is no file of the tree.
-        is_file: whether os.walk would list it among the files.
-        directories: position and what is there, of those that it would list among the directories.
-        linked: the positions of these that are links.
-    """
-
-    samples: SampleIds
-    is_file: npt.NDArray[np.bool_]
-    directories: list[tuple[int, LinkTarget]]
-    linked: frozenset[int]
-
-
 class Links:
     """Resolves paths and links of one tree.
 
@@ -119,8 +103,16 @@ class Links:
             return LinkTarget(True, True, entry)
         return LinkTarget(False, True, entry if self._is(entry, stat.S_IFREG) else NOT_HERE)
 
-    def listed(self, entries: Sequence[int]) -> Listed:
-        """The entries of a directory. Raises JobError as `look` does."""
+    def listed(
+        self, entries: Sequence[int]
+    ) -> tuple[SampleIds, npt.NDArray[np.bool_], list[tuple[int, LinkTarget, bool]]]:
+        """A directory's entries with links followed, as os.walk tells files from directories. Raises JobError as `look`
+        does.
+
+        Returns:
+            the entry behind each, `NOT_HERE` for what is no file of the tree; which os.walk would list among the files;
+            position, what is there and whether it is a link, of those that it would list among the directories.
+        """
         types = entry_types(self._tree, entries)
         samples = ids_of(entries)
         samples[types != stat.S_IFREG] = NOT_HERE
@@ -131,8 +123,8 @@ class Links:
             samples[at] = seen.entry
             is_file[at] = not seen.is_directory
             if seen.is_directory:
-                directories.append((at, seen))
-        return Listed(samples, is_file, directories, frozenset(np.flatnonzero(types == stat.S_IFLNK).tolist()))
+                directories.append((at, seen, bool(types[at] == stat.S_IFLNK)))
+        return samples, is_file, directories
 
     def check_no_loop(self, directory: int, above: tuple[int, ...]) -> None:
         """Raises JobError for a directory that has come up again below itself."""

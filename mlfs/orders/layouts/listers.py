@@ -112,10 +112,10 @@ def _walk(tree: Tree, links: Links, top: LinkTarget, match: Match, follow_links:
         links.check_no_loop(seen.entry, above)
         entries = tree.children(seen.entry)
         names = [tree.name(entry) for entry in entries]
-        samples, is_file, below, linked = links.listed(entries)
+        samples, is_file, below = links.listed(entries)
         yield _Walked(path, names, samples, match(names) & is_file)
         above = (*above, seen.entry)
-        followed = [(at, directory) for at, directory in below if follow_links or at not in linked]
+        followed = [(at, directory) for at, directory, linked in below if follow_links or not linked]
         todo += [(f"{path}/{decode(names[at])}", directory, above) for at, directory in followed]
 
 
