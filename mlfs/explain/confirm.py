@@ -130,11 +130,8 @@ def confirm_order(drawn: Indices, data_set: DataSet) -> Finding | None:
 
 def reads_otherwise(values: Sequence[int]) -> bool:
     """Whether a process reads in another order than that of the files, by its first reads as dataset indices."""
-    return len(values) >= FEWEST_READS and not _goes_forward(values)
-
-
-def _goes_forward(values: Sequence[int]) -> bool:
-    return sum(after > before for before, after in pairwise(values)) >= _FORWARD_SHARE * (len(values) - 1)
+    forward = sum(after > before for before, after in pairwise(values))
+    return len(values) >= FEWEST_READS and forward < _FORWARD_SHARE * (len(values) - 1)
 
 
 def _pieces(data_set: DataSet) -> Finding | None:

@@ -376,9 +376,9 @@ def _check_seeding(parts: Parts, spec: JobSpec) -> None:
     _refuse(library.is_fresh and not free, "seeding", rule, right)
     right = "such as seed+epoch: only numpy's generators take a sequence"
     _refuse(rule == "[seed,epoch]" and not library.takes_pairs, "seeding", rule, right)
-    for field, words in (("words_before", parts.words_before), ("words_between", parts.words_between)):
-        without = library.has_keys or library.is_fresh
-        _refuse(words and without, field, words, "left out: nothing else is drawn from this generator")
+    for field in ("words_before", "words_between", "words_once") if library.has_keys or library.is_fresh else ():
+        words = getattr(parts, field)
+        _refuse(words, field, words, "left out: nothing else is drawn from this generator")
     right = 'left out, or stand beside "seed_drawn_by": nothing is drawn'
     _refuse(parts.seed_below is not None and parts.seed_drawn_by is None, "seed_below", parts.seed_below, right)
     right = "left out: " + ("a stream has no passes" if parts.endless else "each epoch is seeded anew")

@@ -24,7 +24,7 @@ from mlfs.orders.order import Order, build_order
 from mlfs.orders.served import ServedOrder
 from mlfs.orders.split import part_indices
 from mlfs.orders.stopping import stoppable
-from mlfs.served.refill import Refill, refill_of
+from mlfs.served.refill import Refill
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
@@ -50,7 +50,7 @@ class JobStreams:
         self.sample_ids = sample_ids
         self.order = order
         self.files_per_sample = 1 if sample_ids.ndim == 1 else sample_ids.shape[1]
-        self._of_epoch = lru_cache(maxsize=_EPOCHS_KEPT)(_no_ranks_yet)
+        self._of_epoch = lru_cache(maxsize=_EPOCHS_KEPT)(lambda epoch: dict[int, SampleIds]())  # by rank
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
@@ -123,19 +123,11 @@ class JobStreams:
 
     def refill(self, epoch: int, ranks: Sequence[int]) -> Refill | None:
         """The fetches of these ranks' node in the order of the tree; None where nothing is read in rounds."""
-        served, files = self.order, self.files_per_sample
-        if not isinstance(served, ServedOrder) or (rounds := served.round_begins(epoch)) is None:
+        if not isinstance(self.order, ServedOrder):
             return None
-        places, rooms = [], []
-        for rank in ranks:
-            entries = self.epoch_ids(epoch, rank)
-            away, room = served.away(self.dataset_indices(epoch, rank)[: len(entries) // files])
-            is_away = np.zeros(len(entries), dtype=np.bool_)
-            is_away[: len(away) * files] = np.repeat(away, files)
-            places.append(np.where(is_away, entries, NOTHING))
-            rooms.append(np.zeros(len(entries), dtype=np.int64))
-            rooms[-1][: len(room) * files : files] = room
-        return refill_of(places, rooms, rounds * files, served.buffer_bytes)
+        entries = [self.epoch_ids(epoch, rank) for rank in ranks]
+        with stoppable(self._cancelled.is_set):
+            return self.order.refill(epoch, ranks, entries, self.files_per_sample)
 
     def around(self, order: Order, spec: JobSpec) -> JobStreams:
         """The streams of another job over the same samples, whose own order is given; served, if that job's is."""
@@ -162,10 +154,6 @@ class JobStreams:
             raise ValueError(
                 f"epoch {epoch}, rank {rank}: the job has {self.spec.epochs} epochs, {self.spec.world_size} ranks"
             )
-
-
-def _no_ranks_yet(epoch: int) -> dict[int, SampleIds]:
-    return {}
 
 
 def _sizes(tree: Tree, sample_ids: SampleIds) -> npt.NDArray[np.int64]:
