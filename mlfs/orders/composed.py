@@ -364,7 +364,7 @@ def _check_seeding(parts: Parts, spec: JobSpec) -> None:
         last = (spec.epochs - 1, spec.world_size - 1, max(1, spec.num_workers or 1) - 1)
         least = min(parts.seeding.number(seed, *end) for end in product(*((0, end) for end in last)))
         right = f"larger: the generator {name} takes {library.least} or more, and gets {least}"
-        _refuse(least < library.least, "seeding", parts.seeding.text, right)
+        _refuse(least < library.least, "seeding", spec.seeding, right)
     right = "left out: how its workers go on is not known"
     _refuse(name == "datapipe" and spec.persistent_workers, "persistent_workers", True, right)
     of_keys, free = rule in ("fold-in", "split"), rule in ("same", "linear")

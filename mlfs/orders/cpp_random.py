@@ -182,12 +182,7 @@ _AT_ONCE = 1 << 14
 
 
 def index_shuffle(n: int, seed: int) -> Indices:
-    """Return [index_shuffle(i, max_index=n - 1, seed=seed, rounds=4) for i in range(n)], shape (n,), int64.
-
-    Args:
-        n: how many elements, 0 or more.
-        seed: 0 <= seed < 2^32.
-    """
+    """Return [index_shuffle(i, max_index=n - 1, seed=seed, rounds=4) for i in range(n)], shape (n,), int64."""
     if n < 2:
         return np.zeros(n, dtype=np.int64)
     last = n - 1

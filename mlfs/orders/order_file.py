@@ -64,10 +64,7 @@ class Lines:
 
 
 def read_lines(path: str, field: str = "order_file") -> Lines:
-    """Return the lines of a file.
-
-    Args:
-        field: the job's field that names the file, for errors.
+    """Return the lines of a file. Args: field: the job's field that names it, for errors.
 
     Raises:
         JobError: the file is missing, cannot be read or holds no line.
@@ -80,10 +77,7 @@ def read_lines(path: str, field: str = "order_file") -> Lines:
 
 
 def read_weights(path: str, field: str = "weights_file") -> npt.NDArray[np.float64]:
-    """Return the numbers of a .npy file, or of a text file with one a line, shape (how many there are,).
-
-    Args:
-        field: the job's field that names the file, for errors.
+    """Return the numbers of a .npy file, or of a text file with one a line. Args: field: as of `read_lines`.
 
     Raises:
         JobError: the file is missing, cannot be read, or holds anything else.

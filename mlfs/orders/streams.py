@@ -88,11 +88,7 @@ class JobStreams:
         return ids
 
     def ids_of_ranks(self, epoch: int, ranks: Sequence[int]) -> SampleIds:
-        """The same of several ranks, a row for each. It is made anew each time, in less time than rank by rank.
-
-        Raises:
-            JobError, ValueError: as `epoch_ids` does.
-        """
+        """The same of several ranks, a row for each. It is made anew each time, in less time than rank by rank."""
         for rank in ranks:
             self._check(epoch, rank)
         with stoppable(self._cancelled.is_set):
@@ -113,10 +109,7 @@ class JobStreams:
 
     def dataset_indices(self, epoch: int, rank: int) -> npt.NDArray[np.int64]:
         """The dataset indices that a rank's sampler gives in an epoch, those that the loader drops at the end included.
-
-        Raises:
-            JobError, ValueError: as `epoch_ids` does.
-        """
+        Raises as `epoch_ids` does."""
         self._check(epoch, rank)
         with stoppable(self._cancelled.is_set):
             return self.order.rank_stream(epoch, rank)

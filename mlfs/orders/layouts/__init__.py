@@ -37,13 +37,7 @@ def samples(spec: JobSpec, tree: Tree, source: bytes | None = None, outside: Out
     Samples of several files (layout "manifest" only) have a row of entries each: shape (n_samples, most files of one).
 
     A linked file has its target's entry, so an entry may come up more than once; -1 stands for samples that are not
-    files of the tree (see `contract.NOT_HERE`). A row has an id behind all entries.
-
-    Args:
-        spec: the job; `root`, `layout` and the layout's fields are looked at.
-        tree: the source tree.
-        source: the absolute path of the source, as absolute links name it.
-        outside: says what is behind links that leave the tree.
+    files of the tree (`NOT_HERE`). A row has an id behind all entries. Args: as `Links`.
 
     Raises:
         JobError: the root is not a directory of the tree, there are no samples, or links cannot be followed.
