@@ -38,12 +38,12 @@ _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
-def all_resident(fd: int, size_bytes: int) -> bool:
-    """Whether all pages of an open file are in the page cache; True where mincore(2) does not tell.
+def all_resident(fd: int, size_bytes: int, offset: int = 0) -> bool:
+    """Whether all pages of a range of an open file are in the page cache; True where mincore(2) does not tell.
 
     Nothing is read: the file is mapped, and no page of the mapping is touched.
     """
-    address = _libc.mmap(None, size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+    address = _libc.mmap(None, size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, offset)
     if address == _MAP_FAILED:
         return True
     try:
@@ -106,12 +106,12 @@ class MountPages:
         self.pushed += 1
         return True
 
-    def resident(self, entry: int) -> bool:
+    def resident(self, entry: int, offset: int = 0, size: int = 0) -> bool:
         """Opens the file through our own mount: the handlers know the thread by `looking`.
 
         mincore(2) tells only the file's owner, root, and who may write to it; others hear that all pages are there.
         """
-        size_bytes = self.manifest.size_view[entry]
+        size_bytes = size or self.manifest.size_view[entry]
         if not size_bytes:
             return True
         self.looking = threading.get_native_id()
@@ -120,7 +120,7 @@ class MountPages:
         except OSError:
             return True
         try:
-            return all_resident(fd, size_bytes)
+            return all_resident(fd, size_bytes, offset)
         finally:
             os.close(fd)
             self.looking = None
