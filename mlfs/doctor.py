@@ -26,6 +26,8 @@ LITTLE_MEMORY_BYTES = 1 << 30
 LITTLE_SPACE_BYTES = 10 << 30
 # Earlier kernels lack pidfd_open and close_range, which ending a daemon safely and starting a clean one need.
 OLDEST_KERNEL = (5, 9)
+# Earlier ones do not give requests again that a server had read which died (mountd.left_behind).
+OUTLIVING_KERNEL = (6, 9)
 NETWORK = frozenset({"nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "9p", "glusterfs", "orangefs"})
 IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 _NOBODY_WATCHES_S = 5.0  # clocks of a network differ by less where they are kept right
@@ -80,8 +82,12 @@ def kernel(machine: Machine) -> CheckResult:
     """The kernel's version."""
     release = machine.kernel()
     found = re.match(r"(\d+)\.(\d+)", release)
-    if found is not None and (int(found[1]), int(found[2])) < OLDEST_KERNEL:
+    version = (int(found[1]), int(found[2])) if found is not None else OUTLIVING_KERNEL
+    if version < OLDEST_KERNEL:
         return CheckResult("kernel", Level.STOPS, f"{release} is too old", "mlfs needs Linux 5.9 or later")
+    if version < OUTLIVING_KERNEL:
+        said = f"{release}: a mount ends, and its readers get errors, if its server is killed"
+        return CheckResult("kernel", Level.COSTS, said, "Linux 6.9 or later lets another server take the mount over")
     return CheckResult("kernel", Level.OK, release)
 
 

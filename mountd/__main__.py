@@ -1,18 +1,54 @@
-"""`python -m mountd --config-fd N --status-fd M`: the daemon of one mount, as `mlfs mount` starts it.
+"""`python -m mountd --config-fd N --status-fd M`: the holder of one mount, as `mlfs mount` starts it, and its server.
 
-Garbage is not looked for while the daemon's modules are imported, nor ever after among what they are made of: all of it
-stays until the process ends, and to look takes a third of the time until a mount serves.
+A server whose holder has died starts another one: `--config-fd N --channel-fd M --server PID --restarts A
+--holder-restarts B`.
 """
 
 from __future__ import annotations
 
 import gc
+import os
+import socket
 import sys
 
-gc.disable()
+from mountd.holder import MountHolder, Start
 
-from mountd.daemon import main  # noqa: E402 - after what its docstring says
 
-gc.freeze()
-gc.enable()
-sys.exit(main())
+def serve(start: Start) -> int:
+    """In the server: load it, and serve.
+
+    Garbage is not looked for while the daemon's modules are imported, nor ever after among what they are made of: all
+    of it stays until the process ends, and to look takes a third of the time until a mount serves.
+    """
+    gc.disable()
+    from mountd.daemon import main as serve_mount
+
+    gc.freeze()
+    gc.enable()
+    return serve_mount(start)
+
+
+def main() -> int:
+    """Hold, or serve in a fork of this process. Returns the exit code of either."""
+    if "--config-fd" not in sys.argv:
+        print(__doc__, file=sys.stderr)
+        return 2
+    flags = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
+    with open(int(flags["--config-fd"]), encoding="ascii") as pipe:
+        config = pipe.read()
+    if "--server" not in flags:
+        report_fd = int(flags["--status-fd"])
+        try:
+            return MountHolder(config, serve, report_fd).run()
+        except OSError as error:  # no process can be had
+            from mountd.launch import not_started, reported
+
+            os.write(report_fd, reported(not_started(error)))
+            return 1
+    counts = int(flags["--restarts"]), int(flags["--holder-restarts"])
+    channel = socket.socket(fileno=int(flags["--channel-fd"]))
+    return MountHolder(config, serve).go_on(int(flags["--server"]), channel, *counts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

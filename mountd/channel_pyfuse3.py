@@ -5,14 +5,15 @@ per process.
 
 pyfuse3 would also read and answer the requests, at several times what the handlers cost: a coroutine, two locks, two
 passes through libfuse and a task of trio for each. So it answers the first request only, the kernel's INIT; when it
-waits for the next, mountd.requests takes its place until the mount is gone (docs/decisions/channel.md).
+waits for the next, mountd.requests takes its place until the mount is gone (docs/decisions/channel.md). A server that
+takes a mount over has the descriptor from its holder, and needs no binding: INIT is not sent again.
 """
 
 from __future__ import annotations
 
-import secrets
+import os
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pyfuse3
 import trio
@@ -39,15 +40,22 @@ class Pyfuse3Channel:
     def __init__(self) -> None:
         self.poll_wait = PollWait()
         self._requests: Requests | None = None
-        self._agreed = False
+        self._agreed: Callable[[int], None] | None = None
+        self._fd = -1
+        self._taken_over = False
 
-    def mount(self, handlers: Handlers, mountpoint: str, options: set[str], with_acls: bool) -> None:
+    def mount(
+        self, handlers: Handlers, mountpoint: str, options: set[str], with_acls: bool, generation: int,
+        agreed: Callable[[int], None],
+    ) -> None:  # fmt: skip
         """Mount; the kernel's requests wait until `serve` runs. Raises OSError or RuntimeError.
 
         Args:
             with_acls: have the kernel enforce POSIX ACLs: it asks for them by GETXATTR.
+            generation: of the mount's inodes. agreed: told the descriptor, once it can be served by anybody.
         """
-        self._requests = Requests(handlers, self.poll_wait, generation=secrets.randbits(31) + 1)
+        self._requests = Requests(handlers, self.poll_wait, generation)
+        self._agreed = agreed
         lowlevel = SimpleNamespace(**vars(trio.lowlevel))
         lowlevel.wait_readable = self._wait
         vars(pyfuse3)["trio"] = SimpleNamespace(**vars(trio) | {"lowlevel": lowlevel})
@@ -55,41 +63,52 @@ class Pyfuse3Channel:
         operations.enable_acl = with_acls
         pyfuse3.init(operations, mountpoint, options)
 
+    def take_over(self, handlers: Handlers, fd: int, generation: int) -> None:
+        """Serve the mount of a server that has died. The kernel has agreed with that one on a protocol, for good."""
+        self._requests = Requests(handlers, self.poll_wait, generation)
+        self._fd = fd
+        self._taken_over = True
+
     async def serve(self) -> None:
         """Answer requests until the mount goes away."""
-        await pyfuse3.main(min_tasks=1, max_tasks=1)
+        if self._taken_over and self._requests is not None:
+            await self._requests.serve(self._fd, anew=True)
+        else:
+            await pyfuse3.main(min_tasks=1, max_tasks=1)
 
     async def _wait(self, fd: int) -> None:
         """pyfuse3 waits here for its next request: it gets INIT, and in the place of all others the end of the
         session."""
-        if not self._agreed:
+        if self._fd < 0:
             await trio.lowlevel.wait_readable(fd)
-            self._agreed = True
+            self._fd = fd
         elif self._requests is not None:
+            if self._agreed is not None:
+                self._agreed(fd)
             await self._requests.serve(fd)
 
     def close(self, unmount: bool) -> None:
         """Let go of the session; unmounts what is still mounted if `unmount`."""
-        pyfuse3.close(unmount=unmount)
+        if self._taken_over:
+            os.close(self._fd)
+        else:
+            pyfuse3.close(unmount=unmount)
 
     def store(self, inode: int, offset: int, data: Buffer) -> None:
         """FUSE_NOTIFY_STORE; blocks, for worker threads."""
-        pyfuse3.notify_store(inode, offset, cast(Any, data))
+        os.writev(self._fd, [wire.stored_head(inode, offset, len(data)), data])
 
     def invalidate(self, inode: int, offset: int, size: int) -> None:
         """FUSE_NOTIFY_INVAL_INODE, attributes and pages, with a size those of a range; blocks, for worker threads."""
-        if size and self._requests is not None:
-            self._requests.notify(wire.invalidation(inode, offset, size))  # pyfuse3 knows no range
-        else:
-            pyfuse3.invalidate_inode(inode)
+        os.write(self._fd, wire.invalidation(inode, offset, size))
 
     def forget_name(self, directory: int, name: bytes) -> None:
         """FUSE_NOTIFY_INVAL_ENTRY; waits for requests that look names of the directory up, for worker threads."""
-        pyfuse3.invalidate_entry(directory, name)
+        os.write(self._fd, wire.name_forgotten(directory, name))
 
     def forget_attributes(self, inode: int) -> None:
         """FUSE_NOTIFY_INVAL_INODE, attributes only; blocks, for worker threads."""
-        pyfuse3.invalidate_inode(inode, attr_only=True)
+        os.write(self._fd, wire.invalidation(inode, -1, 0))
 
     def requests_so_far(self) -> dict[str, int]:
         """The requests so far, by kind."""

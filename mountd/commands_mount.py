@@ -16,7 +16,7 @@ import ctypes
 import logging
 import os
 import select
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import trio
@@ -56,6 +56,7 @@ class CommandsMount:
 
     Args:
         mountpoint: where the data is mounted. shared: whether other users may see the mount.
+        made: told the directory of each mount for commands that is made here.
 
     Attributes:
         wanted: whether the data is to be mounted `ro`: this process may do what that takes.
@@ -63,8 +64,9 @@ class CommandsMount:
         refused: why that is so, for people; empty if it is not so.
     """
 
-    def __init__(self, mountpoint: str, shared: bool) -> None:
+    def __init__(self, mountpoint: str, shared: bool, made: Callable[[str], None] = lambda _: None) -> None:
         self._mountpoint = mountpoint
+        self._made = made
         self._shared = shared
         self._times = 0
         self._closed: str | None = None  # why the data's mount cannot be made writable either
@@ -87,6 +89,7 @@ class CommandsMount:
                 _make_writable(root)
                 _mount_part(root, mounts.COMMANDS_ROOT.lstrip("/"), directory)
                 self.directory = os.fsencode(directory)
+            self._made(directory)
         except _GoneError:
             log.debug("the mount has gone while its mount for commands was made")
         except (OSError, MlfsError) as error:
@@ -94,6 +97,10 @@ class CommandsMount:
                 mounts.clear_commands(directory)
             why = error.message if isinstance(error, MlfsError) else f"{error.strerror} ({error.filename or 'mount'})"
             self._give_up(device, why)
+
+    def take_over(self, directory: str | None) -> None:
+        """Commands go in where the process has had them come that served this mount before; None: at the data's."""
+        self.directory = None if directory is None else os.fsencode(directory)
 
     @contextmanager
     def _root(self, device: str) -> Iterator[int]:

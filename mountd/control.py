@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import trio
@@ -40,6 +41,7 @@ from mlfs.orders.served import ServedOrder
 from mlfs.orders.stopping import StoppedError, stoppable
 from mlfs.orders.streams import JobStreams, build_streams, check_reach
 from mlfs.tree.manifest import ROOT, Manifest
+from mountd.left_behind import JobPlaces
 from mountd.metrics import metrics
 from mountd.onlookers import HIDDEN, PATH_FIELDS, UNTOLD, Onlookers, Reader, masked
 from mountd.prime_inodes import InodePrimer
@@ -79,7 +81,8 @@ class Control:
     Args:
         parts: the running parts of the mount, of which status and metrics are made, too. outside: files that links in
             the source lead to. reports: the directory for reports of jobs that end. life: notes what is registered.
-            onlookers: who of other users may see which names; None: there are none.
+            onlookers: who of other users may see which names; None: there are none. told: hears of all jobs that are
+            registered, by name, as JSON, whenever that changes.
 
     Attributes:
         answer: to the last command. job_reports: written when jobs end.
@@ -94,7 +97,12 @@ class Control:
         reports: str | None = None,
         life: LifeNote | None = None,
         onlookers: Onlookers | None = None,
+        told: Callable[[Mapping[str, str]], None] = lambda _: None,
     ) -> None:
+        self._tell_jobs = told
+        left = parts.holding.left if parts.holding is not None else None
+        self._to_go_on = dict(left.jobs) if left is not None else {}  # by name, those that `take_up` has still to do
+        self._told: dict[str, JobSpec] = {}  # by name, of the jobs that go on from another server, as they were told
         self.engine = engine = parts.engine
         self.source = parts.about.source
         self.parts = parts
@@ -120,6 +128,39 @@ class Control:
     def end_for_good(self) -> None:
         """The daemon is told to end: fetch nothing ahead and take no job any more."""
         self._ending.begin(math.inf)
+
+    # -- jobs that go on when another server serves the mount
+
+    async def keep_places(self, places: JobPlaces) -> None:
+        """Keep where each job is, and what it was found to be, for as long as the mount lives."""
+        specifications: dict[str, tuple[JobSpec, str]] = {}  # and as JSON
+        while True:
+            await places.moved()
+            for job in self.engine.jobs.values():
+                if specifications.get(job.name, (None, ""))[0] is not job.spec:
+                    specifications[job.name] = job.spec, job.spec.to_json()
+            now = {
+                job.name: {"at": job.place(), "spec": specifications[job.name][1]}
+                for job in self.engine.jobs.values()
+                if not job.inferred
+            }
+            if not self._to_go_on:
+                places.write(now)
+
+    async def take_up(self, jobs: Mapping[str, str], places: Mapping[str, Mapping[str, Any]]) -> None:
+        """Register jobs again that were registered with the server before this one, where they are by now."""
+        for name, told in jobs.items():
+            place = places.get(name, {"at": (), "spec": told})
+            if place["at"] is None:
+                log.info("job %s had ended before the server did", name)
+            else:
+                where = dict(zip(("start_epoch", "start_step"), place["at"], strict=False))
+                try:
+                    self._told[name] = parse_job(told)
+                    await self._register(parse_job(json.loads(place["spec"]) | where))
+                except MlfsError as error:
+                    log.warning("job %s does not go on: %s", name, error)
+            self._to_go_on.pop(name, None)
 
     # -- the tree
 
@@ -277,7 +318,9 @@ class Control:
         if op == "register":
             if self._ending.is_near:
                 raise MlfsError("the mount is being unmounted", MOUNT_AGAIN, ExitCode.NOT_MOUNTED)
-            return await self._register(parse_job(fields))
+            spec = parse_job(fields)
+            self._told.pop(spec.name, None)
+            return await self._register(spec)
         if op == "unregister":
             return self._unregister(fields)
         if op == "give-up":  # whoever asked for it has gone
@@ -443,8 +486,10 @@ class Control:
     def _note_jobs(self) -> None:
         """Note what is registered, as it was told: the next mount offers it again if this daemon dies."""
         jobs = [job.registered or job for job in list(self.engine.jobs.values()) if not job.inferred]
+        told = {job.name: self._told.get(job.name, job.spec) for job in jobs}
         if self._life is not None:
-            self._life.write({job.name: told_flags(job.spec) for job in jobs})
+            self._life.write({name: told_flags(spec) for name, spec in told.items()})
+        self._tell_jobs({**self._to_go_on, **{name: spec.to_json() for name, spec in told.items()}})
 
     def _end(self, name: str) -> bool:
         job = self.engine.jobs.get(name)

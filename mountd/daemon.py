@@ -3,11 +3,13 @@
 In: a MountConfig (from `mlfs mount`, by a pipe). Out: progress and the outcome of the start as dicts through
 `report`; then the exit code. The source directory is opened before the mount, and files are reached through that
 descriptor: so the mount can cover the source itself.
+
+It is the server of a mount (docs/processes.md). One whose predecessor has died takes the mount over: it serves what
+that one left with the holder, and does not mount.
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import gc
 import json
@@ -15,12 +17,13 @@ import logging
 import mmap
 import os
 import resource
+import secrets
 import signal
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import NamedTuple, TypedDict
 from urllib.parse import quote
@@ -57,12 +60,14 @@ from mlfs.places.lmdb_store import LmdbTier
 from mlfs.places.memory_file import MemoryFile
 from mlfs.places.open_files import MOST_UNUSED
 from mlfs.places.pieces import Spill
-from mlfs.places.place import PlaceKind, Places, SourcePlace, TierPlace
+from mlfs.places.place import FileChange, PlaceKind, Places, SourcePlace, TierPlace
 from mlfs.places.posix import PosixSource
 from mlfs.places.ram import RamTier
 from mlfs.places.showcase import Showcase
 from mlfs.places.ssd import SsdTier
 from mlfs.places.tier import Tier
+from mlfs.tree.attributes import Rights
+from mlfs.tree.growing import unpacked
 from mlfs.tree.samples import Samples
 from mlfs.units import format_size
 from mountd import holders, mounts, runtime
@@ -70,6 +75,8 @@ from mountd.channel_pyfuse3 import Pyfuse3Channel
 from mountd.commands_mount import CommandsMount
 from mountd.control import Control
 from mountd.handlers import Handlers, ReadFailures
+from mountd.holder import PASSED_ON, Start
+from mountd.left_behind import Facts, Holding, LeftBehind, can_be_taken_over
 from mountd.log_file import log_to, reopen_log
 from mountd.messages import died_before, doubts, no_sizes, unreadable
 from mountd.onlookers import Onlookers
@@ -80,7 +87,7 @@ from mountd.runtime import LifeNote
 from mountd.source_looks import POOL as LOOKS
 from mountd.source_looks import ExtendedAttributes, FirstLooks
 from mountd.statistics import About, MountParts
-from mountd.view import Report, TreeView, index_path, make_view
+from mountd.view import Report, TreeView, index_path, make_view, view_as_it_was
 from mountd.virtual import VirtualFiles
 
 log = logging.getLogger("mlfs.daemon")
@@ -120,21 +127,31 @@ POOLS = {
 }
 # Freed blocks of up to this size are reused: most samples, and not so much that memory is held for nothing.
 REUSED_BYTES = 16 << 20
+PR_SET_PDEATHSIG = 1
 # Parameters of mallopt(3), from malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 
 
-def serve(config: MountConfig, report: Report) -> int:
-    """Mount and serve. Returns the exit code; a start that fails raises MlfsError with nothing left behind."""
+def serve(config: MountConfig, report: Report, holding: Holding | None = None) -> int:
+    """Mount and serve. Returns the exit code; a start that fails raises MlfsError with nothing left behind.
+
+    Args:
+        holding: the connection to what holds this process; None: the mount ends with it.
+    """
+    left = holding.left if holding is not None else None
     os.umask(0o077)  # what a mount writes is for its user alone
     log_to(config.log_file, config.log_format, config.log_size_bytes, config.log_files)
     _keep_freed_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     with ExitStack() as cleanup:
         check_start()
-        source_fd = os.open(config.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if left is None:
+            source_fd = os.open(config.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            view = make_view(config, source_fd, report, keep=holding is not None and can_be_taken_over())
+        else:
+            source_fd = left.source
+            view = view_as_it_was(config, source_fd, left.index, left.facts.how, left.facts.links)
         cleanup.callback(os.close, source_fd)
-        view = make_view(config, source_fd, report)
         manifest = view.manifest
         covered = config.mountpoint == config.source  # then its path leads to this mount
         source = PosixSource(source_fd, manifest, None if covered else config.source)
@@ -147,9 +164,11 @@ def serve(config: MountConfig, report: Report) -> int:
         seen = seen_before(manifest, view.scanned) if config.allow_other else None
         outside = SourceFiles(b"/proc/self/fd/%d" % source.root.fd)
         tree = _Tree(view, samples, source, outside, seen)
-        service = _Service(config, tree, places, showcase, notes, report)
+        service = _Service(config, tree, places, showcase, notes, report, holding)
         for number in STOP_SIGNALS:  # from here to the end a signal must not skip the cleaning up
             cleanup.callback(signal.signal, number, signal.signal(number, service.note_signal))
+        if left is not None:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
         return trio.run(service.run)
 
 
@@ -229,8 +248,15 @@ class _Service:
         showcase: Showcase,
         notes: Sequence[str],
         report: Report,
+        holding: Holding | None,
     ) -> None:
         self.config = config
+        self.holding = holding
+        self.left = holding.left if holding is not None else None
+        self.lives = holding.restarts if holding is not None else 0
+        self.started = time.time() if self.left is None else self.left.facts.started
+        self.generation = secrets.randbits(31) + 1 if self.left is None else self.left.facts.generation
+        self.index = tree.view.kept
         self.samples = tree.samples
         self.manifest = tree.view.manifest
         self.source = tree.source
@@ -244,10 +270,10 @@ class _Service:
         self.channel = Pyfuse3Channel()
         self.pages = MountPages(
             self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate,
-            self.channel.forget_name,
+            self.channel.forget_name, unknown=self.left is not None,
         )  # fmt: skip
         self.read_failures = ReadFailures(self.manifest.path)
-        self.commands = CommandsMount(config.mountpoint, config.allow_other)
+        self.commands = CommandsMount(config.mountpoint, config.allow_other, partial(self._note, "commands"))
         self.mounted: mounts.MountEntry | None = None
         self.told_to_stop = False
 
@@ -264,26 +290,34 @@ class _Service:
         recorders = Recorders(self.manifest.paths, runner, time.monotonic)
         auditor = Auditor(runner, self.config.strict_order)
         primer = InodePrimer(self.manifest, os.fsencode(self.config.mountpoint), runner)
-        engine = self._make_engine(runner, explainer, (recorders, primer, auditor), shortages, descriptors)
-        life = LifeNote(self.config.mountpoint)
+        listeners: list[Listener] = [
+            recorders,
+            primer,
+            auditor,
+            *([self.holding.places] if self.holding is not None else []),
+        ]
+        engine = self._make_engine(runner, explainer, listeners, shortages, descriptors)
+        life = LifeNote(self.config.mountpoint, takes_over=self.left is not None)
         if life.died is not None:
             self.notes.append(died_before(life.died, self.config.mountpoint))
             log.warning("%s", self.notes[-1])
         about = About(
-            self.config.source, self.config.mountpoint, self.how, time.time(), *self._unreadable(), life.died,
+            self.config.source, self.config.mountpoint, self.how, self.started, *self._unreadable(), life.died,
             self.links,
         )  # fmt: skip
         refreshing = Refreshing(
             engine, self.manifest, self.source, self.config.source, self.config.mountpoint, index_path(self.config),
-            self.channel, self._samples_of,
+            self.channel, self._samples_of, partial(self._note, "growth"),
         )  # fmt: skip
         requests = self.channel.requests_so_far
         parts = MountParts(
-            about, engine, explainer, requests, primer, self.source, self.read_failures, refreshing, auditor
+            about, engine, explainer, requests, primer, self.source, self.read_failures, refreshing, auditor,
+            self.holding,
         )  # fmt: skip
         extended = ExtendedAttributes(self.manifest, self.source, engine.looks, runner, self.config.source_timeout_s)
         onlookers = Onlookers(self.manifest, extended.has_acl, extended.may_have_acl)
-        control = Control(parts, recorders, auditor, self.outside, self.config.report, life, onlookers)
+        told = partial(self._note, "jobs")
+        control = Control(parts, recorders, auditor, self.outside, self.config.report, life, onlookers, told)
         self._leave_record()
         try:
             self._mount(engine, control, primer, extended, refreshing)
@@ -298,8 +332,10 @@ class _Service:
     def _leave_record(self) -> None:
         """Tell commands which process serves. Without that they ask the mount itself, as long as it answers."""
         try:
-            settings = self.config.model_dump()
-            runtime.write(self.config.mountpoint, self.config.source, self.config.log_file, settings=settings)
+            runtime.write(
+                self.config.mountpoint, self.config.source, self.config.log_file, settings=self.config.model_dump(),
+                holder=self.holding.holder if self.holding is not None else 0, started=self.started,
+            )  # fmt: skip
         except OSError as error:
             remark = f"no record of this mount could be written to {runtime.runtime_dir()}: {error.strerror}"
             log.warning("%s", remark)
@@ -327,9 +363,14 @@ class _Service:
                     watch_mounts = partial(self.commands.watch, engine.runner, self.mounted.device)
                     nursery.start_soon(engine.background.keep_going, "watching the mount", watch_mounts)
                 nursery.start_soon(engine.background.keep_going, "reopening the log", self._reopen_log_on_signal)
+                if self.holding is not None:
+                    outlive = partial(self._outlive, self.holding, engine, control)
+                    nursery.start_soon(engine.background.keep_going, "keeping what another server needs", outlive)
                 await self.channel.serve()
                 nursery.cancel_scope.cancel()
         finally:
+            if self.holding is not None:
+                self.holding.let_go()  # else the descriptor there would keep alive what ends here
             # Still there after a second signal, a failure of ours, or an aborted connection.
             self._detach()
             self.channel.close(unmount=False)  # the binding would unmount by path: what lies below is not ours
@@ -379,14 +420,14 @@ class _Service:
         limits = MountLimits(
             config.staging_bytes, config.pfs_threads,
             hedge_s=min(10.0, config.source_timeout_s), timeout_s=config.source_timeout_s,
-            most_open_files=descriptors.open_files, buffer_bytes=_buffer_bytes(config),
+            most_open_files=descriptors.open_files, buffer_bytes=_buffer_bytes(config), lives=self.lives,
             **calibrated_limits(config, self.places),
         )  # fmt: skip
         return Engine(
             MountedData(self.samples, self.source, self.places, self.pages, self.seen),
             MountMachine(runner, time.monotonic, shortages),
             limits,
-            Observers(explainer, listeners),
+            Observers(explainer, listeners, self._note_change),
             Cluster(self.showcase, runtime.agent_socket(config.mountpoint), self._build_streams),
         )
 
@@ -398,7 +439,7 @@ class _Service:
         extended: ExtendedAttributes,
         refreshing: Refreshing,
     ) -> None:
-        virtual = VirtualFiles(control, os.getuid(), os.getgid(), lambda: self.commands.directory)
+        virtual = VirtualFiles(control, os.getuid(), os.getgid(), lambda: self.commands.directory, self.lives)
         options = {"subtype=mlfs", "fsname=mlfs:" + quote(os.fsencode(self.config.source), safe="/")}
         if self.config.allow_other:
             options.add("allow_other")
@@ -411,8 +452,16 @@ class _Service:
         handlers = Handlers(
             engine, virtual, primer, self.pages, self.read_failures, refreshing.misses, first_looks, extended
         )  # fmt: skip
+        if self.left is not None:
+            self.mounted = self.left.facts.mounted
+            self.commands.take_over(self.left.commands)
+            self._tell_what_happened(self.left, engine, refreshing)
+            self.channel.take_over(handlers, self.left.fuse, self.generation)
+            return
         try:
-            self.channel.mount(handlers, self.config.mountpoint, options, self.config.allow_other)
+            self.channel.mount(
+                handlers, self.config.mountpoint, options, self.config.allow_other, self.generation, self._keep
+            )
         except (OSError, RuntimeError) as error:
             raise MlfsError(
                 f"{self.config.mountpoint} cannot be mounted: {error}",
@@ -421,10 +470,55 @@ class _Service:
             ) from error
         self.mounted = mounts.mount_at(self.config.mountpoint)
 
+    # -- the server that comes after this one, if it dies
+
+    def _keep(self, fuse: int) -> None:
+        """The kernel has agreed to be served: by this process, or by another one."""
+        if self.holding is not None and self.index >= 0 and self.mounted is not None:
+            facts = Facts(self.generation, self.mounted, self.started, self.how, self.links)
+            self._note("mount", facts.noted())
+            self.holding.keep({"fuse": fuse, "source": self.source.root.fd, "index": self.index})
+
+    def _note(self, kind: str, value: object) -> None:
+        if self.holding is not None:
+            self.holding.journal.note(kind, value)
+
+    def _note_change(self, entry: int, change: FileChange) -> None:
+        if self.left is None or not self.left.changes:  # else it is one of those that were noted
+            self._note("change", [entry, change])
+
+    def _tell_what_happened(self, left: LeftBehind, engine: Engine, refreshing: Refreshing) -> None:
+        """Have the tree be as the kernel knows it: what the server before this one has noticed, in its order."""
+        for happened in left.changes:
+            if isinstance(happened, str):
+                refreshing.grew_before(unpacked(happened))
+                continue
+            entry, (size_bytes, mtime_ns, ctime_ns, rights, blocks) = happened
+            change = FileChange(size_bytes, mtime_ns, ctime_ns, rights and Rights(*rights), blocks)
+            with suppress(OSError):  # it was refused before, too
+                engine.changed_before(entry, change)
+        left.changes.clear()
+
+    async def _outlive(self, holding: Holding, engine: Engine, control: Control) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(holding.watch, engine.runner, self._leave_record)
+            if self.left is not None:
+                nursery.start_soon(control.take_up, self.left.jobs, self.left.places)
+            nursery.start_soon(control.keep_places, holding.places)
+
     async def _announce(self, runner: Runner) -> None:
         """Say that we serve, once the mount has answered."""
         mountpoint = os.fsencode(self.config.mountpoint)
         await runner.run("look", os.stat, mountpoint + b"/.mlfs/status")
+        if self.holding is not None:
+            self.holding.serves()
+        if self.left is not None:
+            gc.collect()
+            gc.freeze()
+            log.warning(
+                "the server before this one %s: %s goes on", self.holding and self.holding.why, self.config.mountpoint
+            )
+            return
         if self.commands.wanted and self.mounted is not None:
             await runner.run("look", self.commands.make, self.mounted.device)
         if words := self.commands.words():
@@ -662,34 +756,41 @@ def _measured(places: Places) -> list[MeasuredPlace]:
 # -- the process
 
 
-def main() -> int:
-    """The process that `mlfs mount` starts: its config comes by one pipe, its reports go by another."""
-    parser = argparse.ArgumentParser(description="the daemon of one mlfs mount; started by `mlfs mount`")
-    parser.add_argument("--config-fd", type=int, required=True)
-    parser.add_argument("--status-fd", type=int, required=True)
-    args = parser.parse_args()
-    with open(args.config_fd, encoding="ascii") as pipe:
-        config = MountConfig.from_json(pipe.read())
-    status = open(args.status_fd, "w", encoding="ascii", buffering=1)  # noqa: SIM115 - closed when we serve
+def main(start: Start) -> int:
+    """The server of the mount that `mlfs mount` makes; its reports go by a pipe."""
+    if not start.kept:
+        die_with_holder(True)
+    config = MountConfig.from_json(start.config)
+    status = open(start.report_fd, "w", encoding="ascii", buffering=1) if start.report_fd >= 0 else None  # noqa: SIM115
 
     def report(message: dict[str, object]) -> None:
-        if status.closed:
+        if status is None or status.closed:
             return
         try:
             status.write(json.dumps(message) + "\n")
             if "serving" in message or "error" in message:
+                die_with_holder(False)
                 status.close()
         except BrokenPipeError:
             log.debug("nobody listens any more")
 
+    holding = Holding(start)
+    code = int(ExitCode.FAILURE)
     try:
-        return serve(config, report)
+        code = serve(config, report, holding)
     except MlfsError as error:
         report({"error": {"message": error.message, "hint": error.hint, "exit_code": int(error.exit_code)}})
-        return int(error.exit_code)
+        code = int(error.exit_code)
     except Exception as error:
         log.exception("the daemon failed")
         report(
             {"error": {"message": f"the daemon failed: {error!r}", "hint": f"see {config.log_file}", "exit_code": 1}}
         )
-        return int(ExitCode.FAILURE)
+    holding.over(code)
+    return code
+
+
+def die_with_holder(does: bool) -> None:
+    """Whether this process is killed when its holder is: as long as the mount does not serve, whoever ends the holder
+    means both."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL if does else 0)

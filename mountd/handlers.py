@@ -427,24 +427,20 @@ class Handlers:
         """Open a virtual file."""
         return OpenedHandle(await self._virtual.open(inode, bool(flags & WRITING), Reader(uid, gid, pid)), True)
 
-    def read_tripwire(self, handle: int, offset: int, size: int, pid: int) -> Buffer | None:
+    def read_tripwire(self, inode: int, handle: int, offset: int, size: int, pid: int) -> Buffer | None:
         """Note the row that a READ tells of. Returns its bytes if they are those of a tripwire, for which nobody waits;
         else `read` has to follow."""
         if handle >= FIRST_VIRTUAL_HANDLE:
             return None
-        return self._row_reads.read(*self._content_of(handle), handle, offset, size, pid)
+        return self._row_reads.read(entry_of(inode), generation_of(inode), handle, offset, size, pid)
 
-    def _content_of(self, handle: int) -> tuple[int, int]:
-        """The entry of an open file, and the generation of the content that is read by it."""
-        if handle >= FIRST_LARGE_HANDLE:
-            return self.ranges.entry_of(handle), self.ranges.generation_of(handle)
-        return entry_of_handle(handle), generation_of_handle(handle)
-
-    async def read(self, handle: int, offset: int, size: int) -> Buffer:
-        """Bytes that the kernel does not have, for a reader."""
+    async def read(self, inode: int, handle: int, offset: int, size: int) -> Buffer:
+        """Bytes that the kernel does not have, for a reader. The inode of a file says which content it opened."""
         if handle >= FIRST_VIRTUAL_HANDLE:
             return self._virtual.read(handle, offset, size)
-        entry, generation = self._content_of(handle)
+        entry, generation = entry_of(inode), generation_of(inode)
+        if handle >= FIRST_LARGE_HANDLE and not self.ranges.is_open(handle):
+            await self.ranges.open_again(handle, entry, generation)
         try:
             if handle >= FIRST_LARGE_HANDLE:
                 return await self.ranges.read_large(handle, offset, size)
@@ -453,12 +449,14 @@ class Handlers:
             self.failures.note(entry, error)
             raise
 
-    async def seek(self, handle: int, offset: int, whence: int) -> int:
+    async def seek(self, inode: int, handle: int, offset: int, whence: int) -> int:
         """The beginning of the next data or the next hole. Raises: ENXIO behind the end."""
         if handle >= FIRST_VIRTUAL_HANDLE:
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))  # all of these have size 0
         if handle < FIRST_LARGE_HANDLE:
             return await self._holes.of_entry(entry_of_handle(handle), generation_of_handle(handle), offset, whence)
+        if not self.ranges.is_open(handle):
+            await self.ranges.open_again(handle, entry_of(inode), generation_of(inode))
         opened = self.ranges.opened(handle)
         if opened is not None:
             return await self._holes.of_open(opened, offset, whence)
@@ -484,7 +482,8 @@ class Handlers:
             self._virtual.release(handle)
         elif handle >= FIRST_LARGE_HANDLE:
             self._row_reads.closed(handle)
-            self.digest.released(self.ranges.close_large(handle))
+            if self.ranges.is_open(handle):  # else a server before this one had opened it, and nobody has read since
+                self.digest.released(self.ranges.close_large(handle))
         else:
             self.digest.released(entry_of_handle(handle))
 

@@ -90,7 +90,7 @@ def start_daemon(config: MountConfig, progress: ProgressDisplay, note: Note) -> 
         try:
             daemon, status_fd = _start(config)
         except OSError as error:
-            raise _not_started(error) from error
+            raise not_started(error) from error
         try:
             try:
                 interrupts.arm()
@@ -191,13 +191,19 @@ def _daemon_environment() -> dict[str, str]:
     return environment
 
 
-def _not_started(error: OSError) -> MlfsError:
+def not_started(error: OSError) -> MlfsError:
     """The refusal of a mount whose daemon cannot be started."""
     what = Resource.THREADS if error.errno == errno.EAGAIN else lacking(error)  # of fork(2)
     if what is None or error.filename is not None:
         return MlfsError(f"the daemon cannot be started: {error}", "see whether the log's directory can be written")
     limit = limit_of(what)
     return MlfsError(f"no daemon can be started: {limit.what}", limit.way_out)
+
+
+def reported(error: MlfsError) -> bytes:
+    """The report of an error, as `reported_error` reads it."""
+    about = {"message": error.message, "hint": error.hint, "exit_code": int(error.exit_code)}
+    return json.dumps({"error": about}).encode("ascii") + b"\n"
 
 
 class _DiedSilentlyError(Exception):
@@ -266,6 +272,9 @@ def _stop(daemon: subprocess.Popen[bytes], config: MountConfig) -> None:
     try:
         daemon.wait(_STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
+        record = runtime.read(config.mountpoint)
+        if record is not None and record.holder == daemon.pid:
+            runtime.send_signal(record, signal.SIGKILL)  # the server would start another holder
         daemon.kill()
         daemon.wait()
     entry = mounts.mount_at(config.mountpoint)

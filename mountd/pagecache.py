@@ -38,12 +38,12 @@ _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
-def all_resident(fd: int, size_bytes: int) -> bool:
-    """Whether all pages of an open file are in the page cache; True where mincore(2) does not tell.
+def all_resident(fd: int, size_bytes: int, offset: int = 0) -> bool:
+    """Whether all pages of a range of an open file are in the page cache; True where mincore(2) does not tell.
 
     Nothing is read: the file is mapped, and no page of the mapping is touched.
     """
-    address = _libc.mmap(None, size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+    address = _libc.mmap(None, size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, offset)
     if address == _MAP_FAILED:
         return True
     try:
@@ -63,6 +63,7 @@ class MountPages:
         store: (inode, offset, data), the binding's FUSE_NOTIFY_STORE.
         invalidate: (inode, offset, size), FUSE_NOTIFY_INVAL_INODE: attributes, and pages of a range; size 0: all.
         forget_name: (directory's inode, name), the binding's FUSE_NOTIFY_INVAL_ENTRY: the name is looked up anew.
+        unknown: whether another process may have had attributes forgotten, which served this mount before.
 
     Attributes:
         looking: the native id of the thread that opens files to see which pages are there, None when none does. Only
@@ -77,13 +78,14 @@ class MountPages:
         store: Callable[[int, int, Buffer], None],
         invalidate: Callable[[int, int, int], None],
         forget_name: Callable[[int, bytes], None],
+        unknown: bool = False,
     ) -> None:
         self.manifest = manifest
         self._prefix = mountpoint.rstrip(b"/") + b"/"
         self._store = store
         self._invalidate = invalidate
         self._forget_name = forget_name
-        self._attributes_gone = bytearray(len(manifest))
+        self._attributes_gone = bytearray(bytes((unknown,))) * len(manifest)
         self.looking: int | None = None
         self.pushed = 0
         self.refused = 0
@@ -104,12 +106,12 @@ class MountPages:
         self.pushed += 1
         return True
 
-    def resident(self, entry: int) -> bool:
+    def resident(self, entry: int, offset: int = 0, size: int = 0) -> bool:
         """Opens the file through our own mount: the handlers know the thread by `looking`.
 
         mincore(2) tells only the file's owner, root, and who may write to it; others hear that all pages are there.
         """
-        size_bytes = self.manifest.size_view[entry]
+        size_bytes = size or self.manifest.size_view[entry]
         if not size_bytes:
             return True
         self.looking = threading.get_native_id()
@@ -118,7 +120,7 @@ class MountPages:
         except OSError:
             return True
         try:
-            return all_resident(fd, size_bytes)
+            return all_resident(fd, size_bytes, offset)
         finally:
             os.close(fd)
             self.looking = None

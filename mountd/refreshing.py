@@ -34,7 +34,7 @@ from mlfs.places.place import FileChange
 from mlfs.places.posix import PosixSource
 from mlfs.printable import printable
 from mlfs.tree.attributes import FileAttributes, Rights
-from mlfs.tree.growing import GrowingManifest
+from mlfs.tree.growing import GrowingManifest, Growth, packed
 from mlfs.tree.index import save, source_identity
 from mlfs.tree.manifest import Manifest
 from mlfs.tree.openat import open_beneath
@@ -106,6 +106,7 @@ class Refreshing:
         source_path: by which the index names the source.
         index_path: where the index is saved.
         samples_of: finds the data set of a job in the tree as it is now; in a worker.
+        grows: told how the tree takes over another form, as a text, before it does.
 
     Attributes:
         misses: names that were asked for in vain.
@@ -121,6 +122,7 @@ class Refreshing:
         index_path: Path,
         kernel: Kernel,
         samples_of: Callable[[JobSpec], SampleIds],
+        grows: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._engine = engine
         self._manifest = manifest
@@ -129,6 +131,7 @@ class Refreshing:
         self._index_path = index_path
         self._kernel = kernel
         self._samples_of = samples_of
+        self._grows = grows
         self._told = RefreshStatistics()
         self._outdated: dict[str, tuple[JobRun, OutdatedJob]] = {}
         self._counts = (0, 0)
@@ -198,10 +201,10 @@ class Refreshing:
         if coming > manifest.room:
             message = f"{coming:,} entries have come, and there is room for {manifest.room:,} more"
             raise MlfsError(message, MOUNT_AGAIN)
+        as_text = await runner.run(POOL, packed, found.growth)
         gone = [sample for entry in found.growth.gone for sample in self._engine.known(entry)]
-        first = manifest.used
-        manifest.grow(found.growth)
-        self._engine.samples.came(range(first, manifest.used))
+        self._grows(as_text)
+        self.grew_before(found.growth)
         for entry, seen in found.changed:
             if entry in found.growth.back:
                 self._engine.back(entry, _change(manifest, entry, scanned, seen))
@@ -221,6 +224,12 @@ class Refreshing:
             "refreshed%s: %d entries have come, %d are gone, %d have changed", where, found.added, found.gone,
             changed,
         )  # fmt: skip
+
+    def grew_before(self, growth: Growth) -> None:
+        """The tree takes over another form, of which nothing has to be told: it is told already, or will be."""
+        first = self._manifest.used
+        self._manifest.grow(growth)
+        self._engine.samples.came(range(first, self._manifest.used))
 
     def _scan(self, path: bytes) -> tuple[bytes, Manifest]:
         """In a worker: what is below a directory, or below the nearest above it that is still one."""

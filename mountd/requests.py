@@ -111,10 +111,13 @@ class Requests:
         """Requests so far, by kind."""
         return dict(self.counts)
 
-    async def serve(self, fd: int) -> None:
-        """Answer the requests of the descriptor until its mount is gone."""
+    async def serve(self, fd: int, anew: bool = False) -> None:
+        """Answer the requests of the descriptor until its mount is gone. Args: anew: also those that another server
+        has read, and has died over."""
         os.set_blocking(fd, False)
         self._fd = fd
+        if anew:
+            os.write(fd, wire.RESEND)
         async with trio.open_nursery() as nursery:
             self._scope = nursery.cancel_scope
             self._start_task(nursery)
@@ -215,10 +218,6 @@ class Requests:
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENODEV):  # who asked is gone, or the mount
                 raise
-
-    def notify(self, notification: bytes) -> None:
-        """Tell the kernel something by itself; from worker threads, as it may wait. Raises: OSError."""
-        os.write(self._fd, notification)
 
     def failed(self, unique: int, error: Exception) -> None:
         """An exception that is no OSError is a bug: it costs this request EIO, never the mount."""
@@ -376,15 +375,15 @@ class Requests:
     def _read(self, unique: int, inode: int, uid: int, pid: int) -> Waiting | None:
         self.counts["read"] += 1
         handle, offset, size = wire.READ_IN.unpack_from(self._buffer, wire.BODY)
-        tripwire = self.handlers.read_tripwire(handle, offset, size, pid)
+        tripwire = self.handlers.read_tripwire(inode, handle, offset, size, pid)
         if tripwire is None:
-            return self._read_soon(unique, handle, offset, size)
+            return self._read_soon(unique, inode, handle, offset, size)
         self._write_reply(wire.reply(unique, tripwire))
         return None
 
-    async def _read_soon(self, unique: int, handle: int, offset: int, size: int) -> None:
+    async def _read_soon(self, unique: int, inode: int, handle: int, offset: int, size: int) -> None:
         try:
-            data = await self.handlers.read(handle, offset, size)
+            data = await self.handlers.read(inode, handle, offset, size)
             head = wire.REPLY.pack(wire.REPLY.size + len(data), 0, unique)
             os.writev(self._fd, [head, data])
         except Exception as error:
@@ -393,7 +392,7 @@ class Requests:
     def _lseek(self, unique: int, inode: int, uid: int, pid: int) -> Waiting:
         """SEEK_DATA and SEEK_HOLE; the kernel does all other seeks by itself."""
         self.counts["other"] += 1
-        asked = self.handlers.seek(*wire.READ_IN.unpack_from(self._buffer, wire.BODY))
+        asked = self.handlers.seek(inode, *wire.READ_IN.unpack_from(self._buffer, wire.BODY))
         return self._soon(unique, asked, lambda found: wire.reply(unique, wire.U64.pack(found)))
 
     def _write(self, unique: int, inode: int, uid: int, pid: int) -> Waiting:

@@ -42,6 +42,9 @@ class Record:
     log_file: str | None
     settings: dict[str, object] | None = None
     """Those of the mount (`MountConfig.to_json`), None where they are not known."""
+    holder: int = 0
+    """The process that starts another server when this one dies; 0: none does."""
+    holder_start_ticks: int = 0
 
 
 def runtime_dir() -> str:
@@ -181,11 +184,15 @@ def write(
     log_file: str | None,
     pid: int | None = None,
     settings: dict[str, object] | None = None,
+    holder: int = 0,
+    started: float | None = None,
 ) -> Record:
     """Record that `pid` (default: this process) serves `mountpoint`; replaces an older record, atomically."""
     pid = os.getpid() if pid is None else pid
-    ticks = start_ticks(pid)
-    record = Record(pid, ticks or 0, mountpoint, source, time.time(), mlfs.__version__, log_file, settings)
+    record = Record(
+        pid, start_ticks(pid) or 0, mountpoint, source, started or time.time(), mlfs.__version__, log_file, settings,
+        holder, (start_ticks(holder) or 0) if holder else 0,
+    )  # fmt: skip
     _write_json(asdict(record), os.path.join(runtime_dir(), mount_name(mountpoint) + ".json"))
     return record
 
@@ -221,12 +228,13 @@ def _read_file(path: str) -> Record | None:
 
 
 def remove(mountpoint: str, pid: int | None = None) -> None:
-    """Remove the record of this mount point; with `pid` only if it is of that process (not of one that came after)."""
+    """Remove the record of this mount point; with `pid` only if it is of that process, or of the server that it holds
+    (not of one that came after)."""
     for directory in _read_dirs():
         path = os.path.join(directory, mount_name(mountpoint) + ".json")
         if pid is not None:
             record = _read_file(path)
-            if record is None or record.pid != pid:
+            if record is None or pid not in (record.pid, record.holder):
                 continue
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
@@ -252,9 +260,12 @@ def stale() -> list[Record]:
 
 
 def alive(record: Record) -> bool:
-    """Whether the process of this record still runs."""
-    ticks = start_ticks(record.pid)
-    return ticks is not None and ticks == record.pid_start_ticks
+    """Whether a process of this record still runs: the server, or the holder, which is about to start another one."""
+    return _runs(record.pid, record.pid_start_ticks) or _runs(record.holder, record.holder_start_ticks)
+
+
+def _runs(pid: int, ticks: int) -> bool:
+    return bool(pid) and start_ticks(pid) == ticks
 
 
 def stopped(mountpoint: str) -> int | None:
@@ -263,7 +274,11 @@ def stopped(mountpoint: str) -> int | None:
         record = read(mountpoint)
     except MlfsError:  # where records lie cannot be read: then nobody knows
         return None
-    if record is None or not alive(record) or _state_fields(record.pid)[:1] not in ([b"T"], [b"t"]):
+    if (
+        record is None
+        or not _runs(record.pid, record.pid_start_ticks)
+        or _state_fields(record.pid)[:1] not in ([b"T"], [b"t"])
+    ):
         return None
     return record.pid
 
@@ -286,16 +301,29 @@ def start_ticks(pid: int) -> int | None:
 
 
 def send_signal(record: Record, signal_number: int) -> bool:
-    """Send a signal to the process of this record and to no other; False when it is gone."""
+    """Send a signal to the server of this record, or to its holder where there is no server now, which passes it on.
+    SIGKILL goes to both: each would start the other again. False when they are gone."""
+    import signal
+
+    server, holder = (record.pid, record.pid_start_ticks), (record.holder, record.holder_start_ticks)
+    if signal_number != signal.SIGKILL:
+        return _send(*server, signal_number) or _send(*holder, signal_number)
+    _send(*server, signal.SIGSTOP)
+    sent = [_send(*holder, signal_number), _send(*server, signal_number)]
+    return any(sent)
+
+
+def _send(pid: int, ticks: int, signal_number: int) -> bool:
+    """Send a signal to this process and to no other."""
     import signal
 
     try:
         # A pidfd keeps naming one process: once its start time is checked, the pid cannot be reused in between.
-        fd = os.pidfd_open(record.pid)
+        fd = os.pidfd_open(pid)
     except OSError:
         return False
     try:
-        if not alive(record):
+        if not _runs(pid, ticks):
             return False
         signal.pidfd_send_signal(fd, signal_number)
         return True
@@ -303,7 +331,7 @@ def send_signal(record: Record, signal_number: int) -> bool:
         return False
     except PermissionError:
         hint = "do it as the user who mounted it, or as root"
-        raise MlfsError(f"process {record.pid} belongs to another user", hint, ExitCode.NOT_PERMITTED) from None
+        raise MlfsError(f"process {pid} belongs to another user", hint, ExitCode.NOT_PERMITTED) from None
     finally:
         os.close(fd)
 
@@ -330,15 +358,18 @@ class Died:
 class LifeNote:
     """The note of one daemon.
 
+    Args:
+        takes_over: whether this process serves the mount of the one before it, which has died, and all of its jobs.
+
     Attributes:
-        died: the daemon before this one, None where it ended as it should.
+        died: the daemon before this one, None where it ended as it should, or its mount goes on.
     """
 
-    def __init__(self, mountpoint: str) -> None:
+    def __init__(self, mountpoint: str, takes_over: bool = False) -> None:
         self._path = os.path.join(runtime_dir(), mount_name(mountpoint) + ".life")
         pid, ticks, jobs = self._read()
-        self.died = Died(pid, jobs) if pid and start_ticks(pid) != ticks else None
-        self.write({})
+        self.died = Died(pid, jobs) if pid and start_ticks(pid) != ticks and not takes_over else None
+        self.write(jobs if takes_over else {})
 
     def _read(self) -> tuple[int, int, dict[str, str]]:
         """Whose note lies there, when that process began, and its jobs; zeros where there is none."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import trio
@@ -24,6 +24,7 @@ from mlfs.limits import usable_processors
 from mlfs.places.posix import PosixSource
 from mlfs.places.source_statistics import SourceStatistics
 from mountd.handlers import ReadFailures, ReadFailureStatistics
+from mountd.left_behind import Holding
 from mountd.misses import MissStatistics
 from mountd.prime_inodes import InodePrimer
 from mountd.refreshing import Refreshing, RefreshStatistics
@@ -71,6 +72,23 @@ class ProcessStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessOfMount:
+    """One of the processes of a mount.
+
+    Attributes:
+        name: "holder" or "server". restarts: how often it was started again. why: how the one before it ended.
+        rss_bytes, cpu_s: resident memory, and what it has computed.
+    """
+
+    name: str
+    pid: int
+    restarts: int
+    why: str
+    rss_bytes: int
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class MountStatistics:
     """Frozen figures of all parts of a mount.
 
@@ -90,6 +108,7 @@ class MountStatistics:
     misses: MissStatistics = field(default_factory=MissStatistics)
     refresh: RefreshStatistics = field(default_factory=RefreshStatistics)
     disorder: tuple[ScriptFault, ...] | None = None
+    processes: Sequence[ProcessOfMount] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,6 +117,7 @@ class MountParts:
 
     Attributes:
         requests: how many there were of the kernel so far, by kind. The channel counts them.
+        holding: the connection to what holds this process; None: nothing does.
     """
 
     about: About
@@ -109,6 +129,13 @@ class MountParts:
     read_failures: ReadFailures
     refreshing: Refreshing
     auditor: Auditor
+    holding: Holding | None = None
+
+    def _processes(self) -> Sequence[ProcessOfMount]:
+        """The processes of the mount, this one last."""
+        here = (("server", os.getpid(), 0, ""),)
+        lives = self.holding.lives() if self.holding is not None else here
+        return [ProcessOfMount(*life, *used_by(life[1])) for life in lives]
 
     def _about_now(self) -> About:
         """A refresh may have read what the first scan could not."""
@@ -143,13 +170,24 @@ class MountParts:
             misses=self.refreshing.misses.statistics(),
             refresh=self.refreshing.statistics(),
             disorder=self.auditor.found if self.auditor.is_strict else None,
+            processes=self._processes(),
         )
 
 
-def resident_bytes() -> int:
-    """Resident memory of this process."""
-    with open("/proc/self/statm") as statm:
+def resident_bytes(pid: int | str = "self") -> int:
+    """Resident memory of a process, of this one by default."""
+    with open(f"/proc/{pid}/statm") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def used_by(pid: int) -> tuple[int, float]:
+    """The resident memory of a process, and the seconds that it has computed; zeros for one that is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            fields = stat.read().rpartition(b")")[2].split()
+        return resident_bytes(pid), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except OSError:
+        return 0, 0.0
 
 
 # -- status and metrics as texts: made beside the loop, so seldom that they cost little, and never old

@@ -65,6 +65,7 @@ def status(now: MountStatistics) -> Json:
         "headline": headline(now),
         "version": now.process.version,
         "pid": now.process.pid,
+        "processes": as_json(now.processes),
         "source": about.source,
         "mountpoint": about.mountpoint,
         "state": "draining" if scheduler.stopped else "serving",

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from mlfs.config import MountConfig
 from mlfs.errors import SourceError
 from mlfs.tree.growing import GrowingManifest
-from mlfs.tree.index import ScanReport, default_index_path, manifest_for
+from mlfs.tree.index import ScanReport, default_index_path, kept_open, load_kept, manifest_for, source_identity
 from mlfs.tree.leaving_links import LeavingLinks, links_that_leave
 from mlfs.tree.scan_lock import Holder
 from mountd import mounts
@@ -31,16 +31,18 @@ class TreeView(NamedTuple):
     Attributes:
         manifest: the tree. scanned: how it was found. how: the same in words.
         links: what is to be said of links that lead out of the source.
+        kept: a descriptor of the list of files, for a server that takes the mount over; -1: none can.
     """
 
     manifest: GrowingManifest
     scanned: ScanReport
     how: str
     links: str
+    kept: int = -1
 
 
-def make_view(config: MountConfig, source_fd: int, report: Report) -> TreeView:
-    """The tree of the source. Raises: SourceError."""
+def make_view(config: MountConfig, source_fd: int, report: Report, keep: bool = False) -> TreeView:
+    """The tree of the source. Args: keep: give a descriptor of the index, too. Raises: SourceError."""
 
     def progress(directories: int, files: int) -> None:
         report({"progress": {"phase": "scan", "dirs": directories, "files": files}})
@@ -60,7 +62,19 @@ def make_view(config: MountConfig, source_fd: int, report: Report) -> TreeView:
     how = f"scanned by {scanned.by}" if scanned.by else "saved index" if scanned.reused else "scanned"
     alone = f", for this mount alone: {path.parent} cannot be written" if scanned.warning else ""
     said = f"{links}, past this mount ({way_out})" if links else ""
-    return TreeView(GrowingManifest(manifest), scanned, f"{how} in {scanned.seconds:.1f} s{alone}", said)
+    kept = -1
+    if keep:
+        try:
+            kept = kept_open(manifest, path, source_identity(source_fd, config.source))
+        except OSError as error:  # no memory for it
+            log.warning("this mount ends with its process: %s", error)
+    return TreeView(GrowingManifest(manifest), scanned, f"{how} in {scanned.seconds:.1f} s{alone}", said, kept)
+
+
+def view_as_it_was(config: MountConfig, source_fd: int, index: int, how: str, links: str) -> TreeView:
+    """The tree with which a mount began that another server has served. Raises: OSError."""
+    manifest = load_kept(index, source_identity(source_fd, config.source))
+    return TreeView(GrowingManifest(manifest), ScanReport(True, "", 0.0), how, links, index)
 
 
 def index_path(config: MountConfig) -> Path:

@@ -40,6 +40,8 @@ COMMANDS: Path = (b"commands", b"in")
 WRITABLE: frozenset[Path] = frozenset({(b"control",), (b"lifecycle",)})
 # A served job with tens of thousands of nodes in it. What JSON makes of a line takes thirty times as much at the most.
 LONGEST_LINE_BYTES = 4 << 20
+# Inodes, and handles, that one process may give out.
+NUMBERS_A_LIFE = 1 << 32
 # Of lines that are not whole yet, through all descriptors together.
 MOST_PENDING_BYTES = 4 * LONGEST_LINE_BYTES
 _DIRECTORY = stat.S_IFDIR | 0o555
@@ -103,10 +105,16 @@ class VirtualFiles:
     Args:
         owner_uid, owner_gid: who mounted; besides root the only one who may write.
         elsewhere: the directory where commands go in; None for here.
+        lives: how many processes have served this mount before. Numbers that they gave out are not given out again.
     """
 
     def __init__(
-        self, contents: Contents, owner_uid: int, owner_gid: int, elsewhere: Callable[[], bytes | None] = lambda: None
+        self,
+        contents: Contents,
+        owner_uid: int,
+        owner_gid: int,
+        elsewhere: Callable[[], bytes | None] = lambda: None,
+        lives: int = 0,
     ) -> None:
         self.contents = contents
         self._elsewhere = elsewhere
@@ -114,12 +122,14 @@ class VirtualFiles:
         self.owner_gid = owner_gid
         self.started_ns = time.time_ns()
         self.root = FIRST_VIRTUAL
-        self._nodes: dict[int, VirtualNode] = {self.root: VirtualNode((), _DIRECTORY)}
-        self._inodes: dict[Path, int] = {(): self.root}
+        # These two have the same number in each process that serves the mount: the kernel may begin with them.
+        self._inodes: dict[Path, int] = {(): self.root, COMMANDS[:1]: self.root + 1}
+        self._nodes = {inode: VirtualNode(path, _DIRECTORY) for path, inode in self._inodes.items()}
+        self._lasting = frozenset(self._nodes)
         self._looked_up: dict[int, int] = {}
-        self._next = itertools.count(FIRST_VIRTUAL + 1)
+        self._next = itertools.count(FIRST_VIRTUAL + len(self._lasting) + lives * NUMBERS_A_LIFE)
         self._handles: dict[int, Handle] = {}
-        self._next_handle = itertools.count(FIRST_VIRTUAL_HANDLE)
+        self._next_handle = itertools.count(FIRST_VIRTUAL_HANDLE + lives * NUMBERS_A_LIFE)
 
     def node(self, inode: int) -> VirtualNode:
         """Raises ESTALE for an inode that was forgotten."""
@@ -150,7 +160,7 @@ class VirtualFiles:
             self._looked_up[inode] = left
             return
         self._looked_up.pop(inode, None)
-        if inode != self.root and inode in self._nodes:
+        if inode not in self._lasting and inode in self._nodes:
             path = self._nodes.pop(inode).path
             if self._inodes.get(path) == inode:
                 del self._inodes[path]
@@ -198,11 +208,18 @@ class VirtualFiles:
 
     def read(self, handle: int, offset: int, size: int) -> bytes:
         """A part of what the file held when it was opened, or of the answer to what was written through this handle."""
-        state = self._handles[handle]
+        state = self._opened(handle)
         if offset < state.start:
             state.start = 0
         offset -= state.start
         return state.text[offset : offset + size]
+
+    def _opened(self, handle: int) -> Handle:
+        """Raises ESTALE for a handle of a process that served this mount before, and has died."""
+        try:
+            return self._handles[handle]
+        except KeyError:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE)) from None
 
     def release(self, handle: int) -> None:
         """Close the file."""
@@ -213,7 +230,7 @@ class VirtualFiles:
 
         Raises: EINVAL for a line that is refused (the handle's answer says why).
         """
-        state = self._handles[handle]
+        state = self._opened(handle)
         state.start = offset  # where the descriptor stands after a write that fails
         *lines, rest = self._with_pending(state, data).split(b"\n")
         for line in lines:
@@ -241,7 +258,7 @@ class VirtualFiles:
 
         Raises: EACCES as `open`, EINVAL as `write`.
         """
-        state = self._handles[handle]
+        state = self._opened(handle)
         if not state.takes_commands or uid not in (0, self.owner_uid):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
         line = self._with_pending(state, part)

@@ -38,7 +38,9 @@ U32: Final = Struct("=I")
 U64: Final = Struct("=Q")
 PAIR: Final = Struct("=QQ")  # fuse_forget_one
 _INVALIDATION: Final = Struct("=IiQQqq")  # a reply's head, with the kind for its error; ino, off, len
-_INVAL_INODE: Final = 2  # FUSE_NOTIFY_INVAL_INODE
+_NAME_FORGOTTEN: Final = Struct("=IiQQII")  # the same; parent, namelen, flags; then the name, and a zero
+_STORED: Final = Struct("=IiQQQII")  # the same; nodeid, offset, size, padding; then the data
+_INVAL_INODE, _INVAL_ENTRY, _STORE, _RESEND = 2, 3, 4, 7  # FUSE_NOTIFY_*
 READ_IN: Final = Struct("=QQI")  # fh, offset, size: of READ, READDIR and WRITE; with `whence` for the size of LSEEK
 XATTR_NAME: Final = BODY + 8  # struct fuse_getxattr_in: size, padding; then the name
 _XATTR_SIZE: Final = Struct("=II")  # fuse_getxattr_out: size, padding
@@ -74,8 +76,24 @@ def reply(unique: int, *parts: bytes | bytearray | memoryview) -> bytes:
 
 
 def invalidation(inode: int, offset: int, size: int) -> bytes:
-    """A notification: the kernel shall forget the attributes of an inode, and pages of a range."""
+    """A notification: the kernel shall forget the attributes of an inode, and pages of a range: with size 0 all from
+    there on, with offset -1 none."""
     return _INVALIDATION.pack(_INVALIDATION.size, _INVAL_INODE, 0, inode, offset, size)
+
+
+def name_forgotten(directory: int, name: bytes) -> bytes:
+    """A notification: the kernel shall look a name up anew."""
+    head = _NAME_FORGOTTEN.pack(_NAME_FORGOTTEN.size + len(name) + 1, _INVAL_ENTRY, 0, directory, len(name), 0)
+    return head + name + b"\0"
+
+
+def stored_head(inode: int, offset: int, size: int) -> bytes:
+    """The head of a notification: so many bytes, which follow, are those of an inode from an offset on."""
+    return _STORED.pack(_STORED.size + size, _STORE, 0, inode, offset, size, 0)
+
+
+RESEND: Final = REPLY.pack(REPLY.size, _RESEND, 0)
+"""A notification: the kernel shall give all requests again that were read and not answered (Linux 6.9)."""
 
 
 def attr(

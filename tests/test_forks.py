@@ -23,8 +23,7 @@ def facts_of(mount: MlfsMount) -> dict[str, Any]:
         files = [os.readlink(file) for file in (process / "fd").iterdir()]
         printed = mount.run("status", str(mount.path)).stdout
         facts = {
-            "known as": list(mount.pids()) == [mount.pid],
-            "leads its session": os.getsid(mount.pid) == mount.pid,
+            "known as": list(mount.pids()) == [os.getsid(mount.pid), mount.pid],
             "process": {name: status[name] for name in ("Umask", "SigBlk", "SigIgn", "SigCgt")},
             "directory": os.readlink(process / "cwd"),
             "files": sorted(without_numbers(file, mount) for file in files),

@@ -27,8 +27,9 @@ many of the next one's. A script that looks at some samples before it begins has
 FEWEST_SHARED = 2
 SIDE_BY_SIDE = 0.5
 """Share of the shorter one's time in which two processes of a rank read, from which they are of one loader."""
-WINDOW = 64
-"""Reads by which the beginning of an epoch is seen: fewer are chance."""
+WINDOW, FEWEST_IN_WINDOW = 64, 8
+"""Reads by which the beginning of an epoch is seen: fewer are chance. Of a small data set they are half as many as it
+has samples, and no fewer than the second number."""
 COMES_AGAIN = 0.15
 """Share of the reads in the window that have come before in the epoch: all, where that was a whole one; as few as that
 where the run began with the rest of an epoch."""
@@ -80,7 +81,7 @@ def loaders(reads: SeenReads) -> list[LoaderReads]:
     """All loaders, in the order of their first reads."""
     everything = _without_opened_again(Stream(reads.samples, reads.readers, np.arange(len(reads.samples))))
     runs = np.array([kin.run for kin in reads.kin], np.int64)[everything.readers]
-    ranks = np.array([kin.rank for kin in reads.kin], np.int64)
+    ranks = _rank_numbers(reads)
     found = []
     for run in np.unique(runs).tolist():
         of_run = everything.where(runs == run)
@@ -90,6 +91,15 @@ def loaders(reads: SeenReads) -> list[LoaderReads]:
         by_read = table[of_run.readers]
         found += [_loader(run, of_run.where(by_read == one), ranks) for one in distinct(by_read).tolist()]
     return sorted(found, key=lambda loader: int(loader.stream.at[0]))
+
+
+def _rank_numbers(reads: SeenReads) -> NDArray[np.int64]:
+    """By reader, the number of its rank: of ranks that nobody gave one, the place of their process in the run."""
+    without: dict[int, list[int]] = {}
+    for kin in sorted(set(reads.kin), reverse=True):
+        if kin.rank < 0 and kin.rank not in without.setdefault(kin.run, []):
+            without[kin.run].append(kin.rank)
+    return np.array([kin.rank if kin.rank >= 0 else without[kin.run].index(kin.rank) for kin in reads.kin], np.int64)
 
 
 def _without_opened_again(stream: Stream) -> Stream:
@@ -147,20 +157,21 @@ def _cuts(stream: Stream) -> NDArray[np.int64] | None:
     """The numbers of the reads with which epochs begin, by samples that come again all at once; None where they come
     again at any time."""
     samples = stream.samples
+    most = min(WINDOW, max(FEWEST_IN_WINDOW, len(distinct(samples)) // 2))
     before = _last_time(samples)
     cuts, start = [0], 0
     while True:
         again = before[start:] >= start
         sums = np.concatenate(([0], np.cumsum(again)))
-        window = min(WINDOW, len(again))
+        window = min(most, len(again))
         dense = again[: len(again) - window + 1] & (sums[window:] - sums[:-window] >= COMES_AGAIN * window)
         where = np.flatnonzero(dense)
-        if not len(where) or len(again) < 2 * WINDOW:
+        if not len(where) or len(again) < 2 * most:
             rest = again[-(len(again) // 4) :] if len(again) >= 4 else again
             return stream.at[cuts] if rest.mean() <= CAME_BEFORE else None
         cut = int(where[0])
         late, coming = again[cut - cut // 4 : cut], again[cut : cut + window].mean()
-        if cut < WINDOW // 2 or late.mean() > min(CAME_BEFORE, coming / AT_ONCE):
+        if cut < most // 2 or late.mean() > min(CAME_BEFORE, coming / AT_ONCE):
             return None
         start += cut
         cuts.append(start)

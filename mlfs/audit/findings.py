@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from mlfs.audit.epochs import COMPLETE, LoaderReads, RankReads, loaders
 from mlfs.audit.orders import (
     FEWEST,
+    FEWEST_ALIKE,
     MOST_COMPARED,
     Stream,
     are_alike,
@@ -92,8 +93,8 @@ def _job(loader: LoaderReads) -> JobAudit:
     unjudged = []
     if not loader.shows_epochs:
         unjudged.append("samples come again at any time, so the reads do not show where an epoch ends")
-    elif len(loader.stream.at) < FEWEST:
-        unjudged.append(f"fewer than {FEWEST} reads say nothing of an order")
+    elif len(samples) < FEWEST_ALIKE:
+        unjudged.append(f"fewer than {FEWEST_ALIKE} samples say nothing of an order")
     elif len(epochs) < 2:
         unjudged.append("one epoch alone does not show whether the next one has another order")
     return JobAudit(loader.run, len(loader.ranks), len(readers), len(samples), epochs, tuple(unjudged))
@@ -186,7 +187,7 @@ def _ranks_alike(loader: LoaderReads) -> Iterator[ScriptFault]:
     for one, other in combinations(loader.ranks, 2):
         for epoch, (of_one, of_other) in enumerate(zip(one.whole, other.whole, strict=False)):
             everything = len(distinct(of_one.samples)) >= PARTIAL * len(samples)
-            goes_on = sum(len(part.at) for part in one.epochs[epoch + 1 :]) >= FEWEST
+            goes_on = sum(len(part.at) for part in one.epochs[epoch + 1 :]) >= FEWEST_ALIKE
             if everything and goes_on and are_alike(of_one, of_other):
                 count = len(of_one.at)
                 sentence = f"ranks {one.rank} and {other.rank} read the same order in epoch {epoch}, {count:,} samples"
@@ -396,7 +397,7 @@ def _rest_of_epoch(before: LoaderReads, after: LoaderReads) -> Iterator[ScriptFa
     every = _samples([rank.epochs[1] for rank in after.ranks])
     rest = _samples([rank.epochs[0] for rank in after.ranks])
     done = _samples([rank.epochs[-1] for rank in before.ranks])
-    if len(rest) >= PARTIAL * len(every) or len(done) >= PARTIAL * len(every):
+    if max(len(rest), len(done)) >= PARTIAL * len(every) or min(len(rest), len(done)) < FEWEST_ALIKE // 2:
         return
     again, never = len(np.intersect1d(rest, done)), len(every) - len(np.union1d(rest, done))
     # A part of another shuffle reads some samples again and leaves out others, as many as chance has it.

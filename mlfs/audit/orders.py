@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 FEWEST = 64
-"""Reads below which nothing is said of an order: by chance, short ones are alike now and then."""
+"""Reads below which little is said of an order: by chance, short ones look like something now and then."""
+FEWEST_ALIKE = 40
+"""Samples below which two orders are not called the same: so few may follow each other alike by chance."""
 SAME_SAMPLES = 0.85
 """Share of the samples that two orders must have in common to be compared: the ends of epochs differ by padding, and by
 batches that ranks are ahead of each other."""
@@ -123,7 +125,7 @@ def are_alike(one: Stream, other: Stream) -> bool:
     one, other = (without_repeats(stream.where(slice(0, MOST_COMPARED))) for stream in (one, other))
     longer = max(len(one.samples), len(other.samples))
     moves = _moves(one, other)
-    if len(moves) < max(FEWEST, SAME_SAMPLES * longer) or np.median(moves) > max(MOVES, SAME_PLACE * len(moves)):
+    if len(moves) < max(FEWEST_ALIKE, SAME_SAMPLES * longer) or np.median(moves) > max(MOVES, SAME_PLACE * len(moves)):
         return False
     pairs = np.intersect1d(_pairs(one), _pairs(other))
     return len(pairs) >= SAME_PAIRS * len(moves) and not is_listing(one)

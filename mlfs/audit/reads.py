@@ -31,8 +31,8 @@ class Kin(NamedTuple):
 
     Attributes:
         run: the process that all ranks of the run come from; that of the rank, where it was started by itself.
-        rank: the number that a launcher gave it, or the rank's process; workers have that of the process that they
-            work for.
+        rank: the number that a launcher gave it, or the rank's process with a minus; workers have that of the process
+            that they work for.
         began: when the reader began, in ticks since the machine did; 0 where it has ended. Another process gets its
             number once there were some ten thousand others.
     """

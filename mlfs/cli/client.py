@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from mlfs.cli.ending import unheard
 from mlfs.errors import ExitCode, JobError, MlfsError
@@ -26,6 +26,7 @@ COMMAND_TIMEOUT_S = 600.0
 _GIVE_UP_TIMEOUT_S = 1.0
 _ANSWER_PART_BYTES = 1 << 20  # nearly every answer comes in one part
 _NAMED = 3  # mounts that a refusal names
+T = TypeVar("T")
 _GONE = (errno.ENOTCONN, errno.ECONNABORTED)
 
 
@@ -66,9 +67,20 @@ def read_file(mountpoint: str, name: str, timeout_s: float = ANSWER_TIMEOUT_S) -
             return file.readall()
 
     try:
-        return interface.call_with_timeout(read, timeout_s)
+        return interface.call_with_timeout(lambda: _again_if_stale(read), timeout_s)
     except OSError as error:
         raise in_plain_words(mountpoint, error) from None
+
+
+def _again_if_stale(call: Callable[[], T]) -> T:
+    """A call on the control directory, made once more where the server died in the middle of it: the one after it does
+    not know what that one had open."""
+    try:
+        return call()
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+        return call()
 
 
 def read_status(mountpoint: str, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
@@ -108,7 +120,7 @@ def send(
             os.close(fd)
 
     try:
-        accepted, text = interface.call_with_timeout(write, timeout_s)
+        accepted, text = interface.call_with_timeout(lambda: _again_if_stale(write), timeout_s)
     except OSError as error:
         raise in_plain_words(mountpoint, error) from None
     except BaseException:

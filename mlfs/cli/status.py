@@ -153,7 +153,20 @@ def _headline(status: StatusPart) -> list[RenderableType]:
     source += f"{count(tree.changed)} changed since the scan"
     style = "bold red" if status.strict_order.findings else "bold"
     said = [Text(str(status.headline), style=style)] if status.headline else []
-    return [*said, line, Text(source)]
+    return [*said, line, Text(source), *_processes(status)]
+
+
+def _processes(status: StatusPart) -> list[RenderableType]:
+    """The processes of the mount, and how often each was started again."""
+    from rich.text import Text
+
+    said = []
+    for process in status.processes:
+        used = f"{process.name} {process.pid}: {size(process.rss_bytes)}, {duration(process.cpu_s)} computed"
+        if number(process.restarts):
+            used += f", started again {count_of(process.restarts, 'time', 'times')} (the one before {process.why})"
+        said.append(used)
+    return [Text("; ".join(said), style="dim")] if said else []
 
 
 def _messages(status: StatusPart) -> list[RenderableType]:

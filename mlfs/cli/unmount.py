@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 
 from mlfs.errors import ConfigError, ExitCode, MlfsError
 from mlfs.printable import printable
@@ -222,9 +223,15 @@ def _daemon(mountpoint: str, hung: bool) -> Record | None:
     if hung:
         return None
     try:
-        return _process(mountpoint, client.read_status(mountpoint).get("pid"))
+        status = client.read_status(mountpoint)
     except MlfsError:
         return None
+    server = _process(mountpoint, status.get("pid"))
+    processes = status.get("processes") or ()
+    holder = _process(mountpoint, next((one["pid"] for one in processes if one["name"] == "holder"), None))
+    if server is None or holder is None:
+        return server
+    return replace(server, holder=holder.pid, holder_start_ticks=holder.pid_start_ticks)
 
 
 def _process(mountpoint: str, pid: object) -> Record | None:

@@ -106,7 +106,7 @@ def place_of(process: int, parent: int) -> Kin | None:
     if told is not None and told[1] > 1:
         return Kin(kin_of(of_rank)[1], told[0], began)
     spawner = kin_of(of_rank)[1] if SPAWNED in _command_of(of_rank) else 0
-    return Kin(spawner if spawner > 1 else of_rank, of_rank, began)
+    return Kin(spawner if spawner > 1 else of_rank, -of_rank, began)
 
 
 def _is_connected(process: int) -> bool:

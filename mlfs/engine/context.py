@@ -61,6 +61,7 @@ class MountLimits:
         calibrated_sample_bytes: of a sample that the source was calibrated with, 0 when nothing is known.
         pfs_lanes_at_first: how many prefetch lanes the PFS is tried with first, 0 when nothing is known.
         most_open_files: large files that are held open for readers at a time; each takes a descriptor.
+        lives: how many processes have served this mount before this one.
         buffer_bytes: of what was fetched and is not kept yet, and of contents that several READs ask for.
     """
 
@@ -75,6 +76,7 @@ class MountLimits:
     pfs_lanes_at_first: int = 0
     most_open_files: int = 1 << 20
     buffer_bytes: int = 128 << 20
+    lives: int = 0
 
     def of_scheduler(self) -> Limits:
         """The limits that the scheduler goes by."""

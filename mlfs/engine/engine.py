@@ -138,6 +138,7 @@ class Engine:
         self._pages = data.pages
         self._shortages = machine.shortages
         self._changed_files = 0
+        self._note_change = observers.changed
         self.background = Background(machine.shortages)
 
         # What decides, and what fetches.
@@ -385,6 +386,10 @@ class Engine:
         """On the loop: a file that was gone is there again; nothing of what was known of it is served from now on."""
         self._adopt_change(entry, change)
 
+    def changed_before(self, entry: int, change: FileChange) -> None:
+        """On the loop, before any request: a change that another process has noticed, which served this mount."""
+        self._adopt_change(entry, change)
+
     def known(self, entry: int) -> Sequence[int]:
         """The file's own sample, and those of which this node has a copy, or something under way: it may have many more
         blocks."""
@@ -436,6 +441,7 @@ class Engine:
 
     def _adopt_change(self, entry: int, change: FileChange) -> None:
         manifest, rights = self.manifest, change.rights or self.manifest.rights(entry)
+        self._note_change(entry, change)
         if manifest.is_gone(entry):  # whatever has its name now is no content of this entry
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
         self.looks.adopted(entry)

@@ -175,6 +175,8 @@ class Fetcher:
                     raise OSError(errno.ESTALE, "the file has changed, and has no such block any more")
                 stage = False  # a READ that waits for a block holds its pages
                 with self._alone_with(sample):
+                    if not place and not instead:  # a lane has just had it kept for a row, and its batch is not over
+                        place = self.holder(sample)
                     return self._fetch_block(sample, entry, place, instead, close_later)
             for _ in range(TRIES):
                 fetched = self._fetch_once(sample, entry, place, instead, close_later, stage)

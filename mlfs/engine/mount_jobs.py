@@ -24,6 +24,7 @@ from mlfs.follow.job_statistics import JobStatistics
 from mlfs.follow.sentences import in_words
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
+from mlfs.places.place import FileChange
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.scheduler import Scheduler
@@ -45,10 +46,15 @@ class Listener(Protocol):
 
 
 class Observers(NamedTuple):
-    """Those who hear of reads and jobs: the one that explains reads and has jobs installed, and all others."""
+    """Those who hear of reads and jobs: the one that explains reads and has jobs installed, and all others.
+
+    Attributes:
+        changed: hears of each change of a file or directory at the source, on the loop, before it is taken over.
+    """
 
     explainer: Observer
     listeners: Sequence[Listener] = ()
+    changed: Callable[[int, FileChange], None] = lambda _, __: None
 
 
 class MountJobs:
@@ -78,7 +84,7 @@ class MountJobs:
         self._scheduler = scheduler
         self._planner = planner
         self._measure = measure
-        self._explainer, self._listeners = observers
+        self._explainer, self._listeners = observers.explainer, observers.listeners
         self._broken: list[object] = []  # what observers failed in
         self._orders_under_way = 0
         self._logged: dict[str, dict[int, SharesByRank]] = {}  # by job and epoch, what the log says of its agreement

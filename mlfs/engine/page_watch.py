@@ -53,7 +53,7 @@ class PageWatch:
         self._runner = context.runner
         self._scheduler = scheduler
         self._pages = pages
-        self._samples, self._first_row = samples, scheduler.table.first_row
+        self._samples, self._rows = samples, samples.file_blocks.rows
         self._looked_at = self._taken_back = 0
         self._paused = False
 
@@ -101,6 +101,12 @@ class PageWatch:
 
     def _gone(self, samples: Sequence[int]) -> list[int]:
         """In a worker: look which of the samples have lost pages."""
-        file_of, resident = self._samples.file_of, self._pages.resident
-        files = [sample for sample in samples if sample < self._first_row]  # of a row a page is always away
-        return [sample for sample in files if not self._paused and not resident(file_of(sample))]
+        return [sample for sample in samples if not self._paused and not self._has_all(sample)]
+
+    def _has_all(self, sample: int) -> bool:
+        """Whether the kernel has what was pushed: of a row that is what lies behind its tripwire."""
+        file, rows = self._samples.file_of(sample), self._rows
+        if sample < rows.first:
+            return self._pages.resident(file)
+        begin, end = rows.tripwire_of(sample)[1], min(rows.pages_of(sample)[1], self._samples.sizes[file])
+        return end <= begin or self._pages.resident(file, begin, end - begin)

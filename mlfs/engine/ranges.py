@@ -47,6 +47,8 @@ OPEN_TRIES = 3
 # Contents of small files whose pages the kernel took back: several READs of a file come together.
 HOT_BYTES = 16 << 20
 FIRST_LARGE_HANDLE = 1 << 60
+# Handles that one process may give out, before those of the next one that serves the same mount begin.
+NUMBERS_A_LIFE = 1 << 40
 # A bit in the number of a large file's handle: the kernel has to pass on each read, as it does not know where the file
 # ends. Such a file need not be large.
 PASSED_ON = 1 << 58
@@ -67,6 +69,13 @@ class LargeHandle(NamedTuple):
     generation: int
     opened: PosixFile | None
     shared: SharedFile | None = None
+
+
+def _close(handle: LargeHandle) -> None:
+    if handle.shared is not None:
+        handle.shared.close()
+    elif handle.opened is not None:
+        handle.opened.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +115,7 @@ class Ranges:
         self._waits = ReadWaits(context.clock, self._waited)
         self._large: dict[int, LargeHandle] = {}
         self._handed_out: dict[int, int] = {}  # by handle of a file in blocks, the bytes that were counted for it
-        self._large_numbers = itertools.count(FIRST_LARGE_HANDLE)
+        self._large_numbers = itertools.count(FIRST_LARGE_HANDLE + limits.lives * NUMBERS_A_LIFE)
         self._hot = HotContents(min(HOT_BYTES, limits.buffer_bytes // 8))
         self._blocks = BlockReads(
             context, scheduler, fetcher, write_behind, digest, counted, self._hot, self._once, self._twice,
@@ -140,6 +149,23 @@ class Ranges:
                 return number
             opened.close()
         raise OSError(errno.ESTALE, "the file keeps changing at the source")
+
+    def is_open(self, number: int) -> bool:
+        """Whether this process has opened the file of a large file's handle."""
+        return number in self._large
+
+    async def open_again(self, number: int, entry: int, generation: int) -> None:
+        """Open the file of a handle that another process has given out, which served this mount and died. Raises:
+        OSError; ESTALE where the source has another content by now."""
+        self._check_generation(entry, generation)
+        mine = await self.open(entry)
+        handle = self._large.pop(mine)
+        if number in self._large or handle.generation != generation:  # another READ was faster; or it has just changed
+            _close(handle)
+            self._check_generation(entry, generation)
+            return
+        self._large[number] = handle
+        self._handed_out[number] = self._blocks.reached_bytes(entry)
 
     async def _open_in_blocks(self, entry: int) -> int:
         """The same of a file in blocks. The source opens it once, and only looks at it where this node holds all of
@@ -258,10 +284,7 @@ class Ranges:
         passed = self._blocks.reached_bytes(handle.entry) - self._handed_out.pop(number, 0)
         if passed > 0:  # the kernel had the rest of what a job's reader has gone through
             self._counted.staged_range(passed)
-        if handle.shared is not None:
-            handle.shared.close()
-        elif handle.opened is not None:
-            handle.opened.close()
+        _close(handle)
         return handle.entry
 
     def _check_generation(self, entry: int, generation: int) -> None:

@@ -46,8 +46,8 @@ def of_paths(samples: Samples, paths: Sequence[bytes]) -> SampleIds:
 def of_epochs(streams: JobStreams, ranks: Sequence[int], epochs: Sequence[int]) -> SampleIds:
     """The samples that ranks read in these epochs, in the order in which they read them side by side."""
     for epoch in epochs:
-        if not 0 <= epoch < streams.epochs:
-            raise JobError(f"there is no epoch {epoch}", f"the job has epochs 0 to {streams.epochs - 1}", "epochs")
+        if not 0 <= epoch < streams.spec.epochs:
+            raise JobError(f"there is no epoch {epoch}", f"the job has epochs 0 to {streams.spec.epochs - 1}", "epochs")
     read = [np.stack([streams.epoch_ids(epoch, rank) for rank in ranks], axis=1).ravel() for epoch in epochs]
     ids = np.concatenate(read) if read else np.empty(0, np.int64)
     return _each_once(ids[ids >= 0])

@@ -76,12 +76,11 @@ def confirm(seed: int, reading: Reading, data_set: DataSet, fewest_bits: float =
     h, n = reading, data_set.n
     values = data_set.heads[h.head][h.skipped :]
     furthest = h.rank + h.world * (step(len(values), h.batch, h.workers) + 1)
-    head = order_head(n, seed, h.words_before, min(_FURTHEST, 8 * furthest + 4096))
-    position_of = {value: position for position, value in enumerate(head)}
-    pattern = pattern_of([position_of.get(value, -1) for value in values], h.rank, h.world)
+    places = _places(data_set, order_head(n, seed, h.words_before, min(_FURTHEST, 8 * furthest + 4096)))
+    pattern = pattern_of(places[h.head][h.skipped :], h.rank, h.world)
     if pattern is None or (bits := bits_of_distinct(n, pattern.matched)) < fewest_bits:
         return None
-    batch, workers, ranks = learn(data_set.heads, position_of, h.world)
+    batch, workers, ranks = learn(places, h.world)
     ranks = tuple(sorted({*ranks, h.rank}))
     return Finding(
         h.data_set, n, seed, h.words_before, h.world, ranks, pattern.batch or batch, pattern.workers or workers, bits
@@ -114,7 +113,7 @@ def _in_order(data_set: DataSet) -> Finding | None:
             pieces = _pieces(data_set) if world == 1 else None
             if pieces is not None:
                 return pieces
-            batch, workers, ranks = learn(heads, range(n), world)
+            batch, workers, ranks = learn(heads, world)
             bits = bits_of_distinct(n, pattern.matched)
             return Finding(0, n, -1, 0, world, ranks, pattern.batch or batch, pattern.workers or workers, bits)
     return None
@@ -131,11 +130,8 @@ def confirm_order(drawn: Indices, data_set: DataSet) -> Finding | None:
 
 def reads_otherwise(values: Sequence[int]) -> bool:
     """Whether a process reads in another order than that of the files, by its first reads as dataset indices."""
-    return len(values) >= FEWEST_READS and not _goes_forward(values)
-
-
-def _goes_forward(values: Sequence[int]) -> bool:
-    return sum(after > before for before, after in pairwise(values)) >= _FORWARD_SHARE * (len(values) - 1)
+    forward = sum(after > before for before, after in pairwise(values))
+    return len(values) >= FEWEST_READS and forward < _FORWARD_SHARE * (len(values) - 1)
 
 
 def _pieces(data_set: DataSet) -> Finding | None:
@@ -163,13 +159,12 @@ def _pieces(data_set: DataSet) -> Finding | None:
 
 def refine(finding: Finding, data_set: DataSet) -> Finding:
     """Add to the finding what first reads that came since tell of ranks, batch and workers."""
-    position_of: Mapping[int, int] | range = range(data_set.n)
     if finding.contiguous:
         return (_pieces(data_set) or finding)._replace(data_set=finding.data_set)
+    heads: Sequence[Sequence[int]] = data_set.heads
     if finding.seed >= 0:
-        head = order_head(data_set.n, finding.seed, finding.words_before, _FURTHEST)
-        position_of = {value: position for position, value in enumerate(head)}
-    batch, workers, ranks = learn(data_set.heads, position_of, finding.world)
+        heads = _places(data_set, order_head(data_set.n, finding.seed, finding.words_before, _FURTHEST))
+    batch, workers, ranks = learn(heads, finding.world)
     ranks = tuple(sorted({*ranks, *finding.ranks}))
     return finding._replace(batch=finding.batch or batch, workers=finding.workers or workers, ranks=ranks)
 
@@ -206,17 +201,21 @@ def pattern_of(places: list[int], rank: int, world: int) -> Pattern | None:
     return Pattern(run, workers, len(steps)) if fits else None
 
 
-def learn(
-    heads: Sequence[Sequence[int]], position_of: Mapping[int, int] | range, world: int
-) -> tuple[int | None, int | None, tuple[int, ...]]:
-    """Batch, workers (None where nothing tells) and ranks, from the first reads of all processes.
+def _places(data_set: DataSet, order: Sequence[int]) -> list[list[int]]:
+    """The first reads of each process as places in the beginning of an order; -1 for what is not in it."""
+    place_of = {value: place for place, value in enumerate(order)}
+    return [[place_of.get(value, -1) for value in head] for head in data_set.heads]
+
+
+def learn(heads: Sequence[Sequence[int]], world: int) -> tuple[int | None, int | None, tuple[int, ...]]:
+    """Batch, workers (None where nothing tells) and ranks, from the first places that all processes read.
 
     Workers start at multiples of the batch; within a process the first gap is behind a batch.
     """
     ranks: set[int] = set()
     starts: list[int] = []
-    for values in heads:
-        places = [_place(position_of, value) for value in values[:3]]
+    for head in heads:
+        places = head[:3]
         if len(places) < 3 or min(places) < 0 or len({place % world for place in places}) > 1:
             continue
         if world > 1 and not places[0] < places[1] < places[2]:
@@ -225,7 +224,3 @@ def learn(
         starts.append(places[0] // world)
     batch = gcd(*starts) if any(starts) else 0
     return (batch, max(starts) // batch + 1, tuple(sorted(ranks))) if batch else (None, None, tuple(sorted(ranks)))
-
-
-def _place(position_of: Mapping[int, int] | range, value: int) -> int:
-    return value if isinstance(position_of, range) else position_of.get(value, -1)

@@ -91,14 +91,13 @@ class Beginnings:
 
     def peek(self, job: JobRun) -> Beginning:
         """The same, which `another_began` does not take for asked."""
-        begun, observed = beginning_of(job), job.score.observed
-        if begun.epoch != self._lost[0]:
-            self._lost = begun.epoch, observed - len(begun.opens)
+        epoch, opens = _after_last_fitting(job)
+        if epoch != self._lost[0]:
+            self._lost = epoch, job.score.observed - len(opens)
         passes, count = self._passed(job)
-        if not passes and count <= len(job.score.history):
-            return begun
-        opens = begun.opens[-count:] if 0 < count <= len(begun.opens) else []
-        return Beginning(min(begun.epoch + passes, job.spec.epochs - 1), opens, _heads(opens), passes)
+        if passes or count > len(job.score.history):
+            opens = opens[-count:] if 0 < count <= len(opens) else []
+        return Beginning(min(epoch + passes, job.spec.epochs - 1), opens, _heads(opens), passes)
 
     def another_began(self, job: JobRun, opens: int) -> bool:
         """Whether a later epoch than at the last time has so many opens by now. Asked for each few reads: cheap."""
@@ -112,22 +111,17 @@ class Beginnings:
         return divmod(job.score.observed - self._lost[1], job.ranks.epoch_reads)
 
 
-def beginning_of(job: JobRun) -> Beginning:
+def _after_last_fitting(job: JobRun) -> tuple[int, list[Open]]:
     """The epoch after the last one that came as predicted, and what was read since that one's last open."""
-    score = job.score
     fitting = [
         epoch
-        for (epoch, rank), cell in score.cells.items()
+        for (epoch, rank), cell in job.score.cells.items()
         if rank >= 0 and cell.agreed >= FEWEST_FITTING and fits(cell.observed, cell.agreed)
     ]
-    history = list(score.history)
-    last = max(fitting, default=None)
-    epoch, begun = job.spec.start_epoch, 0
-    if last is not None:
-        epoch = last + 1
-        begun = _end_of(last, history)
-    opens = history[begun:]
-    return Beginning(min(epoch, job.spec.epochs - 1), opens, _heads(opens))
+    history = list(job.score.history)
+    if not fitting:
+        return job.spec.start_epoch, history
+    return min(max(fitting) + 1, job.spec.epochs - 1), history[_end_of(max(fitting), history) :]
 
 
 def _heads(opens: list[Open]) -> list[list[int]]:
@@ -426,9 +420,9 @@ class Correction:
                 lie near.
         """
         job, runner = self.job, self._jobs.runner
-        places = whereabouts(job, drawing, begun.epoch)
+        near, far = whereabouts(job, drawing, begun.epoch)
         data_set = await runner.run(POOL, begun.data_set, job.streams.sample_ids)
-        asked = WordsAsked(drawing.seed, drawing.seeded, drawing.ahead, places.near, job.spec.weights_file or "")
+        asked = WordsAsked(drawing.seed, drawing.seeded, drawing.ahead, near, job.spec.weights_file or "")
         found = await runner.run(POOL, place_nearby, data_set, asked)
         if found is not None:
             return found
@@ -445,8 +439,8 @@ class Correction:
                 now = self._beginnings.peek(job)
 
         try:
-            far = attempt.searching([data_set], words=asked._replace(spans=places.far))
-            async with far as events, trio.open_nursery() as nursery:
+            searching = attempt.searching([data_set], words=asked._replace(spans=far))
+            async with searching as events, trio.open_nursery() as nursery:
                 nursery.start_soon(end_once_more_are_ready)
                 async for event in events:
                     if event is None or isinstance(event, PlaceFound):

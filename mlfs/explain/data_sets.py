@@ -20,6 +20,7 @@ from mlfs.explain.question import FEWEST_SAMPLES, DataSet, places_of
 from mlfs.explain.usual import MOST_FOR_LOOPS
 from mlfs.job import JobSpec, parse_job
 from mlfs.orders.layouts import layout_names
+from mlfs.orders.layouts.rows import ROWS
 from mlfs.tree.manifest import Manifest
 
 SampleIds = npt.NDArray[np.int32]
@@ -61,7 +62,7 @@ def candidates(
     known: list[SampleIds] = []
     layouts = list(_LIKELY_LAYOUTS)
     if manifest.n_files <= _MOST_FILES_FOR_ALL_LAYOUTS:
-        layouts += [name for name in layout_names() if name not in _LIKELY_LAYOUTS]
+        layouts += [name for name in layout_names() if name not in (*_LIKELY_LAYOUTS, *ROWS)]
     for root in roots(manifest, directories):
         for layout in layouts:
             if len(found) == MOST_CANDIDATES:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
-from math import gcd, log2
+from math import gcd
 from typing import NamedTuple
 
 import numpy as np
@@ -17,11 +17,12 @@ import numpy as np
 from mlfs.errors import JobError
 from mlfs.explain.confirm import Finding, confirm_sequential, order_head, reads_otherwise, refine
 from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates_apart
-from mlfs.explain.evidence import NEXT_EPOCH_BITS, bits_near_the_start
+from mlfs.explain.evidence import NEXT_EPOCH_BITS
 from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields, proposed
 from mlfs.explain.first_reads import FirstReads
-from mlfs.explain.question import DataSet, places_of
-from mlfs.explain.recipes import OF_THREADS, Recipe, repeats_samples
+from mlfs.explain.question import DataSet
+from mlfs.explain.recipes import Recipe, repeats_samples
+from mlfs.explain.screen import EpochPlaces, screen
 from mlfs.explain.search_stages import COMMON_SEEDS, SAMPLER_SEED_WORD, Draw, WordsAsked
 from mlfs.explain.usual import LOOPS_OF_TORCH, preset_of
 from mlfs.explain.word_search import place_nearby
@@ -31,7 +32,7 @@ from mlfs.job.parse import COMPOSED
 from mlfs.job.spec import DATA_FIELDS
 from mlfs.launchers import Whose, whose
 from mlfs.orders.mt19937 import TorchWords
-from mlfs.orders.order import build_order
+from mlfs.orders.order import Indices, build_order
 from mlfs.orders.torch_samplers import REPEATS
 from mlfs.tree.manifest import Manifest
 
@@ -78,8 +79,6 @@ def next_epoch(
 
 # -- one of those that explained the epoch before
 
-# Workers begin with each epoch, so the first reads should all be in its order; one in five may be of something else.
-_LEAST_SHARE = 0.8
 # Wide enough for 16 workers with batches of 256.
 _HEAD = 4096
 
@@ -90,67 +89,39 @@ def chosen(specs: Iterable[JobSpec], data_set: DataSet, epochs: Sequence[int]) -
 
     The order that goes on comes before one that begins again: what repeats an epoch in each epoch does both.
     """
-    specs = list(specs)
+    specs, read = list(specs), np.fromiter(data_set.read, dtype=np.int64)
+    processes = np.repeat(np.arange(len(data_set.heads)), [len(head) for head in data_set.heads])
     for epoch in dict.fromkeys(epochs):
         for number, spec in enumerate(specs):
             try:
-                positions = list(_positions(spec, data_set, epoch))
-                bits = _bits(positions, data_set)
-                if spec.sampler in OF_THREADS:
-                    bits = max(bits, *(_bits_of_threads(position_of, data_set) for position_of in positions))
-                if bits >= NEXT_EPOCH_BITS:
-                    return number, epoch
+                places = EpochPlaces.of(_streams(spec, data_set.n, epoch), data_set.n)
             except JobError:
                 continue  # an order that mlfs cannot make for so many samples
+            if screen(places._replace(samples=data_set.n), read, processes).bits >= NEXT_EPOCH_BITS:
+                return number, epoch
     return None
 
 
-def _positions(spec: JobSpec, data_set: DataSet, epoch: int) -> Iterable[Mapping[int, int]]:
-    """For each rank, or worker that takes single samples, where dataset indices stand in its stream: all those that
-    were read, and perhaps others."""
-    n, default = data_set.n, spec.sampler == "torch-random" and spec.generator == "default"
+def _streams(spec: JobSpec, n: int, epoch: int) -> list[Indices]:
+    """The stream of each rank, or worker that takes single samples: its beginning at least."""
+    default = spec.sampler == "torch-random" and spec.generator == "default"
     if default or (spec.sampler == "torch-distributed" and spec.world_size == 1):
         seed = _drawn(spec, epoch) if default else spec.seed + (epoch if spec.set_epoch else 0)
-        yield {value: at for at, value in enumerate(order_head(n, seed, 0, _HEAD))}
-        return
-    order = build_order(spec, n)
+        return [np.array(order_head(n, seed, 0, _HEAD), dtype=np.int64)]
+    order, streams = build_order(spec, n), list[Indices]()
     for rank in spec.ranks:
         stream = order.rank_stream(epoch, rank)
         turns = (spec.num_workers or 1) if spec.worker_dealing == "samples" else 1
         if spec.endless and epoch:  # the batch before may have the end of one pass and the beginning of the next
             stream = np.concatenate([order.rank_stream(epoch - 1, rank)[-spec.batch_size * turns :], stream])
-        for turn in range(turns):
-            yield places_of(stream[turn::turns], data_set.read)
+        streams += [stream[turn::turns] for turn in range(turns)]
+    return streams
 
 
 def _drawn(spec: JobSpec, epoch: int) -> int:
     words = TorchWords(spec.seed)
     words.skip(passed_before(spec, epoch) + BASE_SEED_WORDS)
     return words.random_int64_seed()
-
-
-def _bits(ranks: list[Mapping[int, int]], data_set: DataSet) -> float:
-    """How much evidence the reads are: each counts that comes right behind the last one of its process.
-
-    0 if too many of the reads are not in the streams at all.
-    """
-    inside = following = total = 0
-    for head in data_set.heads:
-        following_here, inside_here = max(_fitting(position_of, head) for position_of in ranks)
-        total, inside, following = total + len(head), inside + inside_here, following + following_here
-    return following * log2(max(2, data_set.n)) if inside >= _LEAST_SHARE * total else 0.0
-
-
-def _bits_of_threads(position_of: Mapping[int, int], data_set: DataSet) -> float:
-    """The same where threads read, which don't read right behind each other."""
-    heads = ([position_of.get(value, -1) for value in head] for head in data_set.heads)
-    return max((bits_near_the_start(places, data_set.n) for places in heads), default=0.0)
-
-
-def _fitting(position_of: Mapping[int, int], head: Sequence[int]) -> tuple[int, int]:
-    """How many of a process' reads come right behind the one before, and how many are in the stream."""
-    places = [position_of.get(value, -2) for value in head]
-    return sum(after == place + 1 for place, after in pairwise(places)), sum(place >= 0 for place in places)
 
 
 # -- further on in the same generator
@@ -241,25 +212,15 @@ BETWEEN: tuple[dict[str, object], ...] = (
 MOST_DRAWS = 16
 
 
-class Walk(NamedTuple):
-    """A data set that is read in the order of its files.
-
-    Attributes:
-        others_shuffle: whether somebody else reads it in another order: then who walks it is a stranger.
-    """
-
-    ranked: list[Hypothesis]
-    others_shuffle: bool
-
-
 def of_walk(
     manifest: Manifest,
     heads: Sequence[Sequence[int]],
     others: Sequence[Sequence[int]],
     needed: int,
     make_samples: MakeSamples,
-) -> Walk | None:
-    """The hypotheses of processes that walk the directories; None if they walk no data set from its start.
+) -> list[Hypothesis] | None:
+    """The hypotheses of processes that walk the directories: none if somebody else reads the data set in another order,
+    as who walks it is a stranger then; None if they walk no data set from its start.
 
     Args:
         heads: their first reads, as entries. others: the first reads of all others. needed: reads that show an order.
@@ -269,9 +230,10 @@ def of_walk(
     if finding is None:
         return None
     candidate = data_sets[finding.data_set]
-    others_shuffle = any(map(reads_otherwise, as_indices(others, candidate.ids).heads))
+    if any(map(reads_otherwise, as_indices(others, candidate.ids).heads)):
+        return []
     refined = refine(finding, as_indices(heads, candidate.ids))
-    return Walk(_proposed(candidate, explanations(refined, ()), Origin.FILES), others_shuffle)
+    return _proposed(candidate, explanations(refined, ()), Origin.FILES)
 
 
 class Before(NamedTuple):

@@ -383,13 +383,13 @@ class Inference:
             return False
         others = self._reads.of(lambda process: process not in walkers).heads(needed)
         jobs = self._jobs
-        walk = await jobs.runner.run(POOL, of_walk, jobs.manifest, heads, others, needed, self._make_samples)
-        if walk is None:
+        ranked = await jobs.runner.run(POOL, of_walk, jobs.manifest, heads, others, needed, self._make_samples)
+        if ranked is None:
             return False
-        if walk.others_shuffle or self._inferred.shuffles(heads[0][0]):
+        if not ranked or self._inferred.shuffles(heads[0][0]):
             self._reads = self._reads.of(lambda process: process not in walkers)
             return True
-        return await self._install_found(walk.ranked, lambda: self._reads.of(walkers.__contains__))
+        return await self._install_found(ranked, lambda: self._reads.of(walkers.__contains__))
 
     async def _data_sets(self) -> tuple[list[Candidate], set[int]]:
         """The data sets that the reads may be of, and the processes that have read enough of them."""

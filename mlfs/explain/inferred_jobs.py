@@ -313,14 +313,14 @@ def where(streams: JobStreams, epoch: int, recent: Sequence[Read], totals: tuple
     """
     if max(totals) <= len(recent):
         return Begin(epoch, 0)
-    a_pass = max(1, streams.length(epoch) * len(streams.ranks))
+    a_pass = max(1, streams.length(epoch) * len(streams.spec.ranks))
     guesses = [epoch + total // a_pass for total in totals]
     likely = {tried for guess in guesses for tried in range(max(epoch, guess - _EPOCHS_BEFORE), guess + 2)}
     best, best_share = Begin(epoch, 0), -1.0
     for tried in sorted(likely):
         share, lowest = _following(streams, tried, recent)
         if share > best_share:
-            best, best_share = Begin(tried, lowest // max(1, streams.batch_size)), share
+            best, best_share = Begin(tried, lowest // max(1, streams.spec.batch_size)), share
     return best
 
 
@@ -330,7 +330,7 @@ def _following(streams: JobStreams, epoch: int, recent: Sequence[Read]) -> tuple
     following, lowest, spec = 0, streams.length(epoch), streams.spec
     apart = spec.num_workers or 1 if spec.batch_size == 1 else 1  # workers take single samples in turn
     last: dict[tuple[int, int], int] = {}
-    positions = [places_of(streams.epoch_ids(epoch, rank), entries) for rank in streams.ranks]
+    positions = [places_of(streams.epoch_ids(epoch, rank), entries) for rank in streams.spec.ranks]
     for entry, pid, _ in recent:
         for rank, position_of in enumerate(positions):
             at = position_of.get(entry)

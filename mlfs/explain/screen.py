@@ -131,11 +131,14 @@ class EpochPlaces(NamedTuple):
     length: int
     samples: int
 
-
-def places_of(ids: Numbers, n_entries: int) -> EpochPlaces:
-    """The places of an epoch's samples, which `ids` has in a row for each rank."""
-    code = first_codes(ids.reshape(-1), n_entries).astype(np.int64)
-    return EpochPlaces(code, ids.shape[1], int(np.count_nonzero(code >= 0)))
+    @classmethod
+    def of(cls, streams: Sequence[Numbers] | Numbers, n_entries: int) -> EpochPlaces:
+        """Those of an epoch in which each rank reads one of these streams."""
+        ids = np.full((len(streams), max(map(len, streams))), -1, dtype=np.int64)
+        for row, stream in zip(ids, streams, strict=True):
+            row[: len(stream)] = stream
+        code = first_codes(ids.reshape(-1), n_entries).astype(np.int64)
+        return cls(code, ids.shape[1], int(np.count_nonzero(code >= 0)))
 
 
 class EpochBefore(NamedTuple):
@@ -227,7 +230,7 @@ def find_correction(
                 continue  # not what sets the script apart
             order = (*ids.shape, hash(ids.tobytes()))
             if order not in scored:
-                scored[order] = _best_of(places_of(ids, n_entries), evidence)
+                scored[order] = _best_of(EpochPlaces.of(ids, n_entries), evidence)
             screened = scored[order]
             if screened is None or (not is_single and screened[0].share < LEAST_SHARE_OF_A_PAIR):
                 continue
@@ -262,7 +265,7 @@ def find_ranks(
     others = [rank for rank in range(spec.world_size) if rank not in spec.ranks]
     found, choice_bits = set[int](), log2(len(reads) * len(epochs))
     for epoch in epochs:
-        places = places_of(streams.ids_of_ranks(epoch, others), n_entries)
+        places = EpochPlaces.of(streams.ids_of_ranks(epoch, others), n_entries)
         for family in reads:
             entries = np.array([read.sample for read in family], dtype=np.int64)
             score = screen(places, entries, np.array([read.process for read in family], dtype=np.int64))

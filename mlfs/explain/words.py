@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from itertools import pairwise
 from math import log2
-from typing import NamedTuple
 
 from mlfs.explain.screen import changed_job
 from mlfs.explain.variants import switches
@@ -96,24 +95,14 @@ CHANGING = (
 Spans = tuple[tuple[int, int], ...]
 
 
-class Whereabouts(NamedTuple):
-    """The places at which the order of an epoch may begin, as numbers of words drawn before it: (first, last + 1).
-
-    Attributes:
-        near: where it should be. far: where else it may be.
-    """
-
-    near: Spans
-    far: Spans
-
-
-def whereabouts(job: JobRun, drawing: WordsDrawn, epoch: int) -> Whereabouts:
-    """The places to look at for an epoch, the likeliest first."""
+def whereabouts(job: JobRun, drawing: WordsDrawn, epoch: int) -> tuple[Spans, Spans]:
+    """The places near where an epoch should begin, and where else it may, as numbers of words drawn before it: (first,
+    last + 1), the likeliest first."""
     expected = words_before(job, drawing, epoch)
     last = words_before(job, drawing, epoch - 1) if epoch > job.spec.start_epoch else 0
     again = [(place, place + 1) for place in sorted(_known(job).values())[:1]]  # the script was started again
     near = (*again, (max(0, expected - AROUND), expected + AROUND), (last, last + ONWARD))
-    return Whereabouts(near, ((last, last + FAR), (0, last)) if last else ((0, FAR),))
+    return near, ((last, last + FAR), (0, last)) if last else ((0, FAR),)
 
 
 def _known(job: JobRun) -> Mapping[int, int]:

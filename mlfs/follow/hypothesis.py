@@ -45,7 +45,7 @@ from mlfs.orders.streams import JobStreams
 
 
 class Origin(Enum):
-    """The source of a hypothesis. The first five have the specification in force, or the registered one."""
+    """The source of a hypothesis. The first six have the specification in force, or the registered one."""
 
     REGISTERED = auto()
     """Somebody has registered it."""
@@ -58,6 +58,9 @@ class Origin(Enum):
 
     FROM_START = auto()
     """Somebody reads the job from its beginning."""
+
+    EPOCH_ANEW = auto()
+    """Somebody reads the epoch that is under way from its beginning, as a run that goes on from its last checkpoint."""
 
     ONLY_READER = auto()
     """One family reads the job, and the reads of the others came between."""
@@ -86,9 +89,12 @@ SAME_JOB: Final = {
     Origin.AS_REGISTERED: "it is read as registered; what others read before is nothing to it",
     Origin.JOINS: "a further family of processes reads for it",
     Origin.FROM_START: "the script was started again from its first epoch",
+    Origin.EPOCH_ANEW: "the script was started again, from the beginning of the epoch that was under way",
     Origin.ONLY_READER: "one family among several reads it",
 }
 """The sentences of what may be true of a job with the specification in force, or with the registered one."""
+ANEW: Final = (Origin.FROM_START, Origin.EPOCH_ANEW)
+"""Those of a script that was started again, and reads samples that it had read."""
 UNREGISTERED: Final = frozenset({Origin.FILES, Origin.SEARCH, Origin.EPOCH_BEFORE, Origin.NODE})
 """Those of jobs that nobody registered: nothing else is in force for their reads."""
 
@@ -169,7 +175,7 @@ class Bar(NamedTuple):
 # Nothing was chosen, and the reads are shown to it as they come.
 PROVED: Final = Bar(PROVED_READS, PROVED_READS, or_in_a_row=True)
 BARS: Final = dict.fromkeys(SAME_JOB, PROVED) | {
-    Origin.FROM_START: PROVED._replace(or_in_a_row=False),  # each worker's first reads may be in doubt
+    **dict.fromkeys(ANEW, PROVED._replace(or_in_a_row=False)),  # each worker's first reads may be in doubt
     Origin.VARIANT: Bar(JUDGED_OPENS, MOST_FURTHER_OPENS),
     Origin.PLACE: Bar(0, 0),  # no other of millions of orders has these reads: further ones have nothing to add
 }
@@ -242,7 +248,7 @@ class Rival:
 
     def compare(self, own: Match | None, theirs: Match | None, in_force: StreamMatcher) -> None:
         """Note what the order in force made of a read, and what this one did."""
-        if self.origin is Origin.FROM_START and theirs is not None and theirs != own:  # another job has other ranks
+        if self.origin in ANEW and theirs is not None and theirs != own:  # another job has other ranks
             self._read_before += in_force.ranks[theirs.rank_index].is_done(theirs.position)
 
     @property
@@ -293,7 +299,7 @@ class Rival:
             same = (seen.agrees for seen in reversed(in_force.score.history) if self.is_about(seen))
             other = Fit(further.opens, sum(islice(same, further.opens)))
         self.ruled = ruling(self.origin, Fit(self.reads, self.matcher.score.agreed), further, other)
-        begun_anew = self.origin is not Origin.FROM_START or self._read_before >= FEWEST_READ_BEFORE
+        begun_anew = self.origin not in ANEW or self._read_before >= FEWEST_READ_BEFORE
         if self.ruled is Ruling.INSTALL and in_force is not None and not begun_anew:
             self.ruled = Ruling.REFUTED
         return self.ruled
@@ -307,6 +313,10 @@ class Rival:
                 steps.append(0 < seen.entry - last.get(seen.process, seen.entry) <= LONGEST_STEP)
                 last[seen.process] = seen.entry
         return 2 * sum(steps) >= len(steps)
+
+
+def _likeliness(rival: Rival) -> tuple[bool, int]:
+    return rival.is_likely, rival.reads
 
 
 def choose(rivals: Sequence[Rival], leads: Callable[[Rival], bool], frontiers: Sequence[int]) -> Rival | None:
@@ -373,8 +383,8 @@ class Rivals:
     @property
     def from_start(self) -> Rival | None:
         """The one that says that the script was started again, while it may be so."""
-        leads = self.leading is not None and self.leading.origin is Origin.FROM_START
-        return self.leading if leads else self.by_origin.get(Origin.FROM_START)
+        found = (self.leading, *(self.by_origin.get(origin) for origin in ANEW))
+        return max((one for one in found if one is not None and one.origin in ANEW), key=_likeliness, default=None)
 
     def propose(self, rival: Rival) -> None:
         """It is shown all reads that count for the job, until it is ruled on or withdrawn."""
@@ -395,7 +405,7 @@ class Rivals:
 
     def show(self, read: Read, match: Match | None, in_force: StreamMatcher) -> bool:
         """Show a read, which the order in force matched so. Returns whether one leads by now."""
-        if self.leads_of is not None and self.leading is not None and self.leading.origin is Origin.FROM_START:
+        if self.leads_of is not None and self.leading is not None and self.leading.origin in ANEW:
             self.withdraw(self.leading)  # those before it still read
         about = [rival for rival in self.by_origin.values() if rival.is_about(read)]
         for rival in about:

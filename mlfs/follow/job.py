@@ -184,6 +184,15 @@ class JobRun:
         """Whether all ranks that read here have read all."""
         return self.ranks.finished
 
+    def place(self) -> tuple[int, int] | None:
+        """The epoch and the step at which its slowest rank reads; None where all have read all."""
+        if self.finished:
+            return None
+        epochs, ranks = self.epochs, self.ranks
+        floor = min(rank.floor for index, rank in enumerate(ranks.progress) if index not in ranks.silent)
+        epoch = epochs.epoch_of(floor)
+        return epoch, (floor - epochs.timeline.base(epoch)) // self.batch_files
+
     @property
     def state(self) -> JobState:
         """In one word."""
@@ -404,6 +413,14 @@ class JobRun:
         first = self.epochs.first_ones()
         return self._expect(first, LearnedLoader(like.shape, like.lag)) if first else None
 
+    def _epoch_anew(self, like: StreamMatcher) -> StreamMatcher | None:
+        """A matcher that expects the epoch under way from its beginning; None where that is the job's own."""
+        epoch = self.ranks.current_epochs()[0]
+        if epoch <= self.spec.start_epoch or epoch not in self.epochs.at_hand:
+            return None
+        there = {epoch: self.epochs.at_hand[epoch]}
+        return self._expect(there, None, start=self.epochs.timeline.base(epoch))
+
     def _rival(self, origin: Origin, matcher: StreamMatcher, by_run_under_way: bool = False) -> Rival:
         job = self.registered if origin is Origin.AS_REGISTERED and self.registered is not None else self
         hypothesis = Hypothesis(job.spec, origin, job.streams, SAME_JOB[origin])
@@ -419,13 +436,19 @@ class JobRun:
             Origin.AS_REGISTERED: None if registered is None else registered._from_start(self.matcher),
             Origin.JOINS: self.matcher.joining(),
             Origin.FROM_START: self._from_start(self.matcher),
+            Origin.EPOCH_ANEW: self._epoch_anew(self.matcher),
         }
         return [self._rival(origin, made) for origin, made in matchers.items() if made is not None]
 
     def _propose(self, process: int, parent: int) -> None:
         """Proposes what the job's reads may be by now, as one was lost: there is one rival of each kind at a time."""
-        for origin, job in ((Origin.FROM_START, self), (Origin.AS_REGISTERED, self.registered)):
-            matcher = None if job is None or origin in self.rivals.by_origin else job._from_start(self.matcher)
+        made = (
+            (Origin.FROM_START, self, JobRun._from_start),
+            (Origin.EPOCH_ANEW, self, JobRun._epoch_anew),
+            (Origin.AS_REGISTERED, self.registered, JobRun._from_start),
+        )
+        for origin, job, make in made:
+            matcher = None if job is None or origin in self.rivals.by_origin else make(job, self.matcher)
             if matcher is not None:
                 known = self._is_of_the_run_under_way(process, parent)
                 self.rivals.propose(self._rival(origin, matcher, by_run_under_way=known))
@@ -853,6 +876,7 @@ def matcher_at_start(
     timeline: Timeline,
     epochs: Mapping[int, EpochIndex],
     like: LearnedLoader | None = None,
+    start: int | None = None,
 ) -> StreamMatcher:
     """A matcher that expects a job's reads from the job's start, with what the registration tells of the loader.
 
@@ -861,14 +885,15 @@ def matcher_at_start(
 
     Args:
         epochs: those that a read may belong to. Their owner adds and removes.
-        like: what was learned of the loader from other reads.
+        like: what was learned of the loader from other reads. start: the position of the first reads.
     """
     workers, batch = spec.num_workers, streams.batch_files
     # torch's workers take whole batches; one sample each in turn would be the sign of another world size.
     torch = spec.sampler.startswith("torch")
     stream = RankStream(streams.length(spec.start_epoch), batch, single=batch == 1 or not torch, one_rank=torch)
     shape = Shape(batch, workers) if workers and workers > 1 else None
-    return StreamMatcher(stream, [timeline.start] * len(spec.ranks), epochs, shape, like)
+    start = timeline.start if start is None else start
+    return StreamMatcher(stream, [start] * len(spec.ranks), epochs, shape, like)
 
 
 class LateReads:

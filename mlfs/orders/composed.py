@@ -322,7 +322,7 @@ class Composition:
         library = library or self._library
         if isinstance(seed, int) and library.most is not None and seed > library.most:
             seed %= library.most + 1  # the script would end with an error: an epoch that is never read
-        generator = library.make(seed)
+        generator: Generator = library.make(seed)
         if self._words_before:
             generator.skip(self._words_before)
         return generator
@@ -364,7 +364,7 @@ def _check_seeding(parts: Parts, spec: JobSpec) -> None:
         last = (spec.epochs - 1, spec.world_size - 1, max(1, spec.num_workers or 1) - 1)
         least = min(parts.seeding.number(seed, *end) for end in product(*((0, end) for end in last)))
         right = f"larger: the generator {name} takes {library.least} or more, and gets {least}"
-        _refuse(least < library.least, "seeding", parts.seeding.text, right)
+        _refuse(least < library.least, "seeding", spec.seeding, right)
     right = "left out: how its workers go on is not known"
     _refuse(name == "datapipe" and spec.persistent_workers, "persistent_workers", True, right)
     of_keys, free = rule in ("fold-in", "split"), rule in ("same", "linear")
@@ -376,9 +376,9 @@ def _check_seeding(parts: Parts, spec: JobSpec) -> None:
     _refuse(library.is_fresh and not free, "seeding", rule, right)
     right = "such as seed+epoch: only numpy's generators take a sequence"
     _refuse(rule == "[seed,epoch]" and not library.takes_pairs, "seeding", rule, right)
-    for field, words in (("words_before", parts.words_before), ("words_between", parts.words_between)):
-        without = library.has_keys or library.is_fresh
-        _refuse(words and without, field, words, "left out: nothing else is drawn from this generator")
+    for field in ("words_before", "words_between", "words_once") if library.has_keys or library.is_fresh else ():
+        words = getattr(parts, field)
+        _refuse(words, field, words, "left out: nothing else is drawn from this generator")
     right = 'left out, or stand beside "seed_drawn_by": nothing is drawn'
     _refuse(parts.seed_below is not None and parts.seed_drawn_by is None, "seed_below", parts.seed_below, right)
     right = "left out: " + ("a stream has no passes" if parts.endless else "each epoch is seeded anew")

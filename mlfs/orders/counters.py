@@ -152,8 +152,7 @@ def shuffle_pass(n: int, buffer_size: int, seeds: Seeds) -> Permutation:
 
 # -- the words, many blocks at once: tf.data takes those of a block one after another, block after block
 
-_MASK = 0xFFFFFFFF
-_LOW = np.uint64(_MASK)
+_LOW = np.uint64(_WORD_MASK)
 _32 = np.uint64(32)
 _ROUNDS = 10
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
@@ -187,12 +186,12 @@ def _blocks(seed: int, seed2: int, start: int, stop: int) -> tuple[Numbers, Numb
     """The four words of blocks start .. stop - 1 (below 2^64)."""
     counters = np.arange(start, stop, dtype=np.uint64)
     a, b = counters & _LOW, counters >> _32
-    c = np.full_like(counters, seed2 & _MASK)
-    d = np.full_like(counters, (seed2 >> 32) & _MASK)
-    key = [seed & _MASK, (seed >> 32) & _MASK]
+    c = np.full_like(counters, seed2 & _WORD_MASK)
+    d = np.full_like(counters, (seed2 >> 32) & _WORD_MASK)
+    key = [seed & _WORD_MASK, (seed >> 32) & _WORD_MASK]
     for _ in range(_ROUNDS):
         product, other = a * _MULTIPLIERS[0], c * _MULTIPLIERS[1]
         a, c = (other >> _32) ^ b ^ np.uint64(key[0]), (product >> _32) ^ d ^ np.uint64(key[1])
         b, d = other & _LOW, product & _LOW
-        key = [(k + weyl) & _MASK for k, weyl in zip(key, _WEYL, strict=True)]
+        key = [(k + weyl) & _WORD_MASK for k, weyl in zip(key, _WEYL, strict=True)]
     return a, b, c, d

@@ -14,7 +14,7 @@ follows a word that was drawn again is done once more.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -35,13 +35,6 @@ _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 
 
-class Words(Protocol):
-    """A generator."""
-
-    def take(self, count: int) -> npt.NDArray[np.unsignedinteger]:
-        """The next words, shape (count,)."""
-
-
 def shuffle_mt19937(n: int, seed: int) -> Permutation:
     """The source of each element after std::shuffle(..., std::mt19937(seed)), shape (n,), 0 <= n < 2^31."""
     return _shuffle(n, TorchWords(seed), 32)
@@ -52,7 +45,7 @@ def shuffle_mt19937_64(n: int, seed: int) -> Permutation:
     return _shuffle(n, Mt64Words(seed), 64)
 
 
-def _shuffle(n: int, words: Words, bits: Bits) -> Permutation:
+def _shuffle(n: int, words: TorchWords | Mt64Words, bits: Bits) -> Permutation:
     targets = np.zeros(n, dtype=np.int64)
     if n < 2:
         return shuffle_from_targets(targets, "growing")
@@ -69,7 +62,7 @@ def _shuffle(n: int, words: Words, bits: Bits) -> Permutation:
     return shuffle_from_targets(targets, "growing")
 
 
-def below(bounds: Numbers, words: Words, bits: Bits) -> Numbers:
+def below(bounds: Numbers, words: TorchWords | Mt64Words, bits: Bits) -> Numbers:
     """Return a number below each bound, as std::uniform_int_distribution draws them one after another.
 
     Args:
@@ -189,12 +182,7 @@ _AT_ONCE = 1 << 14
 
 
 def index_shuffle(n: int, seed: int) -> Indices:
-    """Return [index_shuffle(i, max_index=n - 1, seed=seed, rounds=4) for i in range(n)], shape (n,), int64.
-
-    Args:
-        n: how many elements, 0 or more.
-        seed: 0 <= seed < 2^32.
-    """
+    """Return [index_shuffle(i, max_index=n - 1, seed=seed, rounds=4) for i in range(n)], shape (n,), int64."""
     if n < 2:
         return np.zeros(n, dtype=np.int64)
     last = n - 1

@@ -1,22 +1,19 @@
 """One generator draws in each epoch: a permutation, a shuffle of the last one, a sample, by weights, of groups.
 
 In: how the generator of an epoch is made, and what is drawn with it. Out: each epoch's indices. Called by
-`mlfs.orders.composed` and the samplers that are such compositions. An epoch's draws may depend on all epochs before:
-states of some of them are kept, which spares drawing from the first epoch on when a job goes back. Draws of
-which it is known how many words they take are passed over instead. Indices that were drawn may be put into groups of
-samples that are alike; passes may make a stream without an end, as samplers of iteration-based trainers give them.
+`mlfs.orders.composed`. Indices that were drawn may be put into groups of samples that are alike; passes may make a
+stream without an end, as samplers of iteration-based trainers give them.
 """
 
 from __future__ import annotations
 
 import copy
-import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,63 +24,10 @@ from mlfs.orders.order import EPOCHS_KEPT
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
 
-State = TypeVar("State")
-
-# One epoch in so many is kept besides the last ones, so that going back costs at most this many epochs. With a smaller
-# stride the same memory would reach less far.
-_STRIDE = 16
-
-
-class Checkpoints(Generic[State]):
-    """The states after each epoch. One that is asked for is computed from the nearest earlier one that is kept.
-
-    The last few that were asked for are kept, and every sixteenth one, up to `most` of these.
-
-    Args:
-        first: the state before epoch 0.
-        advance: gives the state after an epoch from the state before it and its number; does not change its argument.
-        most: how many old states to keep; they may be large.
-        leap: gives the state after the second epoch from that after the first one, however far; None: nothing can.
-    """
-
-    def __init__(
-        self,
-        first: State,
-        advance: Callable[[State, int], State],
-        most: int,
-        leap: Callable[[State, int, int], State] | None = None,
-    ) -> None:
-        self._first = first
-        self._advance = advance
-        self._leap = leap
-        self._most = most
-        self._old: dict[int, State] = {}
-        self._recent: OrderedDict[int, State] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def after(self, epoch: int) -> State:
-        """The state after an epoch; `first` after epoch -1."""
-        with self._lock:
-            known = max((e for e in (*self._recent, *self._old) if e <= epoch), default=-1)
-            state = self._first if known < 0 else self._recent.get(known, self._old.get(known, self._first))
-            while known < epoch:
-                before, known = known, known + 1 if self._leap is None else epoch
-                state = self._advance(state, known) if self._leap is None else self._leap(state, before, known)
-                if known % _STRIDE == 0 and len(self._old) < self._most:
-                    self._old[known] = state
-            if epoch >= 0:
-                self._recent[epoch] = state
-                self._recent.move_to_end(epoch)
-                while len(self._recent) > EPOCHS_KEPT + 1:
-                    self._recent.popitem(last=False)
-            return state
-
-
-# -- the state of something that each epoch changes, after any epoch
-
-
-# The memory for states of old epochs.
+# The memory for states of old epochs. One epoch in so many is kept, so that going back costs at most this many. With a
+# smaller stride the same memory would reach less far.
 _KEPT_BYTES: Final = 64 << 20
+_STRIDE: Final = 16
 _USUAL_FIRST: Final = 100  # of webdataset's shuffle
 _STATE_BYTES: Final = 64 << 10  # what a generator and its object take at most
 
@@ -226,15 +170,18 @@ def _per_group(groups: Column, per_group: int, at_once: int | None, count: int) 
 
 
 class _State(NamedTuple):
-    """After an epoch: the generator, what the next draw goes on with, and what was drawn, where it was."""
+    """After an epoch: the generator, what the next draw goes on with, and what was drawn, as long as it is kept."""
 
     generator: Generator
     kept: Values
-    values: Values | None
+    values: Values
 
 
 class Draws:
     """The draws of one generator in each epoch.
+
+    An epoch is drawn from the nearest earlier one whose state is kept: one of the last few, or a sixteenth one. Epochs
+    of which it is known how many words they take are passed over instead.
 
     Args:
         drawing: what is drawn.
@@ -260,24 +207,36 @@ class Draws:
         self._words_between = words_between
         self._depends = goes_on or bool(len(drawing.begin))
         self._words_of = None if len(drawing.begin) else words_of
-        begin = _State(first, drawing.begin, None)
-        state_bytes = drawing.begin.nbytes + (4 * (drawing.length or 0) if self._words_of is None else 0)
-        # How long passes are that differ in length, nobody says: only the last ones are kept.
-        most = 0 if drawing.length is None else _KEPT_BYTES // max(state_bytes, _STATE_BYTES)
-        leap = None if self._words_of is None else self._leap
-        self._states = Checkpoints(begin, self._advance, most=most, leap=leap)
-        self._alone = lru_cache(maxsize=EPOCHS_KEPT)(self._drawn_alone)
+        self._first = _State(first, drawing.begin, _NOTHING)
+        self._most_old = _KEPT_BYTES // max(drawing.begin.nbytes, _STATE_BYTES)
+        self._old: dict[int, _State] = {}
+        self._recent: OrderedDict[int, _State] = OrderedDict()
+        self._lock = Lock()
 
     def epoch(self, epoch: int) -> Values:
         """The indices that the epoch reads, read-only."""
-        values = self._states.after(epoch).values if self._depends and self._words_of is None else None
-        return self._alone(epoch) if values is None else values
+        with self._lock:
+            if epoch not in self._recent:
+                self._recent[epoch] = self._after(epoch)
+            self._recent.move_to_end(epoch)
+            while len(self._recent) > EPOCHS_KEPT + 1:
+                self._recent.popitem(last=False)
+            return self._recent[epoch].values
 
-    def _drawn_alone(self, epoch: int) -> Values:
-        """The indices of an epoch, with the epochs before it passed over, where they count."""
-        values = self._advance(self._states.after(epoch - 1 if self._depends else -1), epoch).values
-        assert values is not None
-        return values
+    def _after(self, epoch: int) -> _State:
+        if not self._depends:
+            return self._advance(self._first, epoch)
+        known = max((one for one in (*self._recent, *self._old) if one < epoch), default=-1)
+        state = self._recent.get(known) or self._old.get(known, self._first)
+        if self._words_of is not None and known + 1 < epoch:  # a job may begin with its millionth epoch
+            generator = copy.deepcopy(state.generator)
+            generator.skip(self._words_of(known + 1, epoch))
+            state, known = state._replace(generator=generator), epoch - 1
+        for number in range(known + 1, epoch + 1):
+            state = self._advance(state, number)
+            if number % _STRIDE == 0 and len(self._old) < self._most_old:
+                self._old[number] = state._replace(values=_NOTHING)
+        return state
 
     def _advance(self, before: _State, epoch: int) -> _State:
         generator = copy.deepcopy(before.generator) if self._depends else before.generator
@@ -287,13 +246,6 @@ class Draws:
             drawing.skip(self._words_between)
         values.flags.writeable = False
         return _State(left, kept, values)
-
-    def _leap(self, before: _State, last: int, epoch: int) -> _State:
-        """Pass over all epochs behind `last` at once: a job may begin with its millionth."""
-        assert self._words_of is not None
-        generator = copy.deepcopy(before.generator)
-        generator.skip(self._words_of(last + 1, epoch + 1))
-        return _State(generator, before.kept, None)
 
 
 # -- samples that are alike put together

@@ -3,31 +3,13 @@
 In: a seed. Out: permutations, shuffles and samples, bit for bit as the library draws them. Called by
 `mlfs.orders.composed` and the samplers that go on with one generator. A generator that is deep-copied goes on from the
 same state, and so does its copy.
-
-| name | library | source |
-| --- | --- | --- |
-| torch | torch.Generator, torch.manual_seed | ATen/native/TensorFactories.cpp (torch 2.13) |
-| default | DataLoader(shuffle=True) after torch.manual_seed | torch/utils/data/sampler.py: RandomSampler |
-| shared | DataLoader(shuffle=True, generator=g) | the same |
-| own | RandomSampler(generator=g) | the same |
-| sampler | RandomSampler() without a DataLoader around it | the same |
-| loader | torch's, of which a DataLoader takes words as well | SubsetRandomSampler, WeightedRandomSampler and others |
-| numpy | numpy.random.default_rng | numpy/random/_generator.pyx (numpy 2.4; called) |
-| numpy-legacy | numpy.random.seed, RandomState; pandas, sklearn | numpy/random/mtrand.pyx (frozen: NEP 19) |
-| python | random.seed, random.Random | Lib/random.py (Python 3.11 to 3.14) |
-| polars | DataFrame.sample(shuffle=True), shuffle | `mlfs.orders.polars` (polars 2.1) |
-| datapipe | DataLoader over an IterDataPipe with shuffle() | torch/utils/data/graph_settings.py, datapipes/iter |
-| tensorflow | tf.data's shuffle | `mlfs.orders.counters` (TensorFlow 2.21) |
-| cpp, cpp-64 | std::shuffle with std::mt19937, std::mt19937_64 | `mlfs.orders.cpp_random` (GCC 11 and later) |
-| grain | Grain's index_shuffle | `mlfs.orders.cpp_random` (Grain 0.2.18) |
-| jax | jax.random.key, PRNGKey | jax/_src/prng.py, random.py (jax 0.5 and later) |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +37,7 @@ TORCH_SHORT_RANGE: Final = 1 << 28
 """Below it torch.randint takes a word of 32 bits, else two. ATen/core/DistributionsHelper.h."""
 _USUAL_BELOW: Final = 1 << 31
 _FLOAT_MASK: Final = (1 << 24) - 1
+# Words are passed over in portions of little memory; between two of them a computation that nobody waits for ends.
 _SKIPPED_AT_ONCE: Final = 1 << 18
 
 
@@ -95,13 +78,6 @@ class Keyed(Protocol):
 
     def fold_in(self, data: int) -> Generator:
         """Make the generator of a number."""
-
-
-def _portions(words: int) -> Iterator[int]:
-    """Words in portions that need little memory; between two of them a computation that nobody waits for ends."""
-    for start in range(0, words, _SKIPPED_AT_ONCE):
-        stop_if_asked()
-        yield min(_SKIPPED_AT_ONCE, words - start)
 
 
 # -- torch's draws by weights: the running sum as doubles, divided by the whole, its last entry 1; for each draw 53 bits
@@ -249,8 +225,9 @@ class _Numpy(Shuffles):
 
     def skip(self, words: int, /) -> None:
         """Pass over words; default_rng has 64 bits, and draws of 32 take them in pairs."""
-        for count in _portions(words):
-            getattr(self._rng, self._below)(0, _WORD, count, dtype=np.uint32)
+        for start in range(0, words, _SKIPPED_AT_ONCE):
+            stop_if_asked()
+            getattr(self._rng, self._below)(0, _WORD, min(_SKIPPED_AT_ONCE, words - start), dtype=np.uint32)
 
 
 class _NumpyLegacy(_Numpy):
@@ -308,7 +285,7 @@ class Library(NamedTuple):
     """A library's generator.
 
     Attributes:
-        make: gives the generator of a seed.
+        make: gives the generator of a seed, which may have a part of the draws alone.
         least, most: the seeds that the library takes; None has no bound.
         takes_pairs: whether a seed may be a sequence of two numbers.
         has_keys: whether it draws by keys, which no draw changes, so that no words are taken of it.
@@ -319,7 +296,7 @@ class Library(NamedTuple):
         words: how many words a draw takes, by its kind, of how many, how many; None where that is not known.
     """
 
-    make: Callable[..., Generator]
+    make: Callable[..., Any]
     least: int | None = None
     most: int | None = None
     takes_pairs: bool = False
@@ -345,34 +322,36 @@ def _words_of_datapipe(kind: str, n: int, count: int) -> int | None:
     return 2 * BASE_SEED_WORDS if kind == "buffer" else None
 
 
-def _partly(make: Callable[..., object]) -> Callable[..., Generator]:
-    """A generator that has a part of the draws."""
-    return cast("Callable[..., Generator]", make)
-
-
 def _permuting(permute: Callable[[int, int], Permutation | Indices], most: int | None = None) -> Library:
-    return Library(_partly(partial(_Permutes, permute)), least=0, most=most, is_fresh=True)
+    return Library(partial(_Permutes, permute), least=0, most=most, is_fresh=True)
 
 
 LIBRARIES: Final[Mapping[str, Library]] = {
+    # torch.manual_seed, torch.Generator: ATen/native/TensorFactories.cpp (torch 2.13)
     "torch": Library(Torch, words=_words_of_torch),
+    # The same where a DataLoader takes words of it as well: SubsetRandomSampler, WeightedRandomSampler and others
     "loader": Library(Torch, base_words=BASE_SEED_WORDS, words=_words_of_torch),
+    # RandomSampler(generator=g), DataLoader(shuffle=True, generator=g); RandomSampler() without a DataLoader around it,
+    # DataLoader(shuffle=True) after torch.manual_seed: torch/utils/data/sampler.py
     "own": Library(Torch, trails=True, words=_words_of_torch),
     "shared": Library(Torch, base_words=BASE_SEED_WORDS, trails=True, words=_words_of_torch),
     "sampler": Library(_Seeding, words=_words_of_seeding),
     "default": Library(_Seeding, base_words=BASE_SEED_WORDS, words=_words_of_seeding),
-    "numpy": Library(_partly(_Numpy), least=0, takes_pairs=True),
-    "numpy-legacy": Library(_partly(_NumpyLegacy), least=0, most=_WORD - 1, takes_pairs=True),
-    "python": Library(_partly(PythonGenerator)),
-    "jax": Library(_partly(JaxGenerator), least=-(1 << 31), most=_WORD - 1, has_keys=True),
-    "polars": Library(_partly(PolarsGenerator), least=0, most=_LONG, is_fresh=True),
+    # numpy.random.default_rng; numpy.random.seed, RandomState, pandas and sklearn: numpy/random (numpy 2.4; called)
+    "numpy": Library(_Numpy, least=0, takes_pairs=True),
+    "numpy-legacy": Library(_NumpyLegacy, least=0, most=_WORD - 1, takes_pairs=True),
+    "python": Library(PythonGenerator),
+    "jax": Library(JaxGenerator, least=-(1 << 31), most=_WORD - 1, has_keys=True),
+    "polars": Library(PolarsGenerator, least=0, most=_LONG, is_fresh=True),
+    # DataLoader over an IterDataPipe with shuffle(): torch/utils/data/graph_settings.py, datapipes/iter
     "datapipe": Library(Torch, worker_words=BASE_SEED_WORDS, words=_words_of_datapipe),
-    "tensorflow": Library(_partly(_Tensorflow), has_keys=True),
+    "tensorflow": Library(_Tensorflow, has_keys=True),
+    # std::shuffle with std::mt19937, std::mt19937_64
     "cpp": _permuting(shuffle_mt19937),
     "cpp-64": _permuting(shuffle_mt19937_64),
     "grain": _permuting(index_shuffle, most=_WORD - 1),
 }
-"""Each library by the name that a job gives it."""
+"""Each library by the name that a job gives it. Modules of their own have the sources of the others."""
 
 
 def check_seed(generator: str, seed: int, field: str, whom: str) -> None:

@@ -100,44 +100,29 @@ MOST_OF_TORCH = TORCH_32BIT_LIMIT - 1
 
 
 def randperm(n: int, seed: int) -> Permutation:
-    """Return `torch.randperm(n, generator=torch.Generator().manual_seed(seed))`.
+    """Return `torch.randperm(n, generator=torch.Generator().manual_seed(seed))`. Raises as `words_of_randperm` does.
 
-    Args:
-        n: number of elements, 0 <= n < `TORCH_32BIT_LIMIT` (214,748,364).
-        seed: any integer; torch uses its low 32 bits.
-
-    Returns:
-        Shape (n,); int32 holds every value and halves what a cached epoch costs (torch answers int64).
-
-    Raises:
-        ValueError: n is negative or not below the limit.
+    int32 holds every value and halves what a cached epoch costs (torch answers int64).
     """
     return next_randperm(n, TorchWords(seed))
 
 
 def next_randperm(n: int, words: TorchWords) -> Permutation:
-    """Return `torch.randperm(n, generator=g)` for the generator that hands out `words`; takes `words_of_randperm(n)`.
-
-    Raises:
-        ValueError: as `randperm` does.
-    """
-    return shuffle_from_targets(_targets(n, words.take(words_of_randperm(n))))
+    """Return `torch.randperm(n, generator=g)` for the generator that hands out `words`; it takes `words_of_randperm(n)`
+    of them."""
+    drawn = words.take(words_of_randperm(n))
+    targets = np.zeros(n, dtype=np.uint32)  # the last element counts as swapped with itself
+    np.remainder(drawn, np.arange(n, n - len(drawn), -1, dtype=np.uint32), out=targets[: len(drawn)])
+    targets += np.arange(n, dtype=np.uint32)
+    return shuffle_from_targets(targets)
 
 
 def words_of_randperm(n: int) -> int:
     """How many words of its generator torch.randperm(n) takes.
 
     Raises:
-        ValueError: as `randperm` does.
+        ValueError: n is negative or not below the limit.
     """
     if not 0 <= n < TORCH_32BIT_LIMIT:
         raise ValueError(f"cannot permute {n} samples: 0 to {TORCH_32BIT_LIMIT - 1} are supported")
     return max(n - 1, 0)
-
-
-def _targets(n: int, words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Return j_i for i in 0 .. n-1 as uint32; the last element counts as swapped with itself."""
-    targets = np.zeros(n, dtype=np.uint32)
-    np.remainder(words, np.arange(n, n - len(words), -1, dtype=np.uint32), out=targets[: len(words)])
-    targets += np.arange(n, dtype=np.uint32)
-    return targets

@@ -64,10 +64,7 @@ class Lines:
 
 
 def read_lines(path: str, field: str = "order_file") -> Lines:
-    """Return the lines of a file.
-
-    Args:
-        field: the job's field that names the file, for errors.
+    """Return the lines of a file. Args: field: the job's field that names it, for errors.
 
     Raises:
         JobError: the file is missing, cannot be read or holds no line.
@@ -79,16 +76,8 @@ def read_lines(path: str, field: str = "order_file") -> Lines:
     return lines
 
 
-def count_lines(path: str) -> int:
-    """Return how many lines `read_lines` would give, at a fraction of the cost. Raises the same."""
-    return len(read_lines(path))
-
-
 def read_weights(path: str, field: str = "weights_file") -> npt.NDArray[np.float64]:
-    """Return the numbers of a .npy file, or of a text file with one a line, shape (how many there are,).
-
-    Args:
-        field: the job's field that names the file, for errors.
+    """Return the numbers of a .npy file, or of a text file with one a line. Args: field: as of `read_lines`.
 
     Raises:
         JobError: the file is missing, cannot be read, or holds anything else.
@@ -244,7 +233,7 @@ class ExplicitOrder:
         files = spec.world_size if self._per_rank else 1
         self._file = lru_cache(maxsize=EPOCHS_KEPT * files)(self._load)
         # Whoever adds up the lengths of all epochs should not have every path of every epoch looked up.
-        self._count = lru_cache(maxsize=None)(count_lines)
+        self._count = lru_cache(maxsize=None)(lambda path: len(read_lines(path)))
 
     def stream_length(self, epoch: int) -> int:
         """Samples of the rank that reads most; counts the lines of the epoch's files."""

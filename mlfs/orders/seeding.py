@@ -48,14 +48,6 @@ class Seeding(NamedTuple):
         """Whether an epoch's generator follows from that of the epoch before."""
         return self.rule in ("goes-on", "split", "drawn")
 
-    @property
-    def text(self) -> str:
-        """The rule as a job has it."""
-        terms = {"seed": self.seed, "epoch": self.epoch, "rank": self.rank, "worker": self.worker}
-        named = [name if factor == 1 else f"{factor}*{name}" for name, factor in terms.items() if factor]
-        summed = "+".join([*named, *([str(self.constant)] if self.constant else [])]).replace("+-", "-")
-        return summed if self.rule == "linear" else self.rule
-
     def number(self, seed: int, epoch: int, rank: int, worker: int = 0) -> int:
         """The number that an epoch's generator is made from, by a linear rule."""
         return self.seed * seed + self.epoch * epoch + self.rank * rank + self.worker * worker + self.constant

@@ -16,7 +16,7 @@ same order, and it goes on as it is when a node is lost: its samples then come f
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
@@ -25,10 +25,12 @@ import numpy.typing as npt
 
 from mlfs.errors import JobError
 from mlfs.job.ranks import ranks_in
+from mlfs.orders.layouts.layout import NOTHING
 from mlfs.orders.mt19937 import randperm
 from mlfs.orders.order import EPOCHS_KEPT, Indices, Order
 from mlfs.served.locality import Ids, Nodes, deal_to_ranks
 from mlfs.served.partition import footprints, partition_by_hash
+from mlfs.served.refill import Refill, refill_of
 from mlfs.served.rounds import Rounds, in_rounds, published_level, rounds_for
 
 if TYPE_CHECKING:
@@ -98,27 +100,26 @@ class ServedOrder:
         stream = self._dealt(epoch)[:, rank].reshape(-1)
         return stream[stream >= 0].astype(np.int64)
 
-    @property
-    def buffer_bytes(self) -> int:
-        """Half of a node's staging window; of the smallest, where nodes differ."""
-        assert self._spec.nodes is not None
-        return min(node.buffer_bytes for node in self._spec.nodes)
+    def refill(self, epoch: int, ranks: Sequence[int], entries: Sequence[Sizes], files: int) -> Refill | None:
+        """A node's fetches in the order of the tree; None where the nodes keep all, or there are no rounds.
 
-    def round_begins(self, epoch: int) -> Sizes | None:
-        """At which sample of its stream each rank begins each round; None where the nodes keep all, or there are no
-        rounds. A batch that two rounds share counts to the one that has more of it."""
-        if self._spec.serve != "opportunistic":
+        Args:
+            entries: what each of the node's ranks reads, so many files for each sample.
+        """
+        if self._spec.nodes is None or self._spec.serve != "opportunistic" or not (cut := self._cut(epoch)[1]).away:
             return None
-        _, cut = self._cut(epoch)
-        if not cut.away:
-            return None
-        batch = self._batch_size(epoch)
-        begins = np.cumsum(cut.sizes)[:-1] / (batch * self._spec.world_size)
-        return np.unique(np.append(0, np.rint(begins).astype(np.int64) * batch))
-
-    def away(self, indices: Indices) -> tuple[npt.NDArray[np.bool_], Sizes]:
-        """By dataset index, whether no node keeps the sample, and what it takes of a staging window."""
-        return self._holder[indices] < 0, footprints(self._sizes_bytes[indices])
+        places, rooms, batch = [], [], self._batch_size(epoch)
+        # A batch that two rounds share counts to the one that has more of it.
+        ends = np.rint(np.cumsum(cut.sizes)[:-1] / (batch * self._spec.world_size)).astype(np.int64) * batch
+        for rank, read in zip(ranks, entries, strict=True):
+            indices = self.rank_stream(epoch, rank)[: len(read) // files]
+            away, room = np.zeros(len(read), dtype=np.bool_), np.zeros(len(read), dtype=np.int64)
+            away[: len(indices) * files] = np.repeat(self._holder[indices] < 0, files)
+            room[: len(indices) * files : files] = footprints(self._sizes_bytes[indices])
+            places.append(np.where(away, read, NOTHING))
+            rooms.append(room)
+        smallest_bytes = min(node.buffer_bytes for node in self._spec.nodes)  # half of a node's staging window
+        return refill_of(places, rooms, np.unique(np.append(0, ends)) * files, smallest_bytes)
 
     def _deal(self, epoch: int) -> Ids:
         """All ranks' batches of an epoch, shape (T, R, b), -1 where nothing is read."""

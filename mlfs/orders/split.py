@@ -23,7 +23,7 @@ import numpy.typing as npt
 from mlfs.errors import JobError
 from mlfs.job.spec import are_fractions
 from mlfs.orders.draws import places_of
-from mlfs.orders.generators import LIBRARIES, check_seed
+from mlfs.orders.generators import LIBRARIES, Generator, check_seed
 from mlfs.orders.order import Indices
 from mlfs.orders.order_file import read_weights
 from mlfs.orders.shuffle import Permutation
@@ -107,7 +107,8 @@ def shuffled(n: int, seed: int, by: str) -> Indices | Permutation:
         JobError: the generator takes no such seed.
     """
     check_seed(_GENERATOR_OF[by], seed, "split_seed", by)
-    return LIBRARIES[_GENERATOR_OF[by]].make(seed).permutation(n)
+    generator: Generator = LIBRARIES[_GENERATOR_OF[by]].make(seed)
+    return generator.permutation(n)
 
 
 def _of_each_label(labels: npt.NDArray[np.int64], lengths: Sequence[int], seed: int) -> list[Indices]:

@@ -24,7 +24,7 @@ from mlfs.orders.order import Order, build_order
 from mlfs.orders.served import ServedOrder
 from mlfs.orders.split import part_indices
 from mlfs.orders.stopping import stoppable
-from mlfs.served.refill import Refill, refill_of
+from mlfs.served.refill import Refill
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
@@ -50,27 +50,12 @@ class JobStreams:
         self.sample_ids = sample_ids
         self.order = order
         self.files_per_sample = 1 if sample_ids.ndim == 1 else sample_ids.shape[1]
-        self._of_epoch = lru_cache(maxsize=_EPOCHS_KEPT)(_no_ranks_yet)
+        self._of_epoch = lru_cache(maxsize=_EPOCHS_KEPT)(lambda epoch: dict[int, SampleIds]())  # by rank
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
         """The job is not wanted any more: what threads compute of its order ends soon, with a StoppedError."""
         self._cancelled.set()
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """The ranks that read through this mount."""
-        return self.spec.ranks
-
-    @property
-    def epochs(self) -> int:
-        """How many epochs the job has, those before `spec.start_epoch` included."""
-        return self.spec.epochs
-
-    @property
-    def batch_size(self) -> int:
-        """Samples that a rank reads in one step."""
-        return self.spec.batch_size
 
     @property
     def batch_files(self) -> int:
@@ -103,11 +88,7 @@ class JobStreams:
         return ids
 
     def ids_of_ranks(self, epoch: int, ranks: Sequence[int]) -> SampleIds:
-        """The same of several ranks, a row for each. It is made anew each time, in less time than rank by rank.
-
-        Raises:
-            JobError, ValueError: as `epoch_ids` does.
-        """
+        """The same of several ranks, a row for each. It is made anew each time, in less time than rank by rank."""
         for rank in ranks:
             self._check(epoch, rank)
         with stoppable(self._cancelled.is_set):
@@ -128,29 +109,18 @@ class JobStreams:
 
     def dataset_indices(self, epoch: int, rank: int) -> npt.NDArray[np.int64]:
         """The dataset indices that a rank's sampler gives in an epoch, those that the loader drops at the end included.
-
-        Raises:
-            JobError, ValueError: as `epoch_ids` does.
-        """
+        Raises as `epoch_ids` does."""
         self._check(epoch, rank)
         with stoppable(self._cancelled.is_set):
             return self.order.rank_stream(epoch, rank)
 
     def refill(self, epoch: int, ranks: Sequence[int]) -> Refill | None:
         """The fetches of these ranks' node in the order of the tree; None where nothing is read in rounds."""
-        served, files = self.order, self.files_per_sample
-        if not isinstance(served, ServedOrder) or (rounds := served.round_begins(epoch)) is None:
+        if not isinstance(self.order, ServedOrder):
             return None
-        places, rooms = [], []
-        for rank in ranks:
-            entries = self.epoch_ids(epoch, rank)
-            away, room = served.away(self.dataset_indices(epoch, rank)[: len(entries) // files])
-            is_away = np.zeros(len(entries), dtype=np.bool_)
-            is_away[: len(away) * files] = np.repeat(away, files)
-            places.append(np.where(is_away, entries, NOTHING))
-            rooms.append(np.zeros(len(entries), dtype=np.int64))
-            rooms[-1][: len(room) * files : files] = room
-        return refill_of(places, rooms, rounds * files, served.buffer_bytes)
+        entries = [self.epoch_ids(epoch, rank) for rank in ranks]
+        with stoppable(self._cancelled.is_set):
+            return self.order.refill(epoch, ranks, entries, self.files_per_sample)
 
     def around(self, order: Order, spec: JobSpec) -> JobStreams:
         """The streams of another job over the same samples, whose own order is given; served, if that job's is."""
@@ -179,10 +149,6 @@ class JobStreams:
             )
 
 
-def _no_ranks_yet(epoch: int) -> dict[int, SampleIds]:
-    return {}
-
-
 def _sizes(tree: Tree, sample_ids: SampleIds) -> npt.NDArray[np.int64]:
     """Bytes by dataset index: of all files of the sample that lie in the tree."""
     entries = np.maximum(sample_ids, 0)
@@ -193,14 +159,19 @@ def _sizes(tree: Tree, sample_ids: SampleIds) -> npt.NDArray[np.int64]:
     return sizes if sizes.ndim == 1 else sizes.sum(axis=1)
 
 
-def _directories(tree: Tree, sample_ids: SampleIds) -> npt.NDArray[np.int64]:
-    """A number for the directory of each sample's first file, in the order of their paths, by dataset index; -1 for
-    samples elsewhere."""
+def _files(tree: Tree, sample_ids: SampleIds) -> npt.NDArray[np.int64]:
+    """The entry of each sample's first file, by dataset index."""
     ids = sample_ids.reshape(len(sample_ids), -1)[:, 0].copy()
     are_rows = ids >= len(tree.mode)
     if are_rows.any():
         ids[are_rows] = tree.rows.columns(ids[are_rows])[0]
-    first = ids.tolist()
+    return ids
+
+
+def _directories(tree: Tree, sample_ids: SampleIds) -> npt.NDArray[np.int64]:
+    """A number for the directory of each sample's first file, in the order of their paths, by dataset index; -1 for
+    samples elsewhere."""
+    first = _files(tree, sample_ids).tolist()
     above = [tree.path(entry).rpartition(b"/")[0] if entry >= 0 else None for entry in first]
     numbers = {path: number for number, path in enumerate(sorted({path for path in above if path is not None}))}
     found = (-1 if path is None else numbers[path] for path in above)
@@ -212,8 +183,7 @@ class _PathIndex:
 
     def __init__(self, spec: JobSpec, tree: Tree, links: Links, sample_ids: SampleIds, outside: Outside | None) -> None:
         self._paths = Paths(tree, links, spec.root)
-        self._spec, self._links, self._outside = spec, links, outside
-        self._tree, self._n_entries = tree, len(tree.mode)
+        self._spec, self._tree, self._links, self._outside = spec, tree, links, outside
         self._sample_ids = sample_ids  # rows have no path
 
     def __call__(self, path: bytes) -> int:
@@ -231,11 +201,7 @@ class _PathIndex:
 
     def files(self) -> npt.NDArray[np.int64]:
         """A number for the file of each sample, by dataset index."""
-        ids = self._sample_ids.reshape(len(self._sample_ids), -1)[:, 0].copy()
-        are_rows = ids >= self._n_entries
-        if are_rows.any():
-            ids[are_rows] = self._tree.rows.columns(ids[are_rows])[0]
-        return ids
+        return _files(self._tree, self._sample_ids)
 
     def counts(self) -> npt.NDArray[np.int64] | None:
         """The samples that each file holds, by dataset index; None where the layout does not say it."""
@@ -250,10 +216,10 @@ class _PathIndex:
     @cached_property
     def _index_of(self) -> npt.NDArray[np.int64]:
         """The first dataset index of each entry, -1 for entries that are no samples."""
-        index_of = np.full(self._n_entries, -1, dtype=np.int64)
+        index_of = np.full(len(self._tree.mode), -1, dtype=np.int64)
         flat = self._sample_ids.reshape(-1)
         ids, first = np.unique(flat, return_index=True)
-        here = (ids >= 0) & (ids < self._n_entries)
+        here = (ids >= 0) & (ids < len(index_of))
         index_of[ids[here]] = first[here] // max(1, flat.size // max(1, len(self._sample_ids)))
         return index_of
 

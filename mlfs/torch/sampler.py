@@ -88,6 +88,8 @@ class ServedSampler(Sampler[int]):
         if isinstance(found, ServedJob):
             _check(found, length, self.rank, self.num_replicas)
             self._rests_on = f"the order of the job {found.name} ({found.order})"
+            self._of_all, self._step_samples = found.of_all, found.batch_size * found.world_size
+            self._samples = found.samples
             return
         if not fall_back:
             raise JobError(found, "with fall_back=True the order is DistributedSampler's then")
@@ -102,6 +104,8 @@ class ServedSampler(Sampler[int]):
             f"DistributedSampler's own order ({length} samples, num_replicas={self.num_replicas}, shuffle={shuffle},"
             f" seed={seed}, drop_last={drop_last})"
         )
+        self._of_all, self._step_samples = f"{length} samples, shuffle={shuffle}, seed={seed}", self.num_replicas
+        self._samples = length
 
     def set_epoch(self, epoch: int, start_index: int | None = None) -> None:
         """Which epoch is read next, and from which of its indices on.
@@ -147,14 +151,21 @@ class ServedSampler(Sampler[int]):
         An epoch that was read to its end has all its indices behind it: whoever goes on from there reads none of it.
         Change "index" to steps * batch_size where what is prefetched counts.
         """
-        return {"epoch": self.epoch, "index": self._start + self._given, "order": self._rests_on}
+        return {
+            "epoch": self.epoch,
+            "index": self._start + self._given,
+            "order": self._rests_on,
+            "order_of_all": self._of_all,
+            "num_replicas": self.num_replicas,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there.
 
-        In another order, such as that of other ranks, nobody can go on in the middle of an epoch, as some samples would
-        be read twice and others not at all: that is a JobError when the epoch begins. A state without "order" is not
-        compared.
+        Another number of ranks goes on with the order of all ranks where they have left it, if the samples that they
+        have read are whole steps of these ranks. In another order nobody can go on in the middle of an epoch, as some
+        samples would be read twice and others not at all: that is a JobError when the epoch begins. A state without
+        "order" is not compared.
 
         Raises:
             JobError: the state has no epoch and index.
@@ -168,12 +179,16 @@ class ServedSampler(Sampler[int]):
             raise JobError(message, 'a state_dict() of this sampler, or {"epoch": 0, "index": 0}')
         self.epoch, self._start, self._given, self._is_over = epoch, index, 0, False
         self._saved_order = state.get("order") if index else None
+        read_by_all = index * int(state.get("num_replicas", 0))
+        is_other_world = self._saved_order not in (None, self._rests_on) and self._of_all == state.get("order_of_all")
+        if is_other_world and self._of_all and not read_by_all % self._step_samples and read_by_all < self._samples:
+            self._start, self._saved_order = read_by_all // self.num_replicas, None
 
     def _indices(self) -> npt.NDArray[np.int64]:
         """This rank's indices in the epoch, as it is served or as DistributedSampler has it."""
         if self._saved_order not in (None, self._rests_on):
             message = f"the epoch is to go on behind index {self._start} of {self._saved_order}, and this rank reads"
-            hint = "register the job as it was (see docs/served-orders.md, Resuming), or set_epoch(epoch, 0)"
+            hint = "as many ranks, or a batch size with which whole steps were read (docs/served-orders.md, Resuming)"
             raise JobError(f"{message} {self._rests_on}", hint, "serve")
         if self._order is None or self._order[0] != self.epoch:
             if self.job is not None:

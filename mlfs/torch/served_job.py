@@ -28,6 +28,10 @@ _NOT_OF_THE_ORDER = {"ranks", "state", "epochs", "start_epoch", "start_step", "p
 _LOADERS = {"num_workers", "persistent_workers", "loader_drop_last"}
 _KNOWS_NO_LOADER = {"torch-distributed"}
 
+# How samples are dealt to ranks (`tree` is of the nodes, too). Without it the fields say the order of all ranks
+# together, where the sampler's global batches are cut from one order, and locality leaves them as they are.
+_DEALING = {"world_size", "batch_size", "nodes", "tree"}
+
 # So long a node waits at most for a job that another one is told. A job begins with a plan that all nodes have: a node
 # that says nothing is waited for ten seconds, the planner as well as others (`mlfs.plan.cluster_plan`).
 PATIENCE_S = 25.0
@@ -41,6 +45,7 @@ class ServedJob(NamedTuple):
     Attributes:
         mountpoint: where it is mounted. name: the job's. samples: how long its data set is.
         order: a hash of all that its order rests on: the same on all nodes that serve the same order.
+        of_all: a hash of what the order of all ranks together rests on; "" where that is another one for other ranks.
     """
 
     mountpoint: Path
@@ -50,15 +55,16 @@ class ServedJob(NamedTuple):
     world_size: int
     batch_size: int
     order: str
+    of_all: str = ""
 
     @classmethod
     def of(cls, mountpoint: Path, job: Mapping[str, Any]) -> ServedJob:
         """Made from the text of MOUNT/.mlfs/jobs/NAME.json."""
         besides = _NOT_OF_THE_ORDER | (_LOADERS if job.get("sampler") in _KNOWS_NO_LOADER else set())
-        order = json.dumps({name: job[name] for name in sorted(job.keys() - besides)})
+        is_cut = job.get("sampler") in _KNOWS_NO_LOADER and job.get("serve") == "locality"
         return cls(
             mountpoint, job["name"], job["samples"], job["epochs"], job["world_size"], job["batch_size"],
-            hashlib.sha256(order.encode()).hexdigest()[:16],
+            _hash_of(job, besides), _hash_of(job, besides | _DEALING) if is_cut else "",
         )  # fmt: skip
 
     def indices(self, epoch: int, rank: int) -> npt.NDArray[np.int64]:
@@ -93,6 +99,12 @@ class ServedJob(NamedTuple):
         if not 0 <= epoch < now.epochs:
             message = f"{where} has the epochs 0 to {now.epochs - 1}, and the script reads epoch {epoch}"
             raise JobError(message, "register it with as many --epochs as the script makes", "epochs")
+
+
+def _hash_of(job: Mapping[str, Any], besides: set[str]) -> str:
+    """A hash of a job's fields. Args: besides: those that are left out."""
+    fields = json.dumps({name: job[name] for name in sorted(job.keys() - besides)})
+    return hashlib.sha256(fields.encode()).hexdigest()[:16]
 
 
 def find_served_job(path: str | os.PathLike[str], name: str | None) -> ServedJob | str:

@@ -18,6 +18,8 @@ list that leads to them.
 
 from __future__ import annotations
 
+import base64
+import pickle
 import uuid
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -64,6 +66,19 @@ class Growth(NamedTuple):
     rights: Mapping[int, Mapping[str, int]]
     unreadable: Mapping[int, int]
     linked: Sequence[Sequence[int]]
+
+
+def packed(growth: Growth) -> str:
+    """A growth as a text, for another process of this program."""
+    children = {entry: np.asarray(listed) for entry, listed in growth.children.items()}
+    return base64.b64encode(pickle.dumps((growth._replace(children={}), children))).decode("ascii")
+
+
+def unpacked(text: str) -> Growth:
+    """The growth that `packed` has made a text of; from nobody else."""
+    growth, children = pickle.loads(base64.b64decode(text))
+    whole: Growth = growth._replace(children={entry: listed.data for entry, listed in children.items()})
+    return whole
 
 
 def _with_room(column: NDArray[Any], size: int, fill: int = 0, dtype: str | None = None) -> NDArray[Any]:

@@ -110,16 +110,21 @@ def _description(manifest: Manifest, identity: str) -> bytes:
     return json.dumps(described).encode("ascii")
 
 
-def _write(file: BinaryIO, manifest: Manifest, identity: str) -> None:
+def _head_of(manifest: Manifest, identity: str) -> bytes:
+    """The head and the description, one behind the other."""
     description = _description(manifest, identity)
-    columns = manifest.columns()
-    head = _HEAD.pack(_MAGIC, FORMAT_VERSION, len(description), sum(c.nbytes for c in columns.values()))
-    digest = xxhash.xxh3_128(head + description)
-    file.write(head + bytes(_DIGEST_BYTES) + description)
-    for column in columns.values():
+    column_bytes = sum(column.nbytes for column in manifest.columns().values())
+    return _HEAD.pack(_MAGIC, FORMAT_VERSION, len(description), column_bytes) + description
+
+
+def _write(file: BinaryIO, manifest: Manifest, identity: str) -> None:
+    head = _head_of(manifest, identity)
+    digest = xxhash.xxh3_128(head)
+    file.write(head[: _HEAD.size] + bytes(_DIGEST_BYTES) + head[_HEAD.size :])
+    for column in manifest.columns().values():
         digest.update(column.data)
         file.write(column.data)
-    file.seek(len(head))
+    file.seek(_HEAD.size)
     file.write(digest.digest())
 
 
@@ -194,14 +199,18 @@ def _read_columns(file: BinaryIO, column_bytes: int, described: dict[str, list[A
 
 def _load(path: Path, identity: str) -> Manifest:
     with open(open_ours(str(path)), "rb") as file:
-        head, digest, description, column_bytes = _read_head(file)
-        try:
-            described = json.loads(description)
-            source, wanted = described["source"], described["columns"]
-            times = Times(**described["times"])
-            columns = _read_columns(file, column_bytes, wanted)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _UnusableError("it is damaged") from error
+        return _load_file(file, identity)
+
+
+def _load_file(file: BinaryIO, identity: str) -> Manifest:
+    head, digest, description, column_bytes = _read_head(file)
+    try:
+        described = json.loads(description)
+        source, wanted = described["source"], described["columns"]
+        times = Times(**described["times"])
+        columns = _read_columns(file, column_bytes, wanted)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _UnusableError("it is damaged") from error
     sum_found = xxhash.xxh3_128(head + description)
     for column in columns.values():
         sum_found.update(column.data)
@@ -231,6 +240,36 @@ def load(path: Path, identity: str) -> tuple[Manifest | None, str]:
         return None, f"the saved index cannot be read: {error.strerror}"
     except (MemoryError, ValueError) as error:
         return None, f"the saved index is not usable: {error}"
+
+
+# -- the list of files of one mount, by a descriptor: a server that takes the mount over has to number them alike
+
+
+def kept_open(manifest: Manifest, path: Path, identity: str) -> int:
+    """A descriptor of an index that has exactly these entries: of the saved one, which stays as it is when another one
+    is saved in its place, or where that is not the same, of a copy in memory. Raises: OSError."""
+    digest = xxhash.xxh3_128(_head_of(manifest, identity))
+    for column in manifest.columns().values():
+        digest.update(column.data)
+    with contextlib.suppress(OSError):
+        fd = open_ours(str(path))
+        if os.pread(fd, _DIGEST_BYTES, _HEAD.size) == digest.digest():
+            return fd
+        os.close(fd)
+    fd = os.memfd_create("mlfs-index", os.MFD_CLOEXEC)
+    with open(os.dup(fd), "wb") as file:
+        _write(file, manifest, identity)
+    return fd
+
+
+def load_kept(fd: int, identity: str) -> Manifest:
+    """The manifest of such a descriptor. Raises: OSError for one that cannot be used."""
+    with open(os.dup(fd), "rb") as file:
+        file.seek(0)
+        try:
+            return _load_file(file, identity)
+        except _UnusableError as error:
+            raise OSError(f"the list of files that was kept cannot be used: {error}") from error
 
 
 # -- comparing

@@ -1,4 +1,4 @@
-"""tf.data: list_files, shard and shuffle, in eager passes over one data set."""
+"""tf.data: list_files, shard and shuffle, in eager passes over one data set; interleave over TFRecord files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import random
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from oracles.case import Case
@@ -34,10 +33,16 @@ def cases(draw: random.Random, count: int) -> Iterator[Case]:
         }
         if draw.random() < 0.3 and ("global_seed" not in job or "op_seed" in job):
             job["list_seed"] = draw.randrange(1 << 31)
-        yield Case(job, n, _reads(n, job))
+        interleave: dict[str, Any] | None = None
+        if draw.random() < 0.4:
+            cycle = draw.randint(1, 8)
+            calls = draw.choice((None, 1, cycle))
+            interleave = {"cycle_length": cycle, "block_length": draw.randint(1, 3), "num_parallel_calls": calls}
+        yield Case(job, n, _reads(n, job, interleave))
 
 
-def _reads(n: int, job: dict[str, Any]) -> list[tuple[int, int, list[int]]]:
+def _reads(n: int, job: dict[str, Any], interleave: dict[str, Any] | None) -> list[tuple[int, int, list[int]]]:
+    """What each pass reads. Args: interleave: its arguments: a file is read where its first record comes."""
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     import tensorflow as tf
     from tensorflow.python.eager import context
@@ -45,19 +50,25 @@ def _reads(n: int, job: dict[str, Any]) -> list[tuple[int, int, list[int]]]:
     reads = []
     with tempfile.TemporaryDirectory() as root:
         for index in range(n):
-            Path(root, f"{index:04d}").touch()
+            with tf.io.TFRecordWriter(f"{root}/{index:04d}") as file:
+                for _ in range(1 + index % 3):
+                    file.write(f"{index:04d}")
         for rank in range(job["world_size"]):
             context.context()._set_global_seed(None)
             if "global_seed" in job:
                 tf.random.set_seed(job["global_seed"])
             names = tf.data.Dataset.range(n)
+            if interleave:
+                names = tf.data.Dataset.list_files(f"{root}/*", shuffle=False)
             if "list_seed" in job:
                 names = tf.data.Dataset.list_files(f"{root}/*", seed=job["list_seed"])
             shuffled = _pipeline(names, job, rank)
+            if interleave:
+                shuffled = shuffled.interleave(tf.data.TFRecordDataset, **interleave)
             for epoch in range(3):
                 values = shuffled.as_numpy_iterator()
-                reads.append((epoch, rank, [int(os.path.basename(value)) if isinstance(value, bytes) else int(value)
-                                            for value in values]))  # fmt: skip
+                read = [int(os.path.basename(value)) if isinstance(value, bytes) else int(value) for value in values]
+                reads.append((epoch, rank, list(dict.fromkeys(read))))
     return reads
 
 

@@ -234,12 +234,12 @@ FAULTS = {
 }  # fmt: skip
 
 
-def judged(case: Case) -> list[list[str]]:
+def judged(case: Case, **shape: int) -> list[list[str]]:
     """The kinds that are found in scripts of a case."""
     found = []
     for seed in range(SCRIPTS):
         rng = random.Random(f"{case.__name__} {seed}")
-        loop, script = drawn(rng), Script(rng)
+        loop, script = drawn(rng)._replace(**shape), Script(rng)
         case(rng, loop, script)
         found.append(sorted(kinds(script.audit())))
     return found
@@ -256,3 +256,16 @@ def test_a_fault_is_found_and_no_other(case: Case) -> None:
     found = judged(case)
     right = [kinds_found for kinds_found in found if kinds_found == [FAULTS[case]]]
     assert len(right) >= RIGHT * SCRIPTS, found
+
+
+@pytest.mark.parametrize(
+    "case", [plain, with_validation, with_replacement, weighted, folds], ids=lambda case: case.__name__
+)
+def test_nothing_is_said_of_a_script_of_few_samples(case: Case) -> None:
+    assert sum(map(bool, judged(case, samples=60, batch=4))) <= 1
+
+
+@pytest.mark.parametrize("case", [same_order, replayed, ranks_alike, workers_alike], ids=lambda case: case.__name__)
+def test_faults_are_found_in_scripts_of_few_samples(case: Case) -> None:
+    found = judged(case, samples=60, batch=4, ranks=1)
+    assert found.count([FAULTS[case]]) >= RIGHT * SCRIPTS, found

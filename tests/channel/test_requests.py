@@ -114,10 +114,13 @@ class Scripted:
     def release(self, handle: int) -> None:
         self.told.append(("release", handle))
 
-    async def read(self, handle: int, offset: int, size: int, pid: int) -> bytes:
+    def read_tripwire(self, inode: int, handle: int, offset: int, size: int, pid: int) -> None:
+        """None is anywhere."""
+
+    async def read(self, inode: int, handle: int, offset: int, size: int) -> bytes:
         return b"%d %d %d" % (handle, offset, size)
 
-    async def seek(self, handle: int, offset: int, whence: int) -> int:
+    async def seek(self, inode: int, handle: int, offset: int, whence: int) -> int:
         if offset == 99:
             raise OSError(errno.ENXIO, "behind the end")
         return offset + whence

@@ -24,7 +24,7 @@ class MadeUp(Machine):
 
     def __init__(self, **wrong: Any) -> None:
         self.told: dict[str, Any] = {
-            "kernel": "6.1.0-13-amd64",
+            "kernel": "6.12.0-13-amd64",
             "devices": {"/dev/fuse"},
             "openable": True,
             "programs": {"fusermount3", "mpiexec"},
@@ -83,6 +83,7 @@ class MadeUp(Machine):
 # What is wrong, what the finding about it is called, how bad it is, a word of its way out.
 WRONG: list[tuple[dict[str, Any], str, Level, str]] = [
     ({"kernel": "4.19.0"}, "kernel", Level.STOPS, "5.9"),
+    ({"kernel": "6.1.0-13-amd64"}, "kernel", Level.COSTS, "6.9"),
     ({"devices": set()}, "FUSE", Level.STOPS, "modprobe"),
     ({"openable": False}, "FUSE", Level.STOPS, "chmod"),
     ({"programs": {"mpiexec"}}, "FUSE", Level.STOPS, "fuse3"),

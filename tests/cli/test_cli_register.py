@@ -106,7 +106,7 @@ def test_each_field_of_a_job_has_its_flag(field: str, capsys: pytest.CaptureFixt
         return
     sent = dry(capsys, "--" + field.replace("_", "-"), *values[kind])[field]
     expected = {"bool": True, "int": 3, "float": 0.5, "tuple": [1, 2], "str": "/x"}[kind]
-    assert sent == ([".1", ".2"] if field == "extensions" else expected)
+    assert sent == {"extensions": [".1", ".2"], "columns": ["1", "2"]}.get(field, expected)
 
 
 def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

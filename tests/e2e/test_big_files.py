@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import random
 import subprocess
@@ -475,3 +476,45 @@ def test_registered_shards_are_read_once_by_many_workers_at_any_window_size(
         wait_until(lambda: mount.status()["jobs"][0]["state"] == "finished")
         assert mount.status()["jobs"][0]["agreement"] == 1.0
         assert set(slow.counts()["by_path"].values()) == {1}
+
+
+# Whenever it comes to a file, it opens the next four and asks the kernel to read them ahead, and maps it: as litdata.
+WORKER_AHEAD = """
+import hashlib, mmap, os, sys
+for at, path in enumerate(sys.argv[1:], 1):
+    for ahead in sys.argv[at : at + 4]:
+        fd = os.open(ahead, os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
+        os.close(fd)
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        print(hashlib.blake2b(content).hexdigest(), flush=True)
+"""
+
+
+@pytest.mark.page_counts
+def test_chunks_of_litdata_that_are_opened_again_and_again_are_followed(tmp_path: Path) -> None:
+    source, workers, chunks = tmp_path / "source", 2, 24
+    source.mkdir()
+    (tmp_path / "mnt").mkdir()
+    names = [f"chunk-0-{number}.bin" for number in range(chunks)]
+    contents = [random.Random(name).randbytes(4 * MIB + 4097 * (number + 1)) for number, name in enumerate(names)]
+    for name, content in zip(names, contents, strict=True):
+        (source / name).write_bytes(content)
+    listed = [{"filename": name, "chunk_size": 10 + number % 3} for number, name in enumerate(names)]
+    (source / "index.json").write_text(json.dumps({"chunks": listed}))
+    with (
+        SlowSource(source, bandwidth="200M") as slow,
+        MlfsMount(slow.path, "--ram", "300MiB", "--staging", "64MiB", mountpoint=tmp_path / "mnt") as mount,
+    ):
+        mount.register(preset="litdata", group_batch=4, epochs=1, num_workers=workers)
+        slow.control(reset_counts=True)
+        paths = (mount.path / ".mlfs/order/train/0/0").read_text().splitlines()
+        parts = [paths[worker::workers] for worker in range(workers)]
+        commands = [[sys.executable, "-c", WORKER_AHEAD, *(str(mount.path / path) for path in of)] for of in parts]
+        running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+        for part, process in zip(parts, running, strict=True):
+            digests = [hashlib.blake2b(contents[names.index(path)]).hexdigest() for path in part]
+            assert process.communicate()[0].split() == digests
+        mount.settle()
+        assert mount.status()["jobs"][0]["agreement"] > 0.9
+        assert slow.counts()["bytes"] <= 1.02 * sum(map(len, contents))

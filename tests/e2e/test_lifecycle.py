@@ -211,8 +211,7 @@ def test_with_a_full_disk_for_index_and_log_it_serves(tmp_path: Path) -> None:
 @pytest.mark.promise("killed")
 def test_killed_and_mounted_again_killed_and_unmounted(slow: SlowSource, tmp_path: Path) -> None:
     with MlfsMount(slow.path, state=tmp_path / "state") as mount:
-        os.kill(mount.pid, signal.SIGKILL)
-        wait_until(lambda: not mount.pids())
+        mount.kill()
         with pytest.raises(OSError, match="onnect") as dead:
             os.stat(mount.path / NAME)
         assert dead.value.errno in DEAD
@@ -220,8 +219,7 @@ def test_killed_and_mounted_again_killed_and_unmounted(slow: SlowSource, tmp_pat
         assert "cleaned up a dead mount" in again.stderr
         assert mounts_at(mount.path, FSTYPE) == 1
         assert (mount.path / NAME).read_bytes() == BYTES
-        os.kill(mount.pid, signal.SIGKILL)
-        wait_until(lambda: not mount.pids())
+        mount.kill()
         mount.unmount()
         for note in (mount.state / "run").glob("*.life"):  # which tells the next mount that this daemon died
             note.unlink()

@@ -126,7 +126,7 @@ def view(tmp_path: Path) -> Path:
 
 
 @pytest.mark.promise("limit-costs-speed")
-@pytest.mark.parametrize("threads", [7, 11])
+@pytest.mark.parametrize("threads", [8, 11])  # of the command, the holder and the server
 def test_with_few_threads_it_serves_and_says_so(source: Path, view: Path, threads: int) -> None:
     with cgroup("threads", threads) as (within, directory):
         mount = MlfsMount(source, mountpoint=view)

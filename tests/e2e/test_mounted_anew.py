@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +24,7 @@ def test_after_a_kill_and_behind_an_unmount(tmp_path: Path) -> None:
         mount.run("register", str(mount.path), *flags, "--name", "gone")
         mount.run("unregister", str(mount.path), "gone")
         died = mount.pid
-        os.kill(died, signal.SIGKILL)
+        mount.kill()
 
         again = mount.run("mount", str(source), "--infer", "off")
         said = f"the daemon that served {mount.path} before this one (process {died}) died; what was registered with it"

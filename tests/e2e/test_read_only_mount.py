@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.fuse import kill, wait_until
+from support.fuse import wait_until
 from support.mounts import FSTYPE, MlfsMount
 from support.others import somebody_else
 from support.trees import make_tree
@@ -173,8 +173,7 @@ def test_the_mount_for_commands_goes_when_the_data_goes_however_it_goes(place: P
         wait_until(nothing_is_left)
     with mount:
         commands = commands_of(tree)
-        kill(mount.pid)
-        wait_until(lambda: not mount.pids())
+        mount.kill()
         assert len(table()) == 2
         subprocess.run(["umount", tree], check=True)
         assert [where for where, _, _ in table()] == [commands]
@@ -188,15 +187,13 @@ def test_the_mount_for_commands_goes_when_the_data_goes_however_it_goes(place: P
             wait_until(lambda gone=commands: commands_now(tree) != gone)
             wait_until(lambda: commands_now(tree) in {"", *(where for where, _, _ in table())})
         assert not control.is_symlink()
-        kill(mount.pid)
-        wait_until(lambda: not mount.pids())
+        mount.kill()
         mount.run("unmount", str(tree))
         (note,) = (place / "state/run").iterdir()  # it tells the next mount of the death
         assert note.suffix == ".life"
     with mount:
         commands = commands_of(tree)
-        kill(mount.pid)
-        wait_until(lambda: not mount.pids())
+        mount.kill()
         subprocess.run(["umount", tree], check=True)
         other = make_tree(place / "other", {"b": 10})
         with MlfsMount(other) as next_mount:  # the next mount on this machine, whose records lie elsewhere

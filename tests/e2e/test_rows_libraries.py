@@ -1,5 +1,5 @@
-"""Jobs over rows of HDF5, Parquet and Arrow files, which their own libraries read through a mount: what comes out is
-what lies there, the source is read once, and the job is followed."""
+"""Jobs over rows of HDF5, Parquet and Arrow files, which their own libraries read through a mount, and of FFCV's: the
+bytes are right, the source is read once, and the job is followed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.beton import write_beton
 from support.fuse import wait_until
 from support.mounts import MlfsMount
 from support.slow import SlowSource
@@ -75,6 +76,12 @@ def batches(path: Path) -> list[int]:
     return sums(content.reshape(-1, 2 * CHUNK))
 
 
+def beton(path: Path) -> list[int]:
+    content = noise(300, CHUNK)
+    write_beton(path, [[row.tobytes()] for row in content], 1 << 21)
+    return sums(content)
+
+
 class Format(NamedTuple):
     name: str
     make: Callable[[Path], list[int]]
@@ -104,6 +111,12 @@ FORMATS = [
         "a.arrow", batches, {"layout": "arrow-batches"}, f"{ARROW}; file = pa.ipc.open_file(path)",
         OF_BYTES.format("file.get_batch(at)['image']"),
     ),
+    Format(
+        "a.beton", beton, {"layout": "ffcv"},
+        "head = np.fromfile(path, '<u8', 3); file = np.memmap(path, np.uint8, 'r')\n"
+        "places = np.fromfile(path, '<u8', int(head[1]) * 2, offset=24 + 1041).reshape(-1, 2).astype(int)",
+        "int(file[places[at, 0] : places[at].sum()].sum())",
+    ),
 ]  # fmt: skip
 READER = """
 import json, sys, time
@@ -115,6 +128,28 @@ for at in order:
     sums.append({sample})
     time.sleep(0.002)
 print(json.dumps(sums))
+"""
+
+LOADER = """
+import json, sys, time
+import h5py
+from torch import manual_seed
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    file = None
+    def __len__(self):
+        return int(sys.argv[2])
+    def __getitem__(self, index):
+        if self.file is None:
+            self.file = h5py.File(sys.argv[1])
+        time.sleep(0.001)
+        return index, int(self.file["image"][index].sum())
+
+manual_seed(7)
+for epoch in range(2):
+    for indices, sums in DataLoader(Rows(), batch_size=4, shuffle=True, num_workers=2):
+        print(json.dumps([indices.tolist(), sums.tolist()]))
 """
 
 
@@ -146,3 +181,28 @@ def test_what_libraries_read_is_staged_ahead_of_them(tmp_path: Path, of: Format)
     job = status["jobs"][0]
     assert (job["agreement"], job["state"]) == (pytest.approx(1, abs=0.05), "finished")
     assert status["reads"]["all"]["page_cache"]["reads"] >= 0.8 * EPOCHS * len(expected)
+
+
+def test_workers_of_a_loader_read_rows_that_share_chunks(tmp_path: Path) -> None:
+    """Four rows lie in each chunk, which is staged for each of them."""
+    for name in ("source", "mnt"):
+        (tmp_path / name).mkdir()
+    content = noise(800, CHUNK // 4)
+    with h5py.File(tmp_path / "source/a.h5", "w") as file:
+        file.create_dataset("image", data=content, chunks=(4, CHUNK // 4), compression=1)
+    expected = sums(content)
+    with (
+        SlowSource(tmp_path / "source", bandwidth="400M") as slow,
+        MlfsMount(slow.path, "--ram", "100MiB", "--staging", "16MiB", mountpoint=tmp_path / "mnt") as mount,
+    ):
+        mount.register(sampler="torch-random", seed=7, epochs=2, batch_size=4, layout="hdf5", root="a.h5")
+        slow.control(reset_counts=True)
+        command = [sys.executable, "-c", LOADER, str(mount.path / "a.h5"), str(len(expected))]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        batches = [json.loads(line) for line in done.stdout.splitlines()]
+        read = [pair for indices, found in batches for pair in zip(indices, found, strict=True)]
+        assert sorted(read) == sorted(2 * list(enumerate(expected)))
+        mount.settle()
+        job = mount.status()["jobs"][0]
+        assert slow.counts()["bytes"] <= 1.03 * (tmp_path / "source/a.h5").stat().st_size
+    assert (job["agreement"], job["state"]) == (pytest.approx(1, abs=0.05), "finished")

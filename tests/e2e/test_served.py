@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -148,7 +147,7 @@ def test_a_job_that_is_another_one_or_gone_is_not_followed_without_a_word(source
                 list(sampler)
             if epoch == 2:
                 mount.control({"op": "unregister", "name": "train"})
-        os.kill(mount.pid, signal.SIGKILL)
+        mount.kill()
         wait_until(lambda: is_gone(mount.path))
         with pytest.raises(JobError, match=r"the daemon of the mount at .* is gone"):
             ServedSampler(mount.path)

@@ -70,8 +70,9 @@ class FakePages:
         for at in range(0, len(data), PAGE):
             pages[(offset + at) // PAGE] = bytes(data[at : at + PAGE])
 
-    def resident(self, entry: int) -> bool:
-        return entry in self.held
+    def resident(self, entry: int, offset: int = 0, size: int = 0) -> bool:
+        pages = self.there.get(entry, {})
+        return entry in self.held and all(at in pages for at in range(offset // PAGE, -(-(offset + size) // PAGE)))
 
     def drop(self, entry: int, offset: int = 0, size: int = 0) -> None:
         if size and entry in self.held:

@@ -40,10 +40,13 @@ if __name__ == "__main__":
 @contextmanager
 def started(environment: Mapping[str, str]) -> Iterator[int]:
     """A process with that in its environment: its pid."""
+    command = [sys.executable, "-c", "print(flush=True); input()"]
     with subprocess.Popen(
-        [sys.executable, "-c", "input()"], env=os.environ | environment, stdin=subprocess.PIPE
+        command, env=os.environ | environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         try:
+            assert process.stdout is not None
+            process.stdout.readline()  # its environment can be read now: an exec puts it there late
             yield process.pid
         finally:
             process.kill()
@@ -70,7 +73,7 @@ def test_scripts_that_a_batch_script_starts_one_after_the_other_are_runs_by_them
     slurm = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}
     for told in rank_of(0, 1), slurm:
         with started(told) as one, started(told) as other:
-            assert [placed(process, os.getpid()) for process in (one, other)] == [(one, one), (other, other)]
+            assert [placed(process, os.getpid()) for process in (one, other)] == [(one, -one), (other, -other)]
     with started(slurm | {"SLURM_STEP_ID": "0"}) as task:
         assert placed(task, os.getpid()) == (os.getpid(), 0)
 
@@ -84,8 +87,8 @@ def test_ranks_that_a_script_spawns_are_of_one_run(tmp_path: Path) -> None:
             said = {name: (pid, worker) for name, pid, worker in json.loads(process.stdout.readline())}
             (first, worker), (second, _), (helper, _) = said["first"], said["second"], said["helper"]
             run = process.pid
-            assert placed(first, run) == placed(worker, first) == (run, first)
-            assert placed(second, run) == (run, second)
-            assert placed(helper, run) == (run, run)
+            assert placed(first, run) == placed(worker, first) == (run, -first)
+            assert placed(second, run) == (run, -second)
+            assert placed(helper, run) == (run, -run)
         finally:
             process.kill()

@@ -145,6 +145,33 @@ def test_what_the_script_does_otherwise_is_found_and_followed(
     simulate(body)
 
 
+@pytest.mark.parametrize("workers", [0, 3])
+@pytest.mark.parametrize("world", [1, 2])
+def test_an_epoch_that_a_run_begins_anew_is_followed_without_a_search(tmp_path: Path, world: int, workers: int) -> None:
+    """It was killed in the middle of epoch 1, and goes on from its last checkpoint."""
+
+    async def body() -> None:
+        async with running(tmp_path, 480, staging=60 * 8192, ram=1 << 22) as mount:
+            fields = {"seed": 5, "world_size": world}
+            spec = parse_job({"epochs": EPOCHS, "batch_size": BATCH} | fields)
+            await mount.engine.shared.register(spec, build_streams(spec, mount.engine.manifest))
+            first, second = script_opens(mount, fields, range(2), workers)
+            await read_all(mount, first + second[: len(second) // 2])
+            await trio.sleep(20)
+            staged = list[float]()
+            for opens in script_opens(mount, fields, range(1, 3), workers):
+                before = mount.engine.counters.all.reads["page_cache"].count
+                await read_all(mount, [(entry, pid + 50) for entry, pid in opens])  # of other processes and parents
+                staged.append((mount.engine.counters.all.reads["page_cache"].count - before) / len(opens))
+            job = mount.engine.jobs["train"]
+            assert job.findings.known == []
+            assert job.score.agreement_of_last(100) == 1.0
+            assert staged[0] > 0.7
+            assert staged[1] > 0.9
+
+    simulate(body)
+
+
 def held_up(ids: list[int], workers: int, rng: random.Random, epoch: int) -> list[tuple[int, int]]:
     """An epoch's opens of workers that the machine holds up at drawn moments, also before their first read.
 

@@ -103,7 +103,7 @@ def served(mount: Mount, kept: int) -> tuple[JobSpec, JobStreams, list[int]]:
     entries = np.array(mount.files, dtype=np.int64)
     sizes = np.full(FILES, SIZE, dtype=np.int64)
     order = ServedOrder(build_order(spec, FILES), spec, sizes, entries)
-    away, _ = order.away(np.arange(FILES))
+    away = order.kept.node < 0
     return spec, JobStreams(spec, entries, order), entries[away].tolist()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from itertools import chain
@@ -12,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from mlfs.errors import JobError
 from mlfs.explain.confirm import Finding
-from mlfs.explain.data_sets import MOST_CANDIDATES
+from mlfs.explain.data_sets import MOST_CANDIDATES, candidates
 from mlfs.explain.explanations import chosen, continued, explanations
 from mlfs.explain.fields import Fields
 from mlfs.explain.inference import MOST_SEEDS, seeds_on_command_lines
@@ -21,7 +23,9 @@ from mlfs.explain.question import MOST_HEADS, DataSet, likely, reads_needed, unl
 from mlfs.explain.search_stages import LATEST_WORD, Draw
 from mlfs.explain.usual import LOOKED_THROUGH, Seed, preset_of, usual_orders
 from mlfs.job import JobSpec, parse_job
+from mlfs.orders.layouts.rows import ROWS
 from mlfs.orders.order import Order, build_order
+from mlfs.tree.scan import scan
 
 N = 1600
 # The same fourth word, 1398446480: one epoch's order cannot tell them apart.
@@ -156,3 +160,19 @@ def test_a_seed_is_looked_for_on_the_command_line() -> None:
         process.communicate(b"")
     assert not Path(f"/proc/{process.pid}").exists()
     assert seeds_on_command_lines([process.pid]) == ()
+
+
+def test_files_of_no_job_are_not_opened_to_see_whether_they_have_rows(tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / f"{number}.h5").touch()
+    fd, asked = os.open(tmp_path, os.O_RDONLY), list[str]()
+    manifest = scan(fd, workers=1)
+    os.close(fd)
+
+    def samples(spec: JobSpec) -> npt.NDArray[np.int64]:
+        asked.append(spec.layout)
+        raise JobError("none")
+
+    assert candidates(manifest, [range(1, 15)], samples, [0]) == []
+    assert asked
+    assert not {*asked} & ROWS.keys()

@@ -218,6 +218,6 @@ def test_the_layouts_of_a_job_are_those_that_find_samples() -> None:
 
 
 def test_the_endings_are_torchvisions() -> None:
-    ours = LISTED["imagefolder"].endings or ()
+    ours = LISTED["imagefolder"].endings.split()
 
     assert tuple("." + ending for ending in ours) == IMG_EXTENSIONS

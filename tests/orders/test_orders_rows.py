@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from orders_support import job, manifest_of
+from support.beton import write_beton
 
 from mlfs.errors import JobError
 from mlfs.orders.layouts.outside import SourceFiles
@@ -205,30 +206,6 @@ def test_sequences_of_megatron_are_those_of_its_index(tmp_path: Path) -> None:
     assert [np.frombuffer(one, np.uint16).tolist() for one in found] == [
         one.tolist() for one in np.split(tokens, np.cumsum(lengths)[:-1])
     ]
-
-
-def write_beton(path: Path, samples: list[list[bytes]], page_bytes: int) -> np.ndarray:
-    """As FFCV 1.0 writes samples of fields of bytes (ffcv/writer.py). Returns each sample's places and sizes."""
-    header = np.dtype([("version", "<u2"), ("fields", "<u2"), ("page", "<u4"), ("samples", "<u8"), ("table", "<u8")])
-    field = np.dtype([("type", "<u1"), ("name", "<u1", 16), ("arguments", "<u1", 1024)])
-    places = np.zeros((len(samples), len(samples[0])), [("ptr", "<u8"), ("size", "<u8")])
-    fields = np.zeros(len(samples[0]), field)
-    data, allocated = bytearray(-(-(header.itemsize + fields.nbytes + places.nbytes) // page_bytes) * page_bytes), []
-    order = np.random.default_rng(1).permutation(len(samples))  # its writers take turns
-    for sample in order.tolist():
-        left = -len(data) % page_bytes
-        if sum(map(len, samples[sample])) > left:
-            data += bytes(left)
-        for at, content in enumerate(samples[sample]):
-            places[sample, at] = len(data), len(content)
-            allocated.append((sample, len(data), len(content)))
-            data += content
-    data += bytes(-len(data) % page_bytes)
-    head = np.array([(2, len(fields), page_bytes, len(samples), len(data))], header)
-    begin = head.tobytes() + fields.tobytes() + places.tobytes()
-    data[: len(begin)] = begin
-    path.write_bytes(data + np.array(allocated, "<u8").tobytes())
-    return places
 
 
 def test_samples_of_ffcv_are_what_was_allocated_for_them(tmp_path: Path) -> None:

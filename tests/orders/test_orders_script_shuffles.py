@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from orders_support import assert_same_order, job
 
 from mlfs.errors import JobError
-from mlfs.orders.draws import Checkpoints
+from mlfs.orders.draws import Draws, EpochDraw
 from mlfs.orders.order import build_order
 from mlfs.orders.python_mt import PythonGenerator
 
@@ -100,29 +100,37 @@ def test_seeds_that_numpy_does_not_take_are_refused(fields: dict[str, object], a
     assert caught.value.field == "seed"
 
 
-@given(asked=st.lists(st.integers(-1, 90), max_size=30), most=st.integers(0, 3))
+def counting(made: list[int], state_bytes: int = 4) -> Draws:
+    """Draws of which each is one more than the one before; `made` has those that were made.
+
+    Args:
+        state_bytes: of what an epoch's draw goes on with.
+    """
+
+    def state(number: int) -> npt.NDArray[np.int32]:
+        return np.broadcast_to(np.int32(number), (state_bytes // 4,))
+
+    def draw(generator: object, last: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        made.append(int(last[0]))
+        return last[:1], state(int(last[0]) + 1)
+
+    return Draws(EpochDraw(draw, state(0), 1), PythonGenerator(0), lambda before, epoch: (before, before), True)
+
+
+@given(asked=st.lists(st.integers(0, 90), max_size=30), most=st.integers(1, 4))
 @settings(max_examples=60, deadline=None)
-def test_checkpoints_give_any_epoch_in_any_order(asked: list[int], most: int) -> None:
-    @cache
-    def state(epoch: int) -> tuple[int, ...]:
-        return () if epoch < 0 else (*state(epoch - 1), epoch)
-
-    checkpoints = Checkpoints[tuple[int, ...]]((), lambda before, epoch: (*before, epoch), most)
+def test_any_epoch_is_drawn_in_any_order(asked: list[int], most: int) -> None:
+    draws = counting([], state_bytes=(64 << 20) // most)
     for epoch in asked:
-        assert checkpoints.after(epoch) == state(epoch)
+        assert draws.epoch(epoch).tolist() == [epoch]
 
 
-def test_going_on_makes_each_epoch_once_and_going_back_does_not_begin_anew() -> None:
+def test_going_on_draws_each_epoch_once_and_going_back_does_not_begin_anew() -> None:
     made: list[int] = []
-
-    def advance(before: int, epoch: int) -> int:
-        made.append(epoch)
-        return before + 1
-
-    checkpoints = Checkpoints(0, advance, most=2)
+    draws = counting(made)
     for epoch in range(40):
         for _ in range(3):
-            checkpoints.after(epoch)
+            draws.epoch(epoch)
     assert made == list(range(40))
-    assert checkpoints.after(20) == 21
+    assert draws.epoch(20).tolist() == [20]
     assert made[40:] == [17, 18, 19, 20]

@@ -41,7 +41,7 @@ def test_a_stream_is_the_sampler_over_torchvisions_files(source: Path) -> None:
             assert ids.tolist() == [entries[index] for index in sampler]
             assert ids.dtype == np.int64
             assert len(ids) == streams.length(epoch) == 7
-    assert (streams.ranks, streams.epochs, streams.batch_size) == ((1, 3), 3, 2)
+    assert (streams.spec.ranks, streams.spec.epochs, streams.spec.batch_size) == ((1, 3), 3, 2)
     assert streams.sample_ids.tolist() == entries
 
 

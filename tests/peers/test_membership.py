@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +123,40 @@ def test_mounts_join_anew_in_another_mpi_job_and_nothing_is_read_again(source: P
             assert len(again["peers"]["members"]) == 3
             cluster.leave()
             cluster.mounts.remove(other)
+
+
+def test_a_job_comes_back_on_three_nodes_and_then_on_six_and_what_they_hold_stays(source: Path, tmp_path: Path) -> None:
+    four = MountedCluster(source, 4, tmp_path / "nodes", "--ram", "64M", peer_timeout_s=5.0)
+    with four as cluster, ExitStack() as more:
+
+        def held() -> list[int]:
+            members = cluster.mounts[0].status()["peers"]["members"]
+            return [member["held"] for member in members]
+
+        read_all(cluster.mounts, source)
+        assert sum(cluster.fetched("pfs")) == FILES
+        wait_until(lambda: sum(held()) >= FILES, 20)
+        gone = held()[3]
+        assert cluster.leave() == 0
+        fourth = cluster.mounts.pop()
+        before = sum(cluster.fetched("pfs"))
+        cluster.join()
+        drop_pages(cluster.mounts)
+        read_all(cluster.mounts, source)
+        again = sum(cluster.fetched("pfs")) - before - asked_in_vain(cluster.mounts)
+        assert gone / 2 < again <= gone  # the copies of the node that is gone come from the source once
+        assert cluster.leave() == 0
+        before = sum(cluster.fetched("pfs"))
+        for node in (4, 5, 6):
+            (place := tmp_path / "nodes" / f"node{node}").mkdir()
+            cluster.mounts.append(more.enter_context(MlfsMount(source, "--ram", "64M", mountpoint=place)))
+        cluster.join()
+        drop_pages(cluster.mounts)
+        read_all(cluster.mounts, source)
+        assert sum(cluster.fetched("pfs")) - asked_in_vain(cluster.mounts) <= before
+        cluster.leave()
+        del cluster.mounts[3:]
+        cluster.mounts.append(fourth)
 
 
 def test_an_agent_takes_the_place_of_one_that_is_still_there(source: Path, tmp_path: Path) -> None:

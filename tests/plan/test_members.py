@@ -144,3 +144,32 @@ def test_a_node_counts_for_itself_the_copies_that_a_whole_placement_gives_it() -
     assert (held.with_copies(sizes, np.full(SAMPLES, 9)).classes == held.plan.classes).all()
     small = replace(members, capacities_bytes=((100 * 4096, 100 * 4096),) * 5)
     assert not small.own_share(small.share(sizes, [readers]), sizes, "by who reads").spare
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_caches_stay_where_nodes_go_and_come(fits: bool) -> None:
+    """Four nodes, then three of them, then six: no copy moves, and the source gives what nobody holds any more.
+
+    The nodes that are left share evenly what the fourth has held. Those that come get what had no room.
+    """
+    draw = np.random.default_rng(7)
+    samples, size = 6000, 4096
+    sizes = np.full(samples, size)
+    room = size * (samples if fits else samples // 5)
+    holder: np.ndarray | None = None
+    held = []
+    for nodes in ((0, 1, 2, 3), (0, 1, 2), (0, 1, 2, 4, 5, 6)):
+        counted = Readers(samples, len(nodes), 3)
+        for _ in range(3):
+            counted.add(list(enumerate(np.array_split(draw.permutation(samples), len(nodes)))))
+        if holder is not None:
+            holder = np.where(np.isin(holder, nodes), holder, -1).astype(np.int16)
+        owner = owners(Members(nodes, 0, ((room,),) * len(nodes)), sizes, [counted.by_epoch], holder)
+        if holder is not None:
+            assert (owner[holder >= 0] == holder[holder >= 0]).all()  # nothing moves between nodes
+        kept = int((owner >= 0).sum())
+        assert kept == min(samples, len(nodes) * room // size)  # what an epoch takes from the source is the rest
+        held.append(np.unique(owner[owner >= 0], return_counts=True)[1])
+        holder = owner.astype(np.int16)
+    assert all(part.max() <= 1.1 * part.min() for part in held[:2])
+    assert len(held[2]) == (3 if fits else 6)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from served_support import nodes_of, served
 from torch.utils.data import DataLoader, DistributedSampler
 
 from mlfs.errors import JobError
@@ -16,6 +17,7 @@ from mlfs.torch import ServedBatchSampler, ServedSampler, served_job
 from mlfs.torch import sampler as sampler_module
 
 EPOCHS = [[3, 1, 2, 0], [0, 2, 1, 3], [1, 0, 3, 2]]
+SAMPLES = 144
 
 
 @pytest.fixture(autouse=True)
@@ -40,8 +42,8 @@ def mount(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def sampler_of(mount: Path, state: dict[str, Any] | None = None) -> ServedSampler:
-    sampler = ServedSampler(mount, rank=0, num_replicas=1)
+def sampler_of(mount: Path, state: dict[str, Any] | None = None, world: int = 1) -> ServedSampler:
+    sampler = ServedSampler(mount, rank=0, num_replicas=world)
     if state is not None:
         sampler.load_state_dict(state)
     return sampler
@@ -95,7 +97,7 @@ def test_a_state_of_the_middle_of_another_order_is_refused_and_the_next_epoch_is
     state = before.state_dict()
     register(mount, num_workers=4, persistent_workers=True, prefetch_factor=8, epochs=4)  # no matter of the order
     assert list(sampler_of(mount, state)) == EPOCHS[0][2:]
-    register(mount, nodes=[{"node": 0, "ranks": "0", "keeps_bytes": [7]}])
+    register(mount, seed=4)
     now = sampler_of(mount, state)
     for _ in (1, 2):
         with pytest.raises(JobError, match=r"behind index 2 of the order of the job train .*, and this rank reads"):
@@ -125,6 +127,64 @@ def test_a_state_of_a_served_order_is_not_gone_on_with_in_distributed_samplers_o
         sampler.load_state_dict(other)
         with pytest.raises(JobError, match="and this rank reads DistributedSampler's own order"):
             list(sampler)
+
+
+def serve(mount: Path, world: int, batch_size: int) -> None:
+    """The mount has a job of that many ranks, a node each, with the order that mlfs serves to them."""
+    nodes = nodes_of([[rank] for rank in range(world)], 20 * 4096)
+    spec, _, order = served(SAMPLES, world_size=world, batch_size=batch_size, nodes=nodes, serve="locality", seed=3)
+    job = spec.understood() | {"samples": SAMPLES, "tree": order.tree}
+    (mount / ".mlfs" / "jobs" / "train.json").write_text(json.dumps(job))
+    for epoch in range(spec.epochs):
+        directory = mount / ".mlfs" / "order" / "train" / str(epoch)
+        for rank in range(world):
+            text = "".join(f"{index}\n" for index in order.rank_stream(epoch, rank).tolist())
+            (directory / f"{rank}.indices").write_text(text)
+
+
+@pytest.mark.promise("served-elastic")
+@pytest.mark.parametrize("is_served", [True, False])
+@pytest.mark.parametrize("worlds", [((4, 3), (3, 4), (6, 2)), ((2, 8), (1, 16), (8, 2)), ((3, 4), (4, 3), (3, 4))])
+def test_each_sample_is_read_once_an_epoch_whatever_number_of_ranks_goes_on(
+    mount: Path, worlds: tuple[tuple[int, int], ...], is_served: bool
+) -> None:
+    """Each world reads a third of the epoch's steps, and the last one the rest of it and the next epoch."""
+    if not is_served:
+        shutil.rmtree(mount / ".mlfs")
+    samples, state, read = range(SAMPLES), dict[str, Any](), list[int]()
+    for turn, (world, batch_size) in enumerate(worlds):
+        if is_served:
+            serve(mount, world, batch_size)
+        ranks = [ServedSampler(mount, samples, rank=rank, num_replicas=world, seed=3) for rank in range(world)]
+        taken = SAMPLES // (3 * world) // batch_size * batch_size
+        for rank in ranks:
+            if state:
+                rank.load_state_dict(state)
+            rank.set_epoch(1)
+            indices = iter(rank)
+            read += list(indices) if turn + 1 == len(worlds) else [next(indices) for _ in range(taken)]
+        state = ranks[-1].state_dict()
+    assert sorted(read) == list(samples)
+    for rank in ranks:
+        rank.set_epoch(2)
+    assert sorted(index for rank in ranks for index in rank) == list(samples)
+
+
+def test_an_epoch_that_others_left_within_a_step_is_not_gone_on_with(mount: Path) -> None:
+    serve(mount, 4, 3)
+    before = sampler_of(mount, None, 4)
+    indices = iter(before)
+    state = [next(indices) for _ in range(3)] and before.state_dict()
+    for world, batch_size, is_whole in (3, 4, True), (2, 2, True), (5, 4, False), (2, 4, False):
+        serve(mount, world, batch_size)
+        now = sampler_of(mount, state, world)
+        if is_whole:
+            assert len(now) == (SAMPLES - 12) // world
+            continue
+        with pytest.raises(JobError, match="behind index 3 of the order"):
+            list(now)
+        now.set_epoch(0, 0)
+        assert len(list(now)) == -(-SAMPLES // world)
 
 
 def test_a_state_or_an_epoch_that_says_nothing_is_refused_at_once(mount: Path) -> None:

@@ -156,7 +156,7 @@ class ForkedDaemon:
                     signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
             gc.set_threshold(*THRESHOLDS)
             gc.freeze()
-            end_with(daemon.main)
+            end_with(mountd.__main__.main)
 
     def poll(self) -> int | None:
         """The exit code, if it has ended."""
@@ -193,6 +193,7 @@ if __name__ == "__main__":
     import source_lies
 
     import mlfs.cli.main
+    import mountd.__main__
     from mountd import daemon, launch, preflight  # noqa: F401
 
     for module in pkgutil.iter_modules(mlfs.cli.__path__, "mlfs.cli."):

@@ -11,10 +11,12 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -29,7 +31,6 @@ from support.fuse import (
     detach,
     fuse_mounts,
     happened,
-    kill,
     mounts_at,
     processes_with,
     require_fuse,
@@ -135,8 +136,7 @@ class MlfsMount:
         """Remove the mount, its processes and its state, by force if need be."""
         if self.report in REPORTERS:
             REPORTERS.remove(self.report)
-        for pid in self.pids():
-            kill(pid)
+        self.kill()
         if self.is_mounted:
             detach(self.path, FSTYPE)
         for mounted in fuse_mounts():  # those for commands, which a killed daemon leaves
@@ -144,6 +144,15 @@ class MlfsMount:
                 detach(Path(mounted.path), FSTYPE)
         if self._own_state:
             shutil.rmtree(self.state, ignore_errors=True)
+
+    def kill(self) -> None:
+        """Kill all processes of the mount at once: each of two would have the other start again."""
+        while pids := self.pids():
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                for pid in pids:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, number)
+            happened(lambda killed=pids: not killed.keys() & self.pids().keys())
 
     @property
     def is_mounted(self) -> bool:

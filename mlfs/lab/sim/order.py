@@ -98,10 +98,10 @@ class RegisteredOrder(SimulatedOrder):
         self.steps = self._steps(0)
 
     def _steps(self, epoch: int) -> int:
-        return -(-self.streams.length(epoch) // self.streams.batch_size)
+        return -(-self.streams.length(epoch) // self.streams.spec.batch_size)
 
     def _make(self, epoch: int) -> Ids:
-        nodes, steps, batch = self.model.nodes, self._steps(epoch), self.streams.batch_size
+        nodes, steps, batch = self.model.nodes, self._steps(epoch), self.streams.spec.batch_size
         ids = np.full((nodes, self.gpus, steps * batch), -1, dtype=np.int32)
         for rank in range(nodes * self.gpus):
             stream = self.streams.epoch_ids(epoch, rank)

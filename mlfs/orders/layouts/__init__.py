@@ -8,7 +8,6 @@ is here.
 from __future__ import annotations
 
 import stat
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -16,9 +15,9 @@ import numpy as np
 from mlfs.errors import JobError
 from mlfs.job.names import layout_names
 from mlfs.orders.layouts.braces import expanded
-from mlfs.orders.layouts.layout import NOTHING, Outside, SampleIds, Tree, encode
-from mlfs.orders.layouts.links import Links, Lister, Paths
-from mlfs.orders.layouts.listers import DALI, HF_IMAGEFOLDER, IMAGEFOLDER, KERAS, SORTED, TF_LIST_FILES, TIMM
+from mlfs.orders.layouts.layout import NOTHING, Endings, Outside, SampleIds, Tree, encode
+from mlfs.orders.layouts.links import Links, Paths
+from mlfs.orders.layouts.listers import LISTED
 from mlfs.orders.layouts.litdata import find_chunks
 from mlfs.orders.layouts.rows import ROWS, find_rows
 from mlfs.orders.order_file import read_lines
@@ -28,17 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LISTED", "layout_names", "samples"]
 
-# Directories as a framework lists them, by the names of `mlfs.job.names` but those of rows, and "manifest", which a
-# file of the user's lists.
-LISTED: Final[Mapping[str, Lister]] = {
-    "imagefolder": IMAGEFOLDER,
-    "timm": TIMM,
-    "keras": KERAS,
-    "hf-imagefolder": HF_IMAGEFOLDER,
-    "dali": DALI,
-    "tf-list-files": TF_LIST_FILES,
-    "sorted": SORTED,
-}
 PATTERN: Final = "*/*"
 MOST_BRACED: Final = 1 << 23
 
@@ -49,13 +37,7 @@ def samples(spec: JobSpec, tree: Tree, source: bytes | None = None, outside: Out
     Samples of several files (layout "manifest" only) have a row of entries each: shape (n_samples, most files of one).
 
     A linked file has its target's entry, so an entry may come up more than once; -1 stands for samples that are not
-    files of the tree (see `contract.NOT_HERE`). A row has an id behind all entries.
-
-    Args:
-        spec: the job; `root`, `layout` and the layout's fields are looked at.
-        tree: the source tree.
-        source: the absolute path of the source, as absolute links name it.
-        outside: says what is behind links that leave the tree.
+    files of the tree (`NOT_HERE`). A row has an id behind all entries. Args: as `Links`.
 
     Raises:
         JobError: the root is not a directory of the tree, there are no samples, or links cannot be followed.
@@ -83,11 +65,11 @@ def samples(spec: JobSpec, tree: Tree, source: bytes | None = None, outside: Out
 
 def _listed(spec: JobSpec, tree: Tree, root: int, links: Links) -> SampleIds:
     layout, pattern = LISTED[spec.layout], spec.pattern or PATTERN
-    pieces = layout.find(tree, root, links, spec.extensions or layout.endings, pattern)
+    extensions = spec.extensions or layout.endings.split()
+    pieces = layout.find(tree, root, links, Endings(extensions), pattern)
     found = np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
     if not len(found):
-        endings = " ".join(spec.extensions or layout.endings or ("*",))
-        looked_for = layout.looked_for.format(endings=endings, pattern=pattern)
+        looked_for = layout.looked_for.format(endings=" ".join(extensions or ("*",)), pattern=pattern)
         where = repr(spec.root) if spec.root else "the source"
         other = "" if spec.layout == "sorted" else ', or use "layout": "sorted", which takes every file at any depth'
         message = f'no samples: layout "{spec.layout}" looked in {where} for {looked_for}'

@@ -111,19 +111,24 @@ class Endings:
     """The file name endings of a data set, matched as torchvision does: name.lower().endswith(endings).
 
     Args:
-        endings: without the dot, such as "jpg".
+        endings: without the dot, such as "jpg"; none: a name may end in any way.
+
+    Attributes:
+        text: the endings in lower case, with the dot; none where any will do.
     """
 
     def __init__(self, endings: Iterable[str]) -> None:
-        self._text = tuple("." + ending.lower() for ending in endings)
-        self._bytes = tuple(encode(ending) for ending in self._text)
+        self.text = tuple("." + ending.lower() for ending in endings)
+        self._bytes = tuple(encode(ending) for ending in self.text)
 
     def match(self, names: Sequence[bytes]) -> npt.NDArray[np.bool_]:
         """Which names have one of the endings, shape (len(names),)."""
+        if not self.text:
+            return np.ones(len(names), dtype=np.bool_)
         # Lower-casing bytes is the same as lower-casing text for ASCII names, and much faster.
         endings = self._bytes
         found = (
-            name.lower().endswith(endings) if name.isascii() else decode(name).lower().endswith(self._text)
+            name.lower().endswith(endings) if name.isascii() else decode(name).lower().endswith(self.text)
             for name in names
         )
         return np.fromiter(found, dtype=np.bool_, count=len(names))

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.errors import JobError
-from mlfs.orders.layouts.layout import NOT_HERE, Outside, SampleIds, Tree, decode, encode, entry_types, ids_of
+from mlfs.orders.layouts.layout import NOT_HERE, Endings, Outside, SampleIds, Tree, decode, encode, entry_types, ids_of
 
 MISSING: Final = -1
 LEAVES: Final = -2
@@ -39,22 +39,6 @@ class LinkTarget(NamedTuple):
     exists: bool
     entry: int
     files: tuple[bytes, ...] = ()
-
-
-class Listed(NamedTuple):
-    """A directory's entries with links followed, as os.walk tells files from directories.
-
-    Attributes:
-        samples: the entry behind each, `NOT_HERE` for what is no file of the tree.
-        is_file: whether os.walk would list it among the files.
-        directories: position and what is there, of those that it would list among the directories.
-        linked: the positions of these that are links.
-    """
-
-    samples: SampleIds
-    is_file: npt.NDArray[np.bool_]
-    directories: list[tuple[int, LinkTarget]]
-    linked: frozenset[int]
 
 
 class Links:
@@ -119,8 +103,16 @@ class Links:
             return LinkTarget(True, True, entry)
         return LinkTarget(False, True, entry if self._is(entry, stat.S_IFREG) else NOT_HERE)
 
-    def listed(self, entries: Sequence[int]) -> Listed:
-        """The entries of a directory. Raises JobError as `look` does."""
+    def listed(
+        self, entries: Sequence[int]
+    ) -> tuple[SampleIds, npt.NDArray[np.bool_], list[tuple[int, LinkTarget, bool]]]:
+        """A directory's entries with links followed, as os.walk tells files from directories. Raises JobError as `look`
+        does.
+
+        Returns:
+            the entry behind each, `NOT_HERE` for what is no file of the tree; which os.walk would list among the files;
+            position, what is there and whether it is a link, of those that it would list among the directories.
+        """
         types = entry_types(self._tree, entries)
         samples = ids_of(entries)
         samples[types != stat.S_IFREG] = NOT_HERE
@@ -131,8 +123,8 @@ class Links:
             samples[at] = seen.entry
             is_file[at] = not seen.is_directory
             if seen.is_directory:
-                directories.append((at, seen))
-        return Listed(samples, is_file, directories, frozenset(np.flatnonzero(types == stat.S_IFLNK).tolist()))
+                directories.append((at, seen, bool(types[at] == stat.S_IFLNK)))
+        return samples, is_file, directories
 
     def check_no_loop(self, directory: int, above: tuple[int, ...]) -> None:
         """Raises JobError for a directory that has come up again below itself."""
@@ -160,12 +152,12 @@ class Lister(NamedTuple):
     Attributes:
         find: gives the samples below a directory, in pieces, by (tree, directory, links, endings, pattern); a JobError
             where links to directories form a loop, or one leaves the tree and there is no hook.
-        looked_for: what it takes for samples, in words. endings: those of its samples; None for any.
+        looked_for: what it takes for samples, in words. endings: those of its samples, with spaces between; "" for any.
     """
 
-    find: Callable[[Tree, int, Links, tuple[str, ...] | None, str], list[SampleIds]]
+    find: Callable[[Tree, int, Links, Endings, str], list[SampleIds]]
     looked_for: str
-    endings: tuple[str, ...] | None
+    endings: str = ""
 
 
 # -- paths as users write them, many of which share their directories

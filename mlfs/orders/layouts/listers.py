@@ -24,7 +24,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import translate
 from functools import partial
 from itertools import groupby
@@ -46,26 +46,24 @@ from mlfs.orders.layouts.layout import (
 from mlfs.orders.layouts.links import Links, LinkTarget, Lister
 
 Match = Callable[[Sequence[bytes]], npt.NDArray[np.bool_]]
-_OF_DALI: Final = "jpg jpeg png bmp tif tiff pnm ppm pgm pbm jp2 webp flac ogg wav"
 
 
 def _imagefolder(
-    tree: Tree, root: int, links: Links, endings: tuple[str, ...] | None, pattern: str, keras: bool = False
+    tree: Tree, root: int, links: Links, endings: Endings, pattern: str, keras: bool = False
 ) -> list[SampleIds]:
     names = sorted((decode(tree.name(entry)), entry) for entry in tree.children(root))
     classes = [(name, links.look(entry)) for name, entry in names]
     shown = [seen for name, seen in classes if seen.is_directory and not (keras and name.startswith("."))]
-    match = Endings(endings or ()).match
-    walked = (_walk(tree, links, seen, match, follow_links=not keras) for seen in shown)
+    walked = (_walk(tree, links, seen, endings.match, follow_links=not keras) for seen in shown)
     return [piece for of_class in walked for piece in _by_path(of_class)]
 
 
-def _dali(tree: Tree, root: int, links: Links, endings: tuple[str, ...] | None, pattern: str) -> list[SampleIds]:
-    matching, pieces = Endings(endings or ()), []
+def _dali(tree: Tree, root: int, links: Links, endings: Endings, pattern: str) -> list[SampleIds]:
+    pieces = []
     for seen in map(links.look, tree.children(root)):
         if seen.is_directory and seen.entry == NOT_HERE:
             names = [path for path in seen.files if b"/" not in path]
-            pieces.append(np.full(int(matching.match(names).sum()), NOT_HERE, dtype=np.int64))
+            pieces.append(np.full(int(endings.match(names).sum()), NOT_HERE, dtype=np.int64))
         elif seen.is_directory:
             entries = tree.children(seen.entry)
             types, samples = entry_types(tree, entries), ids_of(entries)
@@ -73,19 +71,8 @@ def _dali(tree: Tree, root: int, links: Links, endings: tuple[str, ...] | None, 
                 behind = links.look(entries[at])
                 samples[at] = NOT_HERE if behind.is_directory else behind.entry
             wanted = (types == stat.S_IFREG) | (types == stat.S_IFLNK)
-            pieces.append(samples[wanted & matching.match([tree.name(entry) for entry in entries])])
+            pieces.append(samples[wanted & endings.match([tree.name(entry) for entry in entries])])
     return pieces
-
-
-_IN_CLASSES: Final = "files with the endings {endings} in class directories"
-IMAGEFOLDER: Final = Lister(
-    _imagefolder, _IN_CLASSES, ("jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp")
-)
-# Its endings: ALLOWLIST_FORMATS in keras/src/utils/image_dataset_utils.py.
-KERAS: Final = Lister(
-    partial(_imagefolder, keras=True), f"{_IN_CLASSES} that are not hidden", ("bmp", "gif", "jpeg", "jpg", "png")
-)
-DALI: Final = Lister(_dali, "files with the endings {endings} right in the directories below", tuple(_OF_DALI.split()))
 
 
 class _Walked(NamedTuple):
@@ -125,10 +112,10 @@ def _walk(tree: Tree, links: Links, top: LinkTarget, match: Match, follow_links:
         links.check_no_loop(seen.entry, above)
         entries = tree.children(seen.entry)
         names = [tree.name(entry) for entry in entries]
-        samples, is_file, below, linked = links.listed(entries)
+        samples, is_file, below = links.listed(entries)
         yield _Walked(path, names, samples, match(names) & is_file)
         above = (*above, seen.entry)
-        followed = [(at, directory) for at, directory in below if follow_links or at not in linked]
+        followed = [(at, directory) for at, directory, linked in below if follow_links or not linked]
         todo += [(f"{path}/{decode(names[at])}", directory, above) for at, directory in followed]
 
 
@@ -151,20 +138,19 @@ def _in_order(found: _Keyed) -> list[SampleIds]:
     return [np.fromiter((entry for _, entry in found), dtype=np.int64, count=len(found))]
 
 
-def _sorted(tree: Tree, root: int, links: Links, endings: tuple[str, ...] | None, pattern: str) -> list[SampleIds]:
-    matching = None if endings is None else Endings(endings)
+def _sorted(tree: Tree, root: int, links: Links, endings: Endings, pattern: str) -> list[SampleIds]:
     pieces: list[SampleIds] = []
     todo: list[SampleIds | int] = [root]  # what comes next stands last: samples as they are, directories as their ids
     while todo:
         item = todo.pop()
         if isinstance(item, int):
-            todo += reversed(_list(tree, item, links, matching))
+            todo += reversed(_list(tree, item, links, endings))
         else:
             pieces.append(item)
     return pieces
 
 
-def _list(tree: Tree, directory: int, links: Links, endings: Endings | None) -> list[SampleIds | int]:
+def _list(tree: Tree, directory: int, links: Links, endings: Endings) -> list[SampleIds | int]:
     """A directory's content in the order of whole paths: runs of samples, and sub-directories between them."""
     entries = tree.children(directory)
     types = entry_types(tree, entries)
@@ -174,7 +160,7 @@ def _list(tree: Tree, directory: int, links: Links, endings: Endings | None) -> 
         seen = links.look(entries[at])
         wanted[at] = seen.exists and not seen.is_directory
         samples[at] = seen.entry
-    if endings is not None:
+    if endings.text:
         wanted &= endings.match([tree.name(entry) for entry in entries])
     is_directory = types == stat.S_IFDIR
     if not is_directory.any():
@@ -193,30 +179,29 @@ def _list(tree: Tree, directory: int, links: Links, endings: Endings | None) -> 
     return items
 
 
-def _tf(tree: Tree, root: int, links: Links, endings: tuple[str, ...] | None, pattern: str) -> list[SampleIds]:
+def _tf(tree: Tree, root: int, links: Links, endings: Endings, pattern: str) -> list[SampleIds]:
     """A pattern has as many parts as the files lie deep."""
     parts = [re.compile(translate(part)) for part in pattern.split("/") if part]
-    matching = None if endings is None else Endings(endings)
     found: _Keyed = []
     todo: list[tuple[bytes, int, int]] = [(b"", root, 0)]
     while todo:
         prefix, directory, depth = todo.pop()
         last = depth + 1 == len(parts)
-        for entry in tree.children(directory):
-            name = tree.name(entry)
+        entries = tree.children(directory)
+        names = [tree.name(entry) for entry in entries]
+        for entry, name, wanted in zip(entries, names, endings.match(names).tolist(), strict=True):
             if not parts[depth].match(decode(name)):
                 continue
             seen = links.look(entry)
             if seen.is_directory and not last and seen.entry != NOT_HERE:
                 todo.append((prefix + name + b"/", seen.entry, depth + 1))
-            elif last and not seen.is_directory and (matching is None or matching.match([name])[0]):
+            elif last and wanted and not seen.is_directory:
                 found.append((prefix + name, seen.entry))
     return _in_order(found)
 
 
-def _hf(tree: Tree, root: int, links: Links, endings: tuple[str, ...] | None, pattern: str) -> list[SampleIds]:
-    images = frozenset("." + ending for ending in endings or ())
-    found: _Keyed = []
+def _hf(tree: Tree, root: int, links: Links, endings: Endings, pattern: str) -> list[SampleIds]:
+    images, found = frozenset(endings.text), _Keyed()
     todo = [("", root)]
     while todo:
         prefix, directory = todo.pop()
@@ -231,22 +216,20 @@ def _hf(tree: Tree, root: int, links: Links, endings: tuple[str, ...] | None, pa
                 continue
             # The ending is an image's, or, as of "a.jpg.gz", the one before it.
             stem, ending = os.path.splitext(name)
-            if kind in (stat.S_IFLNK, stat.S_IFREG) and not images.isdisjoint(
-                (ending.lower(), os.path.splitext(stem)[1].lower())
-            ):
+            is_image = ending.lower() in images or os.path.splitext(stem)[1].lower() in images
+            if is_image and kind in (stat.S_IFLNK, stat.S_IFREG):
                 seen = links.look(entry)
                 if seen.exists and not seen.is_directory:
                     found.append((prefix + name, seen.entry))
     return _in_order(found)
 
 
-def _timm(tree: Tree, root: int, links: Links, endings: tuple[str, ...] | None, pattern: str) -> list[SampleIds]:
+def _timm(tree: Tree, root: int, links: Links, endings: Endings, pattern: str) -> list[SampleIds]:
     """Bottom up, as os.walk goes."""
-    matching = Endings(endings or ())
 
     def match(names: Sequence[bytes]) -> npt.NDArray[np.bool_]:
         """os.path.splitext takes no ending from a name that begins with its only dot."""
-        return matching.match([name.lstrip(b".") for name in names])
+        return endings.match([name.lstrip(b".") for name in names])
 
     found: _Keyed = []
     for path, names, samples, wanted in reversed(list(_walk(tree, links, LinkTarget(True, True, root), match))):
@@ -272,12 +255,22 @@ def _number(match: re.Match[str]) -> str:
     return f"\0{chr(len(digits) + 1)}{digits}"
 
 
+_keras: Final = partial(_imagefolder, keras=True)
+_FILES: Final = "files with the endings {endings}"
+_OF_DALI: Final = "jpg jpeg png bmp tif tiff pnm ppm pgm pbm jp2 webp flac ogg wav"
 _OF_PILLOW: Final = (
     "blp bmp dib bufr cur pcx dcx dds ps eps fit fits fli flc ftc ftu gbr gif grib png apng jp2 j2k jpc jpf jpx j2c"
     " icns ico im iim tif tiff jfif jpe jpg jpeg mpg mpeg msp pcd pxr pbm pgm ppm pnm psd bw rgb rgba sgi ras tga icb"
     " vda vst webp wmf emf xbm xpm"
 )
-SORTED: Final = Lister(_sorted, "files with the endings {endings}", None)
-TF_LIST_FILES: Final = Lister(_tf, "files that match {pattern}, with the endings {endings}", None)
-HF_IMAGEFOLDER: Final = Lister(_hf, "image files at any depth ({endings})", tuple(_OF_PILLOW.split()))
-TIMM: Final = Lister(_timm, "files with the endings {endings} at any depth", ("png", "jpg", "jpeg"))
+LISTED: Final[Mapping[str, Lister]] = {
+    "imagefolder": Lister(_imagefolder, f"{_FILES} in class directories", "jpg jpeg png ppm bmp pgm tif tiff webp"),
+    "timm": Lister(_timm, f"{_FILES} at any depth", "png jpg jpeg"),
+    # Its endings: ALLOWLIST_FORMATS in keras/src/utils/image_dataset_utils.py.
+    "keras": Lister(_keras, f"{_FILES} in class directories that are not hidden", "bmp gif jpeg jpg png"),
+    "hf-imagefolder": Lister(_hf, "image files at any depth ({endings})", _OF_PILLOW),
+    "dali": Lister(_dali, f"{_FILES} right in the directories below", _OF_DALI),
+    "tf-list-files": Lister(_tf, "files that match {pattern}, with the endings {endings}"),
+    "sorted": Lister(_sorted, _FILES),
+}
+"""By the name of the layout."""

@@ -42,10 +42,20 @@ import numpy.typing as npt
 from mlfs.errors import JobError
 from mlfs.orders.layouts import gpt_dataset as gpt
 from mlfs.orders.layouts import nanogpt
-from mlfs.orders.layouts.layout import NOT_HERE, NOTHING, Outside, ReadsSource, SampleIds, Tree, decode, encode
+from mlfs.orders.layouts.layout import (
+    NOT_HERE,
+    NOTHING,
+    Endings,
+    Outside,
+    ReadsSource,
+    SampleIds,
+    Tree,
+    decode,
+    encode,
+)
 from mlfs.orders.layouts.libraries import FILES_AT_ONCE, FORMATS, MOST_RANGES, MissingLibraryError, RowRanges, ranges_of
 from mlfs.orders.layouts.links import Links, Paths
-from mlfs.orders.layouts.listers import SORTED
+from mlfs.orders.layouts.listers import LISTED
 from mlfs.orders.order_file import read_lines, read_named
 from mlfs.orders.stopping import stop_if_asked
 
@@ -143,15 +153,15 @@ def _files(given: _Given, ending: str | None) -> list[int]:
         hint = "give a file or a directory of the source, relative to where mlfs is mounted"
         raise JobError(f"there is no {spec.root!r} in the source", hint, "root")
 
-    def below(endings: tuple[str, ...] | None) -> list[int]:
-        pieces = SORTED.find(tree, root, given.links, endings, "")
+    def below(endings: Sequence[str]) -> list[int]:
+        pieces = LISTED["sorted"].find(tree, root, given.links, Endings(endings), "")
         return [entry for piece in pieces for entry in piece.tolist() if entry >= 0]
 
-    found = below(spec.extensions or (None if ending is None else (ending,)))
+    found = below(spec.extensions or (() if ending is None else (ending,)))
     if found or spec.extensions or ending is None:
         return found
     numbered = re.compile(rb"\.%b-\d+-of-\d+" % encode(ending), re.IGNORECASE)  # as TFDS and Beam name them
-    return [entry for entry in below(None) if numbered.search(tree.path(entry))]
+    return [entry for entry in below(()) if numbered.search(tree.path(entry))]
 
 
 def _together(pieces: Sequence[tuple[int, int, int, int]]) -> FoundRows:

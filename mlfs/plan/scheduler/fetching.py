@@ -151,8 +151,8 @@ class Fetching:
             return False
         del self._queued[wanted.sample]
         table = self._table
-        is_past_the_end = wanted.sample >= table.first_row and not table.blocks.of(wanted.sample)
-        if self._stopped or not table.pending[wanted.sample] or is_past_the_end:
+        is_gone = wanted.sample >= table.blocks.first and not table.has_part(wanted.sample)
+        if self._stopped or not table.pending[wanted.sample] or is_gone:
             table.move(wanted.sample, Verb.CANCEL)
             return False
         self._table.move(wanted.sample, Verb.BEGIN)

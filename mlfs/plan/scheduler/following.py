@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mlfs.follow.by_sample import NO_PID
 from mlfs.follow.evidence import Read
@@ -34,6 +34,9 @@ from mlfs.plan.scheduler.shards_ahead import ShardsAhead
 from mlfs.plan.scheduler.states import SampleTable
 from mlfs.plan.scheduler.strangers_ahead import StrangersAhead
 from mlfs.plan.scheduler.window import Window
+
+_OPENED_LATELY: Final = 4
+_MOST_PROCESSES: Final = 1024
 
 
 class Following:
@@ -60,6 +63,7 @@ class Following:
         self._keeping = keeping
         self._beside = beside
         self._opening = Opening()
+        self._lately: OrderedDict[int, deque[int]] = OrderedDict()  # by process, the large files that it opened last
         self._out = out
         self._last_number = 0
         self._records: dict[int, JobRecord] = {}
@@ -223,11 +227,16 @@ class Following:
         """
         followed, coming, matched = False, NOTHING_YET, NOT_MATCHED
         counted: list[tuple[int, int]] = []
+        again = self._is_in_blocks(read.sample) and self._opens_again(read.sample, read.process)
         for job in list(self._records.values()):
             run = job.run
             if not run.member[read.sample]:
                 continue
             try:
+                if again and run.matcher.knows(read.process) and not run.matcher.fits(read.sample, read.process):
+                    counted.append((job.number, job.epoch))
+                    followed = True
+                    continue
                 others = self._others(job) if len(self._records) > 1 else ()
                 seen = run.observe(read.sample, read.process, read.parent, read.at_s, others)
                 self._came(job, seen)
@@ -308,6 +317,18 @@ class Following:
 
     def _is_in_blocks(self, sample: int) -> bool:
         return sample < self._table.blocks.first and bool(self._table.blocks.of(sample))
+
+    def _opens_again(self, sample: int, process: int) -> bool:
+        """Whether a process has opened a large file just now or a little before, as litdata does, which opens the next
+        four chunks whenever it comes to one. Then that says nothing of the order unless it is the next in it."""
+        lately = self._lately.setdefault(process, deque(maxlen=_OPENED_LATELY))
+        self._lately.move_to_end(process)
+        if len(self._lately) > _MOST_PROCESSES:
+            self._lately.popitem(last=False)
+        if again := sample in lately:
+            lately.remove(sample)
+        lately.append(sample)
+        return again
 
     def readers(self) -> int:
         """How many processes read for the jobs that are predicted, as far as is known."""

@@ -280,8 +280,12 @@ class Keeping:
         held_by = self._table.held_by[sample]
         if held_by:  # its room stays: if the copy is lost or outdated, the new one takes its place
             return () if passed_over[held_by] else (held_by,)
-        if not self._stores or sample in self._promises:  # or the copy of another fetch is about to be kept
+        if not self._stores:
             return ()
+        if sample in self._promises:  # another fetch gets it, for a row maybe, or its copy is about to be kept
+            place = self._promises[sample][1]
+            is_block = sample >= self._table.blocks.first  # whoever gets a block first has it kept
+            return (place,) if is_block and not passed_over[place] else ()
         if self._members and not any(member[sample] for member in self._members) and not self._is_spare(sample):
             return ()
         size, wanted = self._table.sizes[sample], MEMORY

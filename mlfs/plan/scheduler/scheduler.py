@@ -308,8 +308,12 @@ class Scheduler:
         self._following.source_gave(gave.sample, gave.size_bytes)
 
     def _block_reached(self, reached: e.BlockReached, now_s: float) -> None:
-        if reached.lost and self.table.state[reached.sample] in (State.STAGED, State.RECENT):
-            self.table.move(reached.sample, Verb.LOSE)
+        table, block = self.table, reached.sample
+        if reached.lost and table.state[block] in (State.STAGED, State.RECENT):
+            is_needed = table.state[block] == State.STAGED
+            table.move(block, Verb.LOSE)
+            if is_needed and self._pressure.lost(1, table.footprint(block), self.reads(), now_s):
+                table.set_window_capacity(self._pressure.bytes)
         self._following.blocks_over(self.shards.reached(reached.sample))
 
     def _touched(self, touched: e.Touched, now_s: float) -> None:

@@ -209,6 +209,10 @@ class SampleTable:
             return self.held_by[sample]
         return self.held_by[blocks.start] if 0 not in self.held_by[blocks.start : blocks.stop] else 0
 
+    def has_part(self, sample: int) -> bool:
+        """Whether a block or a row is there: its file may have become too short for it."""
+        return bool(self.blocks.of(sample)) if sample >= self.first_row else self.sizes[sample] > 0
+
     def is_at_hand(self, sample: int) -> bool:
         """Whether the sample lies in the page cache; each block of a large file there or in a place of this node."""
         blocks, in_place = self.blocks.of(sample), (State.STAGED, State.RECENT)

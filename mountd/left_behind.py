@@ -1,0 +1,301 @@
+"""Descriptors and a journal, which a server leaves to the one that comes after it, should it die.
+
+In: what happens in a mount that another server has to know. Out: the same, read by that other server; a new holder when
+the holder dies. `mountd.holder` is the other end. Made and used by mountd.daemon.
+
+Kept are the descriptor of /dev/fuse, the source's directory (a mount may cover its path), the list of files as this
+mount numbers it, and two files in memory: the journal, a line for each fact, in their order; and the places, which the
+jobs have come to, written over again and again. A line that is torn, as its writer was killed, is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import trio
+
+from mlfs.engine.runner import Runner
+from mountd.holder import Start
+from mountd.mounts import MountEntry
+
+log = logging.getLogger("mlfs.daemon")
+
+# FUSE_NOTIFY_RESEND: without it, what the dead server had begun is never answered.
+FIRST_KERNEL = (6, 9)
+# A holder that cannot be started now, as memory is short, may be later.
+AGAIN_S = 5.0
+SLOT_BYTES = 1 << 20
+# How far behind the jobs' places may be: some dozens of reads of a fast loader, which no server will see again.
+MOVES_S = 0.02
+
+
+def can_be_taken_over(release: str | None = None) -> bool:
+    """Whether a mount outlives its server on this kernel. Args: release: as uname(2) says; None: of this machine."""
+    numbers = re.match(r"(\d+)\.(\d+)", platform.release() if release is None else release)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= FIRST_KERNEL
+
+
+# -- the journal, and the places
+
+
+class Journal:
+    """Facts in their order. It is written from any thread.
+
+    Args:
+        fd: of the journal that another server has left; None: a new one.
+    """
+
+    def __init__(self, fd: int | None = None) -> None:
+        self.fd = os.memfd_create("mlfs-journal", os.MFD_CLOEXEC) if fd is None else fd
+        self._lock = threading.Lock()
+        self._end = 0
+        for line in self._lines():
+            self._end += len(line) + 1
+        os.ftruncate(self.fd, self._end)
+
+    def note(self, kind: str, value: object) -> None:
+        """Add a fact. A machine without memory for it has the mount go on: it is lacking only if the server dies."""
+        with self._lock, suppress(OSError):
+            self._end += os.pwrite(self.fd, _checked(json.dumps([kind, value]).encode()) + b"\n", self._end)
+
+    def facts(self) -> Iterator[tuple[str, Any]]:
+        """All that was noted."""
+        for line in self._lines():
+            kind, value = json.loads(line[_SUM_BYTES:])
+            yield kind, value
+
+    def _lines(self) -> Iterator[bytes]:
+        for line in os.pread(self.fd, os.fstat(self.fd).st_size, 0).split(b"\n"):
+            if not _is_whole(line):
+                return
+            yield line
+
+
+class JobPlaces:
+    """The last value of what changes all the time: written in turn to two slots, so that one of them is whole. It hears
+    of reads, as a `mlfs.engine.mount_jobs.Listener`, and so knows when there is another one."""
+
+    def __init__(self, fd: int | None = None) -> None:
+        self._moves = trio.Event()
+        self.fd = os.memfd_create("mlfs-places", os.MFD_CLOEXEC) if fd is None else fd
+        self._number = self._last()[0]
+
+    def opened(self, opens: object) -> None:
+        """Jobs have read."""
+        self._moves.set()
+
+    def installed(self, job: object) -> None:
+        """A job was installed."""
+        self._moves.set()
+
+    async def moved(self) -> None:
+        """Wait until jobs have read or begun since the last call."""
+        await self._moves.wait()
+        self._moves = trio.Event()
+        await trio.sleep(MOVES_S)
+
+    def write(self, value: object) -> None:
+        """Keep this value. One that is too long is not kept, and the last one stays."""
+        line = _checked(json.dumps([self._number + 1, value]).encode())
+        if len(line) < SLOT_BYTES:
+            with suppress(OSError):
+                os.pwrite(self.fd, line + b"\n", (self._number + 1) % 2 * SLOT_BYTES)
+                self._number += 1
+
+    def read(self) -> Any:
+        """The value that was kept last; None before the first."""
+        return self._last()[1]
+
+    def _last(self) -> tuple[int, Any]:
+        found: list[tuple[int, Any]] = [(0, None)]
+        for slot in (0, 1):
+            line = os.pread(self.fd, SLOT_BYTES, slot * SLOT_BYTES).partition(b"\n")[0]
+            if _is_whole(line):
+                number, value = json.loads(line[_SUM_BYTES:])
+                found.append((number, value))
+        return max(found, key=lambda one: one[0])
+
+
+_SUM_BYTES = 9
+
+
+def _checked(text: bytes) -> bytes:
+    return b"%08x " % zlib.crc32(text) + text
+
+
+def _is_whole(line: bytes) -> bool:
+    return len(line) > _SUM_BYTES and line[:_SUM_BYTES] == _checked(line[_SUM_BYTES:])[:_SUM_BYTES]
+
+
+# -- what was left
+
+
+class Facts(NamedTuple):
+    """The facts that never change while a mount lives.
+
+    Attributes:
+        generation: of its inodes (mountd.wire.entry). mounted: the mount. started: in seconds since 1970.
+        how, links: see `mountd.view.TreeView`.
+    """
+
+    generation: int
+    mounted: MountEntry
+    started: float
+    how: str
+    links: str
+
+    def noted(self) -> dict[str, Any]:
+        """These facts as JSON has them."""
+        entry = {name: [*one] if isinstance(one, frozenset) else one for name, one in self.mounted._asdict().items()}
+        return self._asdict() | {"mounted": entry}
+
+
+def _entry_of(options: list[str], propagation: list[str], **others: Any) -> MountEntry:
+    return MountEntry(options=frozenset(options), propagation=frozenset(propagation), **others)
+
+
+class LeftBehind:
+    """The things that the server before this one left.
+
+    Attributes:
+        fuse, source, index: descriptors. facts: see `Facts`. commands: the directory of the mount for commands, None
+            where there is none.
+        changes: of files, and as texts growths of the tree (mlfs.tree.growing.packed), in their order.
+        jobs: by name, as they were registered. places: the jobs', as `mountd.control` has written them.
+    """
+
+    def __init__(self, kept: Mapping[str, int], journal: Journal, places: JobPlaces) -> None:
+        self.fuse, self.source, self.index = kept["fuse"], kept["source"], kept["index"]
+        self.commands: str | None = None
+        self.changes: list[Any] = []
+        self.jobs: dict[str, str] = {}
+        self.places: dict[str, Any] = places.read() or {}
+        for kind, value in journal.facts():
+            if kind == "mount":
+                self.facts = Facts(**value | {"mounted": _entry_of(**value["mounted"])})
+            elif kind == "commands":
+                self.commands = value
+            elif kind in ("change", "growth"):
+                self.changes.append(value)
+            elif kind == "jobs":
+                self.jobs = value
+
+
+# -- the server's end of what holds it
+
+
+class Holding:
+    """The server's connection to its holder, and what it leaves there.
+
+    Attributes:
+        journal, places: of this mount. left: by the server before this one; None for the first one.
+        restarts: how often a server of this mount was started again. why: how the one before this ended; "" for the
+            first.
+    """
+
+    def __init__(self, start: Start) -> None:
+        self._config = start.config
+        self._channel = start.channel
+        self._kept = dict(start.kept)
+        self.restarts, self.why, self._holder_restarts = start.restarts, start.why, start.holder_restarts
+        self._holder = os.getppid()
+        self._started: subprocess.Popen[bytes] | None = None
+        self._serves = False
+        for fd in self._kept.values():
+            os.set_inheritable(fd, False)
+        self.journal, self.places = Journal(self._kept.get("journal")), JobPlaces(self._kept.get("places"))
+        self.left = LeftBehind(self._kept, self.journal, self.places) if self._kept else None
+
+    @property
+    def holder(self) -> int:
+        """The holder's process."""
+        return self._holder
+
+    def lives(self) -> tuple[tuple[str, int, int, str], ...]:
+        """The holder and the server: name, process, how often it was started again, how the one before it ended."""
+        return (
+            ("holder", self._holder, self._holder_restarts, "died" if self._holder_restarts else ""),
+            ("server", os.getpid(), self.restarts, self.why),
+        )
+
+    def keep(self, descriptors: Mapping[str, int]) -> None:
+        """Leave these to whoever comes after, with the journal and the places."""
+        self._kept = {**descriptors, "journal": self.journal.fd, "places": self.places.fd}
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self._kept:
+            self._tell("keep " + " ".join(self._kept), [*self._kept.values()])
+
+    def let_go(self) -> None:
+        """Nobody is to come after this server: it ends the mount, or what it would leave is not the whole of it."""
+        self._kept = {}
+        self._tell("keep")
+
+    def serves(self) -> None:
+        """Say that the mount answers."""
+        self._serves = True
+        self._tell("serving")
+
+    def over(self, code: int) -> None:
+        """Say that this process ends by itself, with that exit code."""
+        self._tell(f"over {code}")
+
+    def _tell(self, words: str, fds: list[int] | None = None) -> None:
+        with suppress(OSError):  # it has died: the next one is told anew
+            socket.send_fds(self._channel, [words.rstrip(" ").encode("ascii")], fds or [])
+
+    async def watch(self, runner: Runner, another: Callable[[], None]) -> None:
+        """Start another holder whenever it dies, for as long as the mount lives. `another` is told of each."""
+        while True:
+            await trio.lowlevel.wait_readable(self._channel)
+            log.warning("the holder (process %d) died: starting another one", self._holder)
+            try:
+                await runner.run("look", self._start_another)
+                another()
+            except OSError as error:
+                log.warning("no holder can be started now: %s", error)
+                await trio.sleep(AGAIN_S)
+
+    def _start_another(self) -> None:
+        """In a worker. Raises: OSError."""
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        config = os.memfd_create("mlfs-config")
+        try:
+            os.pwrite(config, self._config.encode("ascii"), 0)
+            flags = {
+                "--config-fd": config, "--channel-fd": theirs.fileno(), "--server": os.getpid(),
+                "--restarts": self.restarts, "--holder-restarts": self._holder_restarts + 1,
+            }  # fmt: skip
+            words = [str(word) for flag in flags.items() for word in flag]
+            started = subprocess.Popen(
+                [sys.executable, "-m", "mountd", *words], stdin=subprocess.DEVNULL, cwd="/", start_new_session=True,
+                pass_fds=(config, theirs.fileno()),
+            )  # fmt: skip
+        except BaseException:
+            mine.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(config)
+        before, self._channel = self._channel, mine
+        before.close()
+        if self._started is not None:
+            self._started.wait()
+        self._started = started
+        self._holder, self._holder_restarts = started.pid, self._holder_restarts + 1
+        self._hand_over()
+        if self._serves:
+            self._tell("serving")

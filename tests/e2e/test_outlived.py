@@ -1,0 +1,188 @@
+"""A mount outlives kill -9 of its processes: no read fails, no byte is wrong, jobs go on, and nothing is left."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing as mp
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fuse import happened, wait_until
+from support.mounts import MlfsMount
+from support.training import train
+from support.trees import content, image_folder, make_tree
+
+READERS, KILLS = 6, 5
+LARGE = "large.bin"
+# Loading the daemon takes a second on a busy machine; a reader who never got his answer would wait for ever.
+LONGEST_WAIT_S = 20.0
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    files: dict[str, Any] = {**image_folder(classes=4, files=40, size=30_000), LARGE: 9_000_000}
+    return make_tree(tmp_path / "source", {name: content(name, size) for name, size in files.items()})
+
+
+def processes(mount: MlfsMount) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in mount.status()["processes"]}
+
+
+def kill_server(mount: MlfsMount) -> None:
+    """Kill it, and wait until another one answers."""
+    before = mount.pid
+    os.kill(before, signal.SIGKILL)
+    assert mount.pid != before
+
+
+def read_at_random(path: str, want: dict[str, bytes], number: int, stop: Any, told: Any) -> None:
+    """Read whole files, and ranges of the large one by a handle that stays open."""
+    drawn, reads, failed, longest_s = random.Random(number), 0, [], 0.0
+    large = os.open(f"{path}/{LARGE}", os.O_RDONLY)
+    whole = Path(path, LARGE).read_bytes()
+    while not stop.is_set():
+        name, began = drawn.choice([*want]), time.monotonic()
+        try:
+            with open(f"{path}/{name}", "rb") as file:
+                right = hashlib.sha1(file.read()).digest() == want[name]
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            at = drawn.randrange(len(whole) - 5000)
+            os.posix_fadvise(large, 0, 0, os.POSIX_FADV_DONTNEED)
+            right = right and os.pread(large, 5000, at) == whole[at : at + 5000]
+            os.listdir(os.path.dirname(f"{path}/{name}"))
+        except OSError as error:
+            failed.append(f"{name}: {error}")
+            continue
+        longest_s = max(longest_s, time.monotonic() - began)
+        reads += 1
+        failed += [] if right else [f"{name}: wrong bytes"]
+    told.put((reads, failed, longest_s))
+
+
+@pytest.mark.promise("outlived")
+def test_readers_outlive_servers_that_are_killed(source: Path) -> None:
+    want = {str(file.relative_to(source)): hashlib.sha1(file.read_bytes()).digest() for file in source.rglob("*.jpg")}
+    with MlfsMount(source) as mount:
+        context = mp.get_context("fork")
+        stop, told = context.Event(), context.Queue()
+        readers = [
+            context.Process(target=read_at_random, args=(str(mount.path), want, number, stop, told))
+            for number in range(READERS)
+        ]
+        for reader in readers:
+            reader.start()
+        for _ in range(KILLS):
+            time.sleep(0.3)  # at whatever moment
+            kill_server(mount)
+        stop.set()
+        outcomes = [told.get(timeout=60) for _ in readers]
+        for reader in readers:
+            reader.join()
+        assert [failed for _, failed, _ in outcomes] == [[]] * READERS
+        assert min(reads for reads, _, _ in outcomes) > KILLS
+        assert max(longest_s for _, _, longest_s in outcomes) < LONGEST_WAIT_S
+        server = processes(mount)["server"]
+        assert (server["pid"], server["restarts"], server["why"]) == (mount.pid, KILLS, "was killed by SIGKILL")
+
+
+@pytest.mark.promise("outlived-holder")
+def test_a_holder_that_is_killed_is_followed_by_another_one(source: Path) -> None:
+    with MlfsMount(source) as mount:
+        with open(mount.path / LARGE, "rb") as held:
+            for number in range(1, 3):
+                server, holder = mount.pid, processes(mount)["holder"]
+                os.kill(holder["pid"], signal.SIGKILL)
+                wait_until(lambda before=holder["pid"]: processes(mount)["holder"]["pid"] != before)
+                assert processes(mount)["holder"]["restarts"] == number
+                assert mount.pid == server
+                held.seek(number * 3_000_000)
+                assert held.read(10) == content_at(number)
+                kill_server(mount)
+                held.seek(number * 3_000_000 + 200_000)
+                assert held.read(10) == content_at(number, 200_000)
+        record = mount.run("ls", "--json").stdout
+        assert str(mount.path) in record
+        mount.unmount()
+        wait_until(lambda: not mount.pids())
+
+
+def content_at(number: int, behind: int = 0) -> bytes:
+    return content(LARGE, 9_000_000)[number * 3_000_000 + behind :][:10]
+
+
+def numbers(mount: MlfsMount) -> dict[str, int]:
+    return {path.name: path.stat().st_ino for path in (mount.path / "class01").iterdir()}
+
+
+@pytest.mark.promise("outlived")
+def test_what_was_noticed_and_refreshed_before_a_kill_is_so_behind_it(tmp_path: Path) -> None:
+    source = make_tree(tmp_path / "source", image_folder(classes=2, files=10, size=5_000))
+    view = tmp_path / "view"
+    view.mkdir()
+    with MlfsMount(source, mountpoint=view, state=tmp_path / "state") as mount:
+        first, second, *_ = sorted(numbers(mount))
+        changed = view / "class01" / first
+        with open(changed, "rb") as held, open(view / "class01" / second, "rb") as still:
+            assert held.read() == (source / "class01" / first).read_bytes()
+            before = changed.stat().st_ino
+            (source / "class01" / first).write_bytes(b"new" * 3_000)
+            mount.run("refresh", str(view))
+            assert changed.read_bytes() == b"new" * 3_000
+            was = (source / "class01" / second).read_bytes()
+            assert changed.stat().st_ino != before
+            assert still.read(10) == was[:10]
+            still.seek(0)
+            (source / "class01" / second).unlink()
+            (source / "class01/00.jpg").write_bytes(b"came")
+            mount.run("refresh", str(view))
+            known = numbers(mount)
+            kill_server(mount)
+            assert numbers(mount) == known
+            assert (view / "class01/00.jpg").read_bytes() == b"came"
+            assert changed.read_bytes() == b"new" * 3_000
+            assert os.fstat(held.fileno()).st_ino == before
+            assert not (view / "class01" / second).exists()
+            assert still.read() == was  # its pages are there
+            (source / "class01" / first).write_bytes(b"newer" * 3_000)
+            mount.run("refresh", str(view))
+            assert changed.read_bytes() == b"newer" * 3_000
+            assert changed.stat().st_ino not in {before, known[first]}
+
+
+def kill_now_and_then(mount: MlfsMount, times: int, over: threading.Event) -> Iterator[int]:
+    """Kill the server each time that some hundred opens have come; how often that was."""
+    for number in range(times):
+        happened(lambda: over.is_set() or mount.status()["opens"] > 500)
+        if over.is_set():
+            return
+        kill_server(mount)
+        yield number
+
+
+@pytest.mark.promise("outlived-jobs")
+def test_a_training_is_not_told_that_its_server_was_killed(tmp_path: Path) -> None:
+    source = make_tree(tmp_path / "source", image_folder(classes=5, files=400, size=4_000))
+    how = {"ranks": 2, "workers": 2, "epochs": 3, "batch_size": 8, "seed": 5}
+    wanted = train(source, **how)
+    with MlfsMount(source) as mount, ThreadPoolExecutor(1) as beside:
+        flags = ["--sampler", "torch-distributed", "--seed", "5", "--epochs", "3", "--world-size", "2"]
+        mount.run("register", str(mount.path), "--name", "train", *flags, "--batch-size", "8", "--num-workers", "2")
+        over = threading.Event()
+        killing = beside.submit(lambda: len([*kill_now_and_then(mount, 3, over)]))
+        seen = train(mount.path, **how)
+        over.set()
+        assert seen == wanted
+        assert killing.result() == 3
+        mount.settle()
+        (job,) = mount.status()["jobs"]
+        assert job["name"] == "train"
+        assert job["agreement"] > 0.9, job
+        assert job["observed_opens"] > 500  # the last server's

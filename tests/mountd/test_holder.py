@@ -1,0 +1,131 @@
+"""The holder with servers that are made up: when it starts another one, when it gives up, what it loads for that."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mountd.holder import LONGEST_PAUSE_S, MOST_DEATHS, MOST_EARLY_DEATHS, STEADY_S, Deaths
+from mountd.left_behind import SLOT_BYTES, JobPlaces, Journal, can_be_taken_over
+
+SCRIPT = """
+import os, signal, socket, sys, time
+from mountd.holder import MountHolder
+kept = socket.socketpair()
+def serve(start):
+    print("server", start.restarts, sorted(start.kept), start.why, flush=True)
+    say = lambda words, *fds: socket.send_fds(start.channel, [words.encode()], fds)
+    kill = lambda number=signal.SIGKILL: os.kill(os.getpid(), number)
+    keep = lambda: say("keep fuse other", kept[0].fileno(), kept[1].fileno())
+    {serve}
+sys.exit(MountHolder(sys.argv[1], serve).run())
+"""
+
+
+def held(tmp_path: Path, serve: str) -> tuple[int, list[str], str]:
+    """The exit code of the holder, what its servers print, and the log."""
+    log = tmp_path / "log"
+    config = json.dumps({"log_file": str(log), "log_format": "text"})
+    words = [sys.executable, "-c", SCRIPT.replace("{serve}", serve), config]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert not done.stderr
+    return done.returncode, done.stdout.splitlines(), log.read_text() if log.exists() else ""
+
+
+def test_a_server_that_dies_after_it_has_mounted_is_followed_by_one_that_has_what_it_left(tmp_path: Path) -> None:
+    code, printed, log = held(
+        tmp_path,
+        "if start.restarts < 2: keep(); say('serving'); kill(signal.SIGKILL if start.restarts else signal.SIGSEGV)\n"
+        "    say('over 7'); return 7",
+    )
+    assert printed == [
+        "server 0 [] ",
+        "server 1 ['fuse', 'other'] was killed by SIGSEGV",
+        "server 2 ['fuse', 'other'] was killed by SIGKILL",
+    ]
+    assert (code, log) == (7, "")
+
+
+@pytest.mark.promise("outlived-given-up")
+def test_servers_that_die_before_they_answer_are_given_up_with_a_last_word(tmp_path: Path) -> None:
+    code, printed, log = held(tmp_path, "start.kept or keep(); kill()")
+    assert (code, len(printed)) == (1, MOST_EARLY_DEATHS)
+    assert "ERROR mlfs.holder: the server was killed by SIGKILL, and so did those before it: this mount is" in log
+
+
+@pytest.mark.parametrize(
+    ("serve", "code"), [("kill()", -signal.SIGKILL), ("kill(signal.SIGTERM)", -signal.SIGTERM), ("return 3", 3)]
+)
+def test_a_server_that_has_left_nothing_is_not_followed(tmp_path: Path, serve: str, code: int) -> None:
+    assert held(tmp_path, serve)[::2] == (code, "")
+
+
+def test_a_signal_is_passed_on_to_the_server_and_waits_for_it_where_there_is_none(tmp_path: Path) -> None:
+    code, printed, _ = held(
+        tmp_path,
+        "if not start.restarts: keep(); kill()\n"
+        "    os.kill(os.getppid(), signal.SIGTERM); print(signal.Signals(signal.sigwait([signal.SIGTERM])).name)\n"
+        "    say('over 0'); return 0",
+    )
+    assert (code, printed[-1]) == (0, "SIGTERM")
+
+
+def test_pauses_become_longer_and_deaths_come_to_an_end() -> None:
+    deaths = Deaths()
+    assert [deaths.pause_s(STEADY_S + 1) for _ in range(2 * MOST_DEATHS)] == [0.0] * 2 * MOST_DEATHS
+    pauses = [deaths.pause_s(0.5) for _ in range(MOST_DEATHS)]
+    assert pauses[-1] is None
+    said = [pause for pause in pauses if pause is not None]
+    assert said == sorted(said)
+    assert (said[0], said[-1]) == (0.0, LONGEST_PAUSE_S)
+
+
+def test_it_loads_next_to_nothing() -> None:
+    script = "import mountd.holder, sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"numpy", "trio", "pyfuse3", "pydantic", "json", "logging", "subprocess", "ctypes", "mlfs"} & {*loaded}
+
+
+# -- what a server leaves
+
+
+def test_a_journal_gives_back_its_facts_and_leaves_out_what_is_torn() -> None:
+    journal = Journal()
+    facts = [("mount", [1, "a\nb"]), ("jobs", {"train": "{}"}), ("change", [7, None])]
+    for kind, value in facts:
+        journal.note(kind, value)
+    assert [*Journal(journal.fd).facts()] == facts
+    os.ftruncate(journal.fd, os.fstat(journal.fd).st_size - 3)
+    again = Journal(journal.fd)
+    assert [*again.facts()] == facts[:2]
+    again.note("commands", "/run")
+    assert [*Journal(journal.fd).facts()] == [*facts[:2], ("commands", "/run")]
+    os.close(journal.fd)
+
+
+def test_of_places_the_last_whole_one_counts() -> None:
+    places = JobPlaces()
+    assert places.read() is None
+    for number in range(1, 4):
+        places.write({"train": number})
+    places.write("x" * SLOT_BYTES)  # too long
+    assert JobPlaces(places.fd).read() == {"train": 3}
+    os.pwrite(places.fd, b"torn", 3 % 2 * SLOT_BYTES)
+    again = JobPlaces(places.fd)
+    assert again.read() == {"train": 2}
+    again.write({"train": 4})
+    assert JobPlaces(places.fd).read() == {"train": 4}
+    os.close(places.fd)
+
+
+def test_only_kernels_that_give_requests_again_let_a_mount_be_taken_over() -> None:
+    assert can_be_taken_over("6.9.0-amd64")
+    assert can_be_taken_over("7.0")
+    assert not can_be_taken_over("6.8.12")
+    assert not can_be_taken_over("5.15.0-91-generic")
