@@ -73,7 +73,8 @@ def test_a_scan_before_training_is_nothing_to_the_job(
         async with named as (jobs, _):
             await jobs.register(name="train", **fields)
             files = sorted(order_of(jobs.manifest, 0, **fields))
-            beside = sorted(order_of(jobs.manifest, 0, **(fields | {"root": "labels" if labels else "images"})))
+            root = "labels" if labels else "images"
+            beside = sorted(order_of(jobs.manifest, 0, sampler="sequential", layout="sorted", root=root))
             for entry, label in list(zip(files, beside, strict=True))[: int(share * FILES)]:
                 for one in [entry] * opens + [label] * labels:
                     await read(jobs, (one, MAIN, SHELL))
