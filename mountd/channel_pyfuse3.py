@@ -21,6 +21,7 @@ import trio
 from mlfs.engine.pagecache import Buffer
 from mountd import wire
 from mountd.handlers import Handlers
+from mountd.left_behind import Suspects
 from mountd.poll_wait import PollWait
 from mountd.requests import Requests
 
@@ -42,7 +43,7 @@ class Pyfuse3Channel:
         self._requests: Requests | None = None
         self._agreed: Callable[[int], None] | None = None
         self._fd = -1
-        self._taken_over = False
+        self._suspects: Suspects | None = None  # of a mount that was taken over
 
     def mount(
         self, handlers: Handlers, mountpoint: str, options: set[str], with_acls: bool, generation: int,
@@ -63,16 +64,16 @@ class Pyfuse3Channel:
         operations.enable_acl = with_acls
         pyfuse3.init(operations, mountpoint, options)
 
-    def take_over(self, handlers: Handlers, fd: int, generation: int) -> None:
+    def take_over(self, handlers: Handlers, fd: int, generation: int, suspects: Suspects) -> None:
         """Serve the mount of a server that has died. The kernel has agreed with that one on a protocol, for good."""
+        self._suspects = suspects
         self._requests = Requests(handlers, self.poll_wait, generation)
         self._fd = fd
-        self._taken_over = True
 
     async def serve(self) -> None:
         """Answer requests until the mount goes away."""
-        if self._taken_over and self._requests is not None:
-            await self._requests.serve(self._fd, anew=True)
+        if self._suspects is not None and self._requests is not None:
+            await self._requests.serve(self._fd, self._suspects)
         else:
             await pyfuse3.main(min_tasks=1, max_tasks=1)
 
@@ -89,7 +90,7 @@ class Pyfuse3Channel:
 
     def close(self, unmount: bool) -> None:
         """Let go of the session; unmounts what is still mounted if `unmount`."""
-        if self._taken_over:
+        if self._suspects is not None:
             os.close(self._fd)
         else:
             pyfuse3.close(unmount=unmount)

@@ -456,7 +456,7 @@ class _Service:
             self.mounted = self.left.facts.mounted
             self.commands.take_over(self.left.commands)
             self._tell_what_happened(self.left, engine, refreshing)
-            self.channel.take_over(handlers, self.left.fuse, self.generation)
+            self.channel.take_over(handlers, self.left.fuse, self.generation, self.left.suspects)
             return
         try:
             self.channel.mount(

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -139,6 +139,53 @@ def _is_whole(line: bytes) -> bool:
     return len(line) > _SUM_BYTES and line[:_SUM_BYTES] == _checked(line[_SUM_BYTES:])[:_SUM_BYTES]
 
 
+# -- requests at which servers die
+#
+# In: the requests that the kernel gives again, as servers before this one have read them and died. Out: which of them
+# are answered alone, and which not at all. A server that crashed has died of one of them, which shows when each is
+# answered while no other is; a request that was under way twice when somebody killed a server need not be it.
+
+CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGSYS", "SIGTRAP"})
+
+
+class Suspects:
+    """Remembers requests, by their numbers, over the servers that die.
+
+    Args:
+        why: how the server before this one ended.
+    """
+
+    def __init__(self, journal: Journal, why: str) -> None:
+        self._journal = journal
+        self._crashed = why.rpartition(" ")[2] in CRASHES
+        self._before: set[int] = set()  # given again to the server before this one
+        self._guilty: set[int] = set()
+        alone = 0
+        for kind, value in journal.facts():
+            if kind == "alone":
+                alone = value
+            elif kind == "again":
+                self._before = set(value)
+                self._guilty |= {alone} - {0}
+                alone = 0
+        self._guilty |= {alone} - {0}
+
+    def given_again(self, requests: Collection[int]) -> tuple[list[int], list[int]]:
+        """Requests that the kernel gives again: those to be answered alone, and those of which a server has died."""
+        self._journal.note("again", [*requests])
+        guilty = [one for one in requests if one in self._guilty]
+        alone = [one for one in requests if (self._crashed or one in self._before) and one not in self._guilty]
+        return alone, guilty
+
+    def begins(self, request: int) -> None:
+        """It is answered now, and no other one is."""
+        self._journal.note("alone", request)
+
+    def is_answered(self) -> None:
+        """The server lives on."""
+        self._journal.note("alone", 0)
+
+
 # -- what was left
 
 
@@ -170,13 +217,15 @@ class LeftBehind:
     """The things that the server before this one left.
 
     Attributes:
+        suspects: judges requests of which servers may have died.
         fuse, source, index: descriptors. facts: see `Facts`. commands: the directory of the mount for commands, None
             where there is none.
         changes: of files, and as texts growths of the tree (mlfs.tree.growing.packed), in their order.
         jobs: by name, as they were registered. places: the jobs', as `mountd.control` has written them.
     """
 
-    def __init__(self, kept: Mapping[str, int], journal: Journal, places: JobPlaces) -> None:
+    def __init__(self, kept: Mapping[str, int], journal: Journal, places: JobPlaces, why: str) -> None:
+        self.suspects = Suspects(journal, why)
         self.fuse, self.source, self.index = kept["fuse"], kept["source"], kept["index"]
         self.commands: str | None = None
         self.changes: list[Any] = []
@@ -216,7 +265,7 @@ class Holding:
         for fd in self._kept.values():
             os.set_inheritable(fd, False)
         self.journal, self.places = Journal(self._kept.get("journal")), JobPlaces(self._kept.get("places"))
-        self.left = LeftBehind(self._kept, self.journal, self.places) if self._kept else None
+        self.left = LeftBehind(self._kept, self.journal, self.places, self.why) if self._kept else None
 
     @property
     def holder(self) -> int:
@@ -250,8 +299,10 @@ class Holding:
         self._tell("serving")
 
     def over(self, code: int) -> None:
-        """Say that this process ends by itself, with that exit code."""
-        self._tell(f"over {code}")
+        """Say that this process ends by itself, with that exit code. One that could not take the mount over says
+        nothing: another one may."""
+        if self._serves or not self._kept:
+            self._tell(f"over {code}")
 
     def _tell(self, words: str, fds: list[int] | None = None) -> None:
         with suppress(OSError):  # it has died: the next one is told anew

@@ -16,7 +16,7 @@ import logging
 import mmap
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from mlfs.engine.pagecache import Buffer
 from mlfs.tree.manifest import Manifest
@@ -106,21 +106,22 @@ class MountPages:
         self.pushed += 1
         return True
 
-    def resident(self, entry: int, offset: int = 0, size: int = 0) -> bool:
+    def resident(self, entry: int) -> bool:
+        size_bytes = self.manifest.size_view[entry]
+        return not size_bytes or self.resident_ranges(entry, [(0, size_bytes)])[0]
+
+    def resident_ranges(self, entry: int, ranges: Sequence[tuple[int, int]]) -> list[bool]:
         """Opens the file through our own mount: the handlers know the thread by `looking`.
 
         mincore(2) tells only the file's owner, root, and who may write to it; others hear that all pages are there.
         """
-        size_bytes = size or self.manifest.size_view[entry]
-        if not size_bytes:
-            return True
         self.looking = threading.get_native_id()
         try:
             fd = os.open(self._prefix + self.manifest.path(entry), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
-            return True
+            return [True] * len(ranges)
         try:
-            return all_resident(fd, size_bytes, offset)
+            return [all_resident(fd, size_bytes, offset) for offset, size_bytes in ranges]
         finally:
             os.close(fd)
             self.looking = None

@@ -21,8 +21,9 @@ import trio
 
 from mountd import wire
 from mountd.dirents import DESCRIBED_AT_ONCE, Direntries
-from mountd.handlers import Attributes, Handlers
+from mountd.handlers import Attributes, Handlers, Replies
 from mountd.inodes import FIRST_CHANGED, FIRST_VIRTUAL, entry_of, is_passed_on
+from mountd.left_behind import Suspects
 from mountd.misses import NEGATIVE_S
 from mountd.poll_wait import PollWait
 from mountd.wire import COMMAND_CALL, COMMAND_MASK
@@ -45,6 +46,8 @@ MOST_RELEASES = 8
 IDLE_TASKS = 16
 # Requests that wait at once. Further ones stay with the kernel until one of these is answered.
 MOST_TASKS = 256
+# How soon the loop hears of a worker's end while it does not wait for requests.
+COLLECT_S = 0.002
 # Errors of a read from the descriptor that say: the request was interrupted before it could be read.
 NO_REQUEST = frozenset({errno.EINTR, errno.ENOENT})
 
@@ -111,16 +114,88 @@ class Requests:
         """Requests so far, by kind."""
         return dict(self.counts)
 
-    async def serve(self, fd: int, anew: bool = False) -> None:
-        """Answer the requests of the descriptor until its mount is gone. Args: anew: also those that another server
-        has read, and has died over."""
+    async def serve(self, fd: int, suspects: Suspects | None = None) -> None:
+        """Answer the requests of the descriptor until its mount is gone.
+
+        Args:
+            suspects: judges those that another server has read, and has died over; None: this is the first one.
+        """
         os.set_blocking(fd, False)
         self._fd = fd
-        if anew:
-            os.write(fd, wire.RESEND)
         async with trio.open_nursery() as nursery:
             self._scope = nursery.cancel_scope
+            if suspects is not None:
+                await self._answer_again(suspects, nursery)
             self._start_task(nursery)
+
+    async def _answer_again(self, suspects: Suspects, nursery: trio.Nursery) -> None:
+        """Answer what the kernel gives again: first what may have been the death of a server, each alone."""
+        for _ in range(2):  # after two passes of the scheduler all tasks of the mount run
+            await trio.lowlevel.checkpoint()
+        os.write(self._fd, wire.RESEND)
+        given: dict[int, bytes] = {}
+        others: list[bytes] = []  # the kernel puts forgotten inodes among them, and goes on with new ones
+        while len(others) < MOST_TASKS:
+            try:
+                request = bytes(self._buffer[: os.readv(self._fd, self._buffers)])
+            except OSError as error:
+                if error.errno in NO_REQUEST:
+                    continue
+                break  # there are no more; or the mount is gone, which the next wait tells
+            kind, unique, *_ = wire.REQUEST.unpack_from(request)
+            if unique & wire.GIVEN_AGAIN:
+                given[unique] = request
+            else:
+                others.append(request)
+                if kind not in (wire.FORGET, wire.BATCH_FORGET, wire.INTERRUPT):
+                    break
+        alone, guilty = suspects.given_again(given)
+        for unique in guilty:
+            kind = wire.REQUEST.unpack_from(given.pop(unique))[0]
+            log.error("a server has died of a request of kind %d twice: it is answered with EIO", kind)
+            self._write_reply(wire.error(unique, errno.EIO))
+        async with trio.open_nursery() as beside:
+            beside.start_soon(self._collect_meanwhile)
+            for unique in alone:
+                suspects.begins(unique)
+                await self._answer_alone(given.pop(unique))
+                suspects.is_answered()
+            beside.cancel_scope.cancel()
+        for request in (*given.values(), *others):
+            waiting = self._answer_kept(request)
+            if waiting is not None:
+                nursery.start_soon(_awaited, waiting)
+        self._answer_releases()
+
+    async def _collect_meanwhile(self) -> None:
+        """Deal with what workers have finished, which else is done by whoever waits for the next request."""
+        while True:
+            self._wait.calls.collect()
+            await trio.sleep(COLLECT_S)
+
+    async def _answer_alone(self, request: bytes) -> None:
+        """Answer a request that was read before, and return when nothing is left to do of it."""
+        kind, unique, inode, _, pid, word = wire.REQUEST.unpack_from(request)
+        if kind != wire.OPEN or inode >= FIRST_VIRTUAL:
+            waiting = self._answer_kept(request)
+            if waiting is not None:
+                await waiting
+            self._answer_releases()
+            return
+        answered = _Answered(self)
+        try:
+            handle = self.handlers.open_staged(inode, word & 0xFFFFFFFF, pid)
+            if handle:
+                self.opened(unique, handle, wire.KEEP_CACHE)
+            elif self.handlers.open_soon(inode, pid, unique, answered):
+                await answered.event.wait()
+        except Exception as error:
+            self.failed(unique, error)
+
+    def _answer_kept(self, request: bytes) -> Waiting | None:
+        """Answer a request that was read before."""
+        self._buffer[: len(request)] = request
+        return self._answer()
 
     def _start_task(self, nursery: trio.Nursery) -> None:
         self._tasks += 1
@@ -455,6 +530,35 @@ class Requests:
 
     def _ignore(self, unique: int, inode: int, uid: int, pid: int) -> None:
         """No reply is due."""
+
+
+async def _awaited(waiting: Waiting) -> None:
+    await waiting
+
+
+class _Answered:
+    """Passes the answers to an OPEN on. Its event is set once nothing is left to do of it."""
+
+    def __init__(self, replies: Replies) -> None:
+        self._replies = replies
+        self.event = trio.Event()
+
+    def opens(self, unique: int, handle: int) -> None:
+        """See `mountd.handlers.Replies`, as for the others: the way is as usual."""
+        self._replies.opens(unique, handle)
+
+    def failed(self, unique: int, error: Exception) -> None:
+        """It is answered with an error."""
+        self._replies.failed(unique, error)
+
+    def noted(self, handle: int) -> None:
+        """The loop has nothing left to do of it."""
+        self._replies.noted(handle)
+        self.event.set()
+
+    def noted_before(self, handle: int) -> None:
+        """Nor has it of one that is answered only now."""
+        self._replies.noted_before(handle)
 
 
 # -- whose turn it is to read the kernel's next request

@@ -94,6 +94,8 @@ def stored_head(inode: int, offset: int, size: int) -> bytes:
 
 RESEND: Final = REPLY.pack(REPLY.size, _RESEND, 0)
 """A notification: the kernel shall give all requests again that were read and not answered (Linux 6.9)."""
+GIVEN_AGAIN: Final = 1 << 63
+"""A bit in the number of a request that is given again: the answer has it, too."""
 
 
 def attr(

@@ -101,12 +101,22 @@ class PageWatch:
 
     def _gone(self, samples: Sequence[int]) -> list[int]:
         """In a worker: look which of the samples have lost pages."""
-        return [sample for sample in samples if not self._paused and not self._has_all(sample)]
+        gone: set[int] = set()
+        rows_of: dict[int, dict[int, tuple[int, int]]] = {}  # by file, which is opened once for all of them
+        for sample in samples:
+            file = self._samples.file_of(sample)
+            if sample >= self._rows.first:
+                begin, end = self._pushed_of(sample, file)
+                if begin < end:
+                    rows_of.setdefault(file, {})[sample] = begin, end - begin
+            elif not self._paused and not self._pages.resident(file):
+                gone.add(sample)
+        for file, rows in rows_of.items():
+            if not self._paused:
+                there = self._pages.resident_ranges(file, list(rows.values()))
+                gone.update(row for row, is_there in zip(rows, there, strict=True) if not is_there)
+        return [sample for sample in samples if sample in gone]
 
-    def _has_all(self, sample: int) -> bool:
-        """Whether the kernel has what was pushed: of a row that is what lies behind its tripwire."""
-        file, rows = self._samples.file_of(sample), self._rows
-        if sample < rows.first:
-            return self._pages.resident(file)
-        begin, end = rows.tripwire_of(sample)[1], min(rows.pages_of(sample)[1], self._samples.sizes[file])
-        return end <= begin or self._pages.resident(file, begin, end - begin)
+    def _pushed_of(self, row: int, file: int) -> tuple[int, int]:
+        """The bytes behind a row's tripwire, from the first one to behind the last one."""
+        return self._rows.tripwire_of(row)[1], min(self._rows.pages_of(row)[1], self._samples.sizes[file])

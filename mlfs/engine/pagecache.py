@@ -6,6 +6,7 @@ never in a request handler: a push can wait for a page that the very request bei
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
@@ -17,8 +18,11 @@ class PageCache(Protocol):
     def push(self, entry: int, generation: int, offset: int, data: Buffer) -> bool:
         """Store bytes of an entry's content; True when the kernel took them. Never raises for the kernel's refusals."""
 
-    def resident(self, entry: int, offset: int = 0, size: int = 0) -> bool:
-        """Whether all pages of the entry are there, or with a size those of a range; True where that cannot be told."""
+    def resident(self, entry: int) -> bool:
+        """Whether all pages of the entry are there; True where that cannot be told."""
+
+    def resident_ranges(self, entry: int, ranges: Sequence[tuple[int, int]]) -> list[bool]:
+        """The same of ranges of the entry, each an offset and a size above 0."""
 
     def drop(self, entry: int, offset: int = 0, size: int = 0) -> None:
         """Drop the entry's pages, or with a size those of a range (its attributes may go too)."""

@@ -21,12 +21,7 @@ from mlfs.explain.attempt import Attempt
 from mlfs.explain.data_sets import as_indices
 from mlfs.explain.evidence import FEWEST_FITTING
 from mlfs.explain.first_reads import MOST_FIRST_READS
-from mlfs.explain.misfit import (
-    disagreeing,
-    disagrees,
-    is_mere_walk,
-    unexplained,
-)
+from mlfs.explain.misfit import disagreeing, disagrees, is_mere_walk, unexplained
 from mlfs.explain.port import Jobs, load_epochs
 from mlfs.explain.question import DataSet, reads_needed
 from mlfs.explain.screen import EpochBefore, find_correction, find_ranks

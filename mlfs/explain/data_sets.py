@@ -63,7 +63,8 @@ def candidates(
     layouts = list(_LIKELY_LAYOUTS)
     if manifest.n_files <= _MOST_FILES_FOR_ALL_LAYOUTS:
         layouts += [name for name in layout_names() if name not in (*_LIKELY_LAYOUTS, *ROWS)]
-    for root in roots(manifest, directories):
+    roots = [manifest.path(entry).decode("utf-8", "surrogateescape") for entry in reversed(directories)]
+    for root in roots[:_MOST_ROOTS]:
         for layout in layouts:
             if len(found) == MOST_CANDIDATES:
                 return found
@@ -129,12 +130,6 @@ def part_of(candidate: Candidate, part: Mapping[str, object], make_samples: Make
     fields = candidate.fields | dict(part)
     ids = make_samples(parse_job(fields | {"name": JOB_NAME, "epochs": 1})).astype(np.int32)
     return candidate._replace(fields=fields, ids=ids)
-
-
-def roots(manifest: Manifest, directories: Sequence[int]) -> list[str]:
-    """The paths of the deepest directory and of those above it."""
-    paths = [manifest.path(entry).decode("utf-8", "surrogateescape") for entry in reversed(directories)]
-    return paths[:_MOST_ROOTS]
 
 
 def _common_directory(manifest: Manifest, entries: Sequence[int]) -> list[int]:

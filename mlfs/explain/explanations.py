@@ -413,7 +413,8 @@ def dealt(finding: Finding, heads: Sequence[Sequence[int]], readers: Sequence[Wh
         return None
     order = order_head(finding.n, finding.seed, 0, _HEAD_DEALT)
     position_of = {value: position for position, value in enumerate(order)}
-    given = _world_given(readers)
+    worlds = {reader.world for reader in readers}
+    given = worlds.pop() if len(worlds) == 1 else 0  # by the launcher, the same to all processes
     begun: dict[int, list[int]] = {}
     for head, reader in zip(heads, readers, strict=True):
         places = [position_of.get(value, -1) for value in head[:_FEWEST_IN_A_ROW]]
@@ -452,12 +453,6 @@ def to_workers(ranked: Sequence[Fields], readers: Sequence[Whose]) -> Sequence[F
         if (fields["sampler"], fields["world_size"]) == (COMPOSED, workers) and fields.get("dealing") != "contiguous"
     ]
     return found or ranked
-
-
-def _world_given(readers: Sequence[Whose]) -> int:
-    """How many ranks there are, if the launcher gave all processes the same number; 0 where it did not."""
-    worlds = {reader.world for reader in readers}
-    return worlds.pop() if len(worlds) == 1 else 0
 
 
 # -- the same, its samples repeated

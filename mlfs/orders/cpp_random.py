@@ -172,7 +172,6 @@ def _tempered(words: Numbers) -> Numbers:
 # index is encrypted like index 0, and the order has a sample twice and another not at all. We do the same.
 
 
-_SEEDED = 4  # a key for each round
 _FEWEST_BITS = 16
 _MOST_BITS = 64
 _MASK_32 = 0xFFFFFFFF
@@ -223,7 +222,8 @@ def _mix(words: Blocks, width: int, mask: int) -> Blocks:
 
 def seed_sequence(seed: int) -> list[int]:
     """The words that std::seed_seq{seed}.generate() fills four 32-bit places with."""
-    words, count = [0x8B8B8B8B] * _SEEDED, _SEEDED
+    count = 4  # a key for each round
+    words = [0x8B8B8B8B] * count
     for k in range(2 * count):
         at, behind, far = k % count, (k + 1) % count, (k + 2) % count
         if k < count:

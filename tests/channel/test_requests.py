@@ -20,6 +20,7 @@ import trio.testing
 from mountd import wire
 from mountd.handlers import Attributes, Handlers, Listed, OpenedHandle, Replies
 from mountd.inodes import FIRST_CHANGED, FIRST_VIRTUAL
+from mountd.left_behind import Journal, Suspects
 from mountd.misses import NEGATIVE_S
 from mountd.poll_wait import PollWait
 from mountd.requests import FROZEN_S, Requests
@@ -360,3 +361,38 @@ def test_a_directory_is_listed_in_as_many_pieces_as_fit() -> None:
             assert (await kernel.ask(wire.RELEASEDIR, 3, bytes(24)))[0] == 0
 
     trio.run(main)
+
+
+@pytest.mark.promise("outlived-crash")
+def test_requests_that_are_given_again_are_answered_and_one_of_which_servers_died_gets_an_error() -> None:
+    journal = Journal()
+    again = wire.GIVEN_AGAIN
+
+    async def main(first: bool) -> list[tuple[int, int]]:
+        ours, kernels = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        handlers = Scripted()
+        handlers.staged = 0
+        with ours, kernels, trio.fail_after(30):
+            requests = Requests(cast(Handlers, handlers), PollWait(), GENERATION)
+            for unique, kind, inode in ((2, wire.GETATTR, 7), (4, wire.READ, 7), (6, wire.OPEN, 9), (8, wire.OPEN, 7)):
+                head = struct.pack("<IIQQIIIHH", 80, kind, unique | again, inode, 0, 0, 1, 0, 0)
+                kernels.send(head + bytes(40))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(requests.serve, ours.fileno(), Suspects(journal, "was killed by SIGSEGV"))
+                kernel = Kernel(kernels)
+                assert await kernel.answer() == (0, -wire.RESEND[4], b"")
+                answers = []
+                for _ in range(2 if first else 3):
+                    unique, error, _ = await kernel.answer()
+                    answers.append((unique & ~again, error))
+                while handlers.unique == 0:
+                    await trio.sleep(0.01)
+                if not first:
+                    handlers.replies.noted(HANDLE)
+                    assert (await kernel.answer())[1] == 0  # the next one
+                nursery.cancel_scope.cancel()
+        return answers
+
+    # The worker of the third one never answers: a server dies of it, and the one after that refuses it.
+    assert trio.run(main, True) == [(2, 0), (4, 0)]
+    assert trio.run(main, False) == [(6, errno.EIO), (2, 0), (4, 0)]

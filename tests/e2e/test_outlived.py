@@ -36,10 +36,10 @@ def processes(mount: MlfsMount) -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in mount.status()["processes"]}
 
 
-def kill_server(mount: MlfsMount) -> None:
+def kill_server(mount: MlfsMount, number: signal.Signals = signal.SIGKILL) -> None:
     """Kill it, and wait until another one answers."""
     before = mount.pid
-    os.kill(before, signal.SIGKILL)
+    os.kill(before, number)
     assert mount.pid != before
 
 
@@ -79,9 +79,9 @@ def test_readers_outlive_servers_that_are_killed(source: Path) -> None:
         ]
         for reader in readers:
             reader.start()
-        for _ in range(KILLS):
+        for number in range(KILLS):
             time.sleep(0.3)  # at whatever moment
-            kill_server(mount)
+            kill_server(mount, signal.SIGKILL if number % 2 == 0 else signal.SIGSEGV)
         stop.set()
         outcomes = [told.get(timeout=60) for _ in readers]
         for reader in readers:

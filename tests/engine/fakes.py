@@ -70,9 +70,12 @@ class FakePages:
         for at in range(0, len(data), PAGE):
             pages[(offset + at) // PAGE] = bytes(data[at : at + PAGE])
 
-    def resident(self, entry: int, offset: int = 0, size: int = 0) -> bool:
+    def resident(self, entry: int) -> bool:
+        return entry in self.held
+
+    def resident_ranges(self, entry: int, ranges: Sequence[tuple[int, int]]) -> list[bool]:
         pages = self.there.get(entry, {})
-        return entry in self.held and all(at in pages for at in range(offset // PAGE, -(-(offset + size) // PAGE)))
+        return [all(at in pages for at in range(begin // PAGE, -(-(begin + size) // PAGE))) for begin, size in ranges]
 
     def drop(self, entry: int, offset: int = 0, size: int = 0) -> None:
         if size and entry in self.held:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mountd.holder import LONGEST_PAUSE_S, MOST_DEATHS, MOST_EARLY_DEATHS, STEADY_S, Deaths
-from mountd.left_behind import SLOT_BYTES, JobPlaces, Journal, can_be_taken_over
+from mountd.left_behind import SLOT_BYTES, JobPlaces, Journal, Suspects, can_be_taken_over
 
 SCRIPT = """
 import os, signal, socket, sys, time
@@ -122,6 +122,25 @@ def test_of_places_the_last_whole_one_counts() -> None:
     again.write({"train": 4})
     assert JobPlaces(places.fd).read() == {"train": 4}
     os.close(places.fd)
+
+
+def test_a_request_of_which_servers_crash_is_found_and_one_that_was_under_way_is_not() -> None:
+    journal = Journal()
+    crashed = "was killed by SIGSEGV"
+    assert Suspects(journal, "was killed by SIGKILL").given_again([1, 2, 3]) == ([], [])
+    second = Suspects(journal, "was killed by SIGKILL")
+    assert second.given_again([2, 4]) == ([2], [])  # again: it may be the death of both
+    third = Suspects(journal, crashed)
+    assert third.given_again([5, 6, 7]) == ([5, 6, 7], [])
+    third.begins(5)
+    third.is_answered()
+    third.begins(6)
+    fourth = Suspects(journal, crashed)
+    assert fourth.given_again([6, 7, 8]) == ([7, 8], [6])
+    fourth.begins(7)
+    fourth.is_answered()
+    assert Suspects(journal, crashed).given_again([8, 9]) == ([8, 9], [])
+    os.close(journal.fd)
 
 
 def test_only_kernels_that_give_requests_again_let_a_mount_be_taken_over() -> None:

@@ -20,6 +20,9 @@ def test_pages_that_are_gone_are_seen(tmp_path: Path) -> None:
         assert all_resident(fd, 300_000) == _is_in_memory(tmp_path)
         os.pread(fd, 300_000, 0)
         assert all_resident(fd, 300_000)
+        os.posix_fadvise(fd, 8192, 8192, os.POSIX_FADV_DONTNEED)
+        ranges = [(8192, 0), (8192, 8192), (300_000 - 16384, 16384)]
+        assert [all_resident(fd, *of) for of in ranges] == [True, _is_in_memory(tmp_path), True]
         assert all_resident(-1, 300_000), "what cannot be told counts as there"
     finally:
         os.close(fd)

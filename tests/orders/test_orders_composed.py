@@ -234,6 +234,7 @@ def test_a_rule_of_seeding_is_a_sum_or_a_word(text: str, seeding: Seeding | None
         ({"seeding": "fold-in", "generator": "numpy"}, "seeding", "seed+epoch"),
         ({"seeding": "[seed,epoch]", "generator": "torch"}, "seeding", "only numpy"),
         ({"seeding": "split", "generator": "jax", "words_before": 3}, "words_before", "left out"),
+        ({"seeding": "same", "generator": "polars", "words_once": 2}, "words_once", "left out"),
         ({"seeding": "seed+epoch-1", "generator": "numpy"}, "seeding", "takes 0 or more, and gets -1"),
         ({"seeding": "seed-epoch", "generator": "numpy-legacy", "seed": 3, "epochs": 9}, "seeding", "gets -5"),
         ({"draw": "with-replacement"}, "num_samples", "needs it"),

@@ -217,6 +217,14 @@ def test_samples_of_ffcv_are_what_was_allocated_for_them(tmp_path: Path) -> None
     assert found == places["ptr"][:, 0].tolist()
 
 
+def test_a_place_beyond_all_numbers_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.bin").write_bytes(bytes(40_000))
+    head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 1, 2)
+    (tmp_path / "text.idx").write_bytes(head + struct.pack("<iq", 9000, (1 << 63) - 10) + bytes(16))
+    with pytest.raises(JobError, match=r"which 'text\.bin' does not have"):
+        streams_of(tmp_path, layout="megatron", root="text.idx", sampler="sequential", epochs=1)
+
+
 @pytest.mark.parametrize("layout", ["npy", "tar", "tfrecord", "array_record", "mds", "megatron", "ffcv"])
 def test_a_file_of_another_format_is_refused_in_one_line(tmp_path: Path, layout: str) -> None:
     """Drawn bytes behind the beginning of the format, so that its lengths are drawn: many are beyond all files."""

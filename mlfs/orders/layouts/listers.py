@@ -33,16 +33,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.orders.layouts.layout import (
-    NOT_HERE,
-    Endings,
-    SampleIds,
-    Tree,
-    code_point_order,
-    decode,
-    entry_types,
-    ids_of,
-)
+from mlfs.orders.layouts.layout import NOT_HERE, Endings, SampleIds, Tree, code_point_order, decode, entry_types, ids_of
 from mlfs.orders.layouts.links import Links, LinkTarget, Lister
 
 Match = Callable[[Sequence[bytes]], npt.NDArray[np.bool_]]

@@ -113,8 +113,8 @@ def find_rows(spec: JobSpec, tree: Tree, links: Links, outside: Outside | None) 
     found = ROWS[spec.layout](_Given(spec, tree, links, opened))
     if not len(found.files):
         raise JobError(f'no samples: the layout "{spec.layout}" found no row', 'check "root"', "root")
-    ends = found.offsets + found.lengths
-    beyond = np.flatnonzero((found.offsets < 0) | (found.lengths <= 0) | (ends > tree.size[found.files]))
+    room = tree.size[found.files] - found.lengths  # not where rows end, which may be beyond all numbers
+    beyond = np.flatnonzero((found.offsets < 0) | (found.lengths <= 0) | (found.offsets > room))
     if len(beyond):
         first = int(beyond[0])
         path = decode(tree.path(int(found.files[first])))
