@@ -96,6 +96,7 @@ class JobRun:
     Attributes:
         inferred: nobody registered the job, the reads told it.
         batch_files: samples of a rank's batch (of files, where a sample is several).
+        begun_in: the epoch with which the run that is followed has begun, as far as is known.
         member: by sample: whether the job reads it.
         predicting: whether its predictions are believed.
         is_set_aside: whether its reads have another order, which another job has or shall have.
@@ -145,6 +146,7 @@ class JobRun:
         self.without_pid = ReadersWithoutPid(len(inside), bool(spec.shuffle) and spec.sampler != "sequential")
         self.registered: JobRun | None = None
         self.changes: dict[str, Any] = {}
+        self.begun_in = spec.start_epoch
         self.rivals = Rivals(self._may_lack_set_epoch)
         self._look_back_at = 0  # reads that were counted when the families before the first proved one are judged
 
@@ -491,6 +493,9 @@ class JobRun:
         if leading.origin is Origin.AS_REGISTERED and self.registered is not None:
             job = self.registered
             job.set_aside(False)
+        job.begun_in = job.spec.start_epoch
+        if leading.origin is Origin.EPOCH_ANEW:
+            job.begun_in = job.epochs.epoch_of(min(leading.firsts().values(), default=job.epochs.timeline.start))
         job._begin_anew(leading.matcher, job.loader.shape_is_learned)
         job.late = LateReads()
         job.bytes_read.begin_anew()
