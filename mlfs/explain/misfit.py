@@ -79,10 +79,12 @@ def unexplained(job: JobRun) -> list[Unexplained]:
     before = [seen.cell.epoch for seen in list(job.score.history)[: -len(opens)] if seen.agrees]
     an_epoch = job.ranks.epoch_reads
     if len(before) < READS_BEFORE:  # nothing ever fitted: the script has just begun, or it began some epochs ago
-        asked = [Unexplained(opens, [spec.start_epoch])]
+        # That is the registered one, or the one that a run has begun anew.
+        begun = job.begun_in
+        asked = [Unexplained(opens, [begun])]
         passes = max(0, job.score.observed - UNFIT_READS) // an_epoch
-        last = min(spec.start_epoch + passes, spec.epochs - 1)
-        if last > spec.start_epoch:
+        last = min(begun + passes, spec.epochs - 1)
+        if last > begun:
             asked.append(Unexplained(opens[-(job.score.observed - passes * an_epoch) :], [last, last - 1]))
         return asked
     passes = max(0, len(opens) - UNFIT_READS) // an_epoch

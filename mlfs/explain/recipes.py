@@ -181,6 +181,8 @@ def _shape(epoch: FirstEpoch, data_set: DataSet, cached: int) -> Fields | None:
     """The fields that say how its ranks read an order, as far as they show; None unless some process reads its first
     epoch from the start."""
     spec, streams = epoch
+    if spec.sampler == "hf-streaming" or spec.worker_dealing == "parts":
+        return _of_workers(streams[0], data_set, spec.num_workers or 1)
     if spec.sampler == COMPOSED:
         return _dealt(streams[0], data_set)
     threads = spec.sampler in OF_THREADS
@@ -200,6 +202,19 @@ def _shape(epoch: FirstEpoch, data_set: DataSet, cached: int) -> Fields | None:
     if cached and batch:
         found["num_workers"] = len(data_set.heads)  # gaps hide it from those who follow the reads
     return found | ({"batch_size": batch} if batch else {})
+
+
+def _of_workers(stream: Indices, data_set: DataSet, workers: int) -> Fields | None:
+    """The fields of a list of shards, of which each worker reads some; None unless workers read theirs from the start.
+
+    A shard takes long, so the reads of all of them are evidence together.
+    """
+    bits = 0.0
+    for places in map(list, read_in(stream, data_set).heads):
+        pattern = pattern_of(places, places[0] % workers, workers) if places else None
+        if pattern is not None and pattern.batch is None and places[0] < workers:
+            bits += bits_of_distinct(data_set.n, pattern.matched)
+    return {"epochs": EPOCHS, "world_size": 1, "batch_size": 1} if bits >= SEED_BITS else None
 
 
 def _batch_with_gaps(stream: Indices, data_set: DataSet) -> int:

@@ -221,6 +221,24 @@ def _libraries() -> Iterator[UsualOrder]:
     yield UsualOrder(3.0, (default | {"seed_drawn_by": "torch", "seed_below": 10**9},))
 
 
+# Worker processes that have a list of shards dealt to them.
+_WORKERS: Final = (1, 2, 4, 8)
+MOST_SHARDS: Final = 10_000
+"""Files up to which a data set is tried as a list of shards: they are large."""
+
+
+def _shards() -> Iterator[UsualOrder]:
+    """Lists of shards that each worker shuffles for itself, or that are dealt to workers once they are shuffled."""
+    for workers in _WORKERS:
+        webdataset: Fields = {"sampler": COMPOSED, "generator": "python", "draw": "filling-buffer", "buffer_size": 100}
+        webdataset |= {"worker_dealing": "parts", "num_workers": workers}
+        ways = tuple(webdataset | {"seeding": rule} for rule in ("same", "seed+epoch"))
+        yield UsualOrder(3.0, ways, most=MOST_SHARDS)
+        streaming: Fields = {"sampler": "hf-streaming", "num_workers": workers}
+        # Before numpy's permutations: a worker that reads ten shards at a time seems to be one of many ranks of those.
+        yield UsualOrder(0.5, (streaming, streaming | {"set_epoch": False}), most=MOST_SHARDS)
+
+
 def _loops(n: int, count: int) -> Iterator[UsualOrder]:
     """Loops of one's own; `count`: how many samples an epoch may have instead of all n."""
     for loop in _LOOPS:
@@ -286,7 +304,7 @@ def usual_orders(
         n: how long the data set is. seeds: that are tried. count: see `_loops`. most: bits of the most unusual pair.
     """
     found: list[UsualOrder] = []
-    for one in (_OF_DLIO, *_loops(n, n if count is None else count), *_samplers(n), *_libraries()):
+    for one in (_OF_DLIO, *_loops(n, n if count is None else count), *_samplers(n), *_libraries(), *_shards()):
         tried = seeds if one.seeds is None else [Seed(0.0, seed) for seed in one.seeds]
         pairs = [one.seeded(seed) for seed in tried if one.bits + seed.bits <= most]
         found += pairs if tried or one.bits > most else [one]

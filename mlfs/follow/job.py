@@ -106,6 +106,7 @@ class JobRun:
     Attributes:
         hypothesis: the one by which it is followed.
         batch_files: samples of a rank's batch (of files, where a sample is several).
+        begun_in: the epoch with which the run that is followed has begun, as far as is known.
         member: by sample: whether the job reads it.
         predicting: whether its predictions are believed.
         is_set_aside: whether its reads have another order, which another job has or shall have.
@@ -155,6 +156,7 @@ class JobRun:
         self.without_pid = ReadersWithoutPid(len(inside), bool(spec.shuffle) and spec.sampler != "sequential")
         self.registered: JobRun | None = None
         self.changes: dict[str, Any] = {}
+        self.begun_in = spec.start_epoch
         self.rivals = Rivals(self._may_lack_set_epoch)
         self._look_back_at = 0  # reads that were counted when the families before the first proved one are judged
         self._judged_from = 0  # reads by which it was found, if it was inferred: those say nothing against it
@@ -507,6 +509,9 @@ class JobRun:
         if leading.origin is Origin.AS_REGISTERED and self.registered is not None:
             job = self.registered
             job.set_aside(False)
+        job.begun_in = job.spec.start_epoch
+        if leading.origin is Origin.EPOCH_ANEW:
+            job.begun_in = job.epochs.epoch_of(min(leading.firsts().values(), default=job.epochs.timeline.start))
         job._begin_anew(leading.matcher, job.loader.shape_is_learned)
         job.late = LateReads()
         job.bytes_read.begin_anew()

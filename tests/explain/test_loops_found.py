@@ -77,6 +77,33 @@ def test_a_loop_is_concluded_after_its_second_epoch(tmp_path: Path, loop: str, m
     simulate(body)
 
 
+SHARDS: list[dict[str, object]] = [
+    {"preset": "webdataset", "layout": "sorted", "seed": 42},
+    {"preset": "webdataset", "layout": "sorted", "seed": 1, "seeding": "seed+epoch"},
+    {"preset": "hf-streaming", "seed": 42},
+]
+
+
+@pytest.mark.parametrize("fields", SHARDS, ids=str)
+def test_shards_that_workers_read_are_found_by_what_all_of_them_read(
+    tmp_path: Path, fields: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a list of webdataset's, or of HF's, two workers of which are new in each epoch."""
+    monkeypatch.setattr("mlfs.explain.attempt.SeedSearch", SearchInline)
+
+    async def body() -> None:
+        async with explaining(tmp_path, infer=True) as (jobs, _):
+            for epoch in range(EPOCHS):
+                agreed, order = 0, list(order_of(jobs.manifest, epoch, num_workers=2, batch_size=1, **fields))
+                for at, entry in enumerate(order):
+                    before = {id(job): job.score.agreed for job in jobs.running.values()}
+                    await jobs.read(entry, 10 + 2 * epoch + at % 2, 9)
+                    agreed += any(job.score.agreed > before.get(id(job), 1 << 30) for job in jobs.running.values())
+                assert agreed >= FILES - (FOUND_AFTER if epoch < EPOCHS - 1 else 2), epoch
+
+    simulate(body)
+
+
 def test_a_registered_loader_that_is_seeded_anew_is_corrected_for_good(tmp_path: Path) -> None:
     async def body() -> None:
         async with explaining(tmp_path, infer=True) as (jobs, _):
