@@ -7,10 +7,7 @@ import multiprocessing as mp
 import os
 import random
 import signal
-import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -157,14 +154,13 @@ def test_what_was_noticed_and_refreshed_before_a_kill_is_so_behind_it(tmp_path: 
             assert changed.stat().st_ino not in {before, known[first]}
 
 
-def kill_now_and_then(mount: MlfsMount, times: int, over: threading.Event) -> Iterator[int]:
-    """Kill the server each time that some hundred opens have come; how often that was."""
-    for number in range(times):
-        happened(lambda: over.is_set() or mount.status()["opens"] > 500)
-        if over.is_set():
-            return
+def kill_now_and_then(mount: MlfsMount, times: int, over: Any, told: Any) -> None:
+    """Kill the server each time that some hundred opens have come; tell how often that was."""
+    killed = 0
+    while killed < times and happened(lambda: over.is_set() or mount.status()["opens"] > 500) and not over.is_set():
         kill_server(mount)
-        yield number
+        killed += 1
+    told.put(killed)
 
 
 @pytest.mark.promise("outlived-jobs")
@@ -172,15 +168,18 @@ def test_a_training_is_not_told_that_its_server_was_killed(tmp_path: Path) -> No
     source = make_tree(tmp_path / "source", image_folder(classes=5, files=400, size=4_000))
     how = {"ranks": 2, "workers": 2, "epochs": 3, "batch_size": 8, "seed": 5}
     wanted = train(source, **how)
-    with MlfsMount(source) as mount, ThreadPoolExecutor(1) as beside:
+    context = mp.get_context("fork")  # and no thread beside it: a fork of the training might wait for its locks
+    over, told = context.Event(), context.SimpleQueue()
+    with MlfsMount(source) as mount:
         flags = ["--sampler", "torch-distributed", "--seed", "5", "--epochs", "3", "--world-size", "2"]
         mount.run("register", str(mount.path), "--name", "train", *flags, "--batch-size", "8", "--num-workers", "2")
-        over = threading.Event()
-        killing = beside.submit(lambda: len([*kill_now_and_then(mount, 3, over)]))
+        killing = context.Process(target=kill_now_and_then, args=(mount, 3, over, told))
+        killing.start()
         seen = train(mount.path, **how)
         over.set()
+        killing.join()
         assert seen == wanted
-        assert killing.result() == 3
+        assert told.get() == 3
         mount.settle()
         (job,) = mount.status()["jobs"]
         assert job["name"] == "train"
