@@ -55,7 +55,7 @@ class Probe(NamedTuple):
     tests: tuple[Condition, ...]
 
 
-@dataclass
+@dataclass(eq=False)
 class Trie:
     """A trie of tests, in the order of their words: those that several probes begin with are made once.
 

@@ -32,8 +32,11 @@ STATEFUL = "torch-stateful"
 MOST_BITS = 6.0
 """So unusual orders are tried early: 300 of milliseconds each, or of tenths of a second for a million samples."""
 
-MOST_BITS_OF_LOOPS = 10.0
-"""And so unusual loops of one's own before the search gives up."""
+MOST_BITS_LATE = 10.0
+"""And so unusual ones before the search gives up."""
+
+QUICKLY_DRAWN: Final = 12_500
+"""Of up to so many samples they are tried before all seeds are: it takes seconds, as an order takes milliseconds."""
 
 FEW: Final = 200_000
 """Up to so many samples a whole order is drawn sooner than many ways of reading single words of it are looked at."""
@@ -75,10 +78,10 @@ def usual(n: int, hints: tuple[int, ...] = ()) -> list[UsualOrder]:
     return [order for order in _usual(n, hints, MOST_BITS) if not order.by_words]
 
 
-def less_usual(n: int, hints: tuple[int, ...] = ()) -> list[UsualOrder]:
-    """The loops of one's own that are tried after all else."""
-    orders = _usual(n, hints, MOST_BITS_OF_LOOPS)
-    return [order for order in orders if order.is_loop and order.bits > MOST_BITS and not order.by_words]
+def less_usual(n: int, hints: tuple[int, ...] = (), late: bool = False) -> list[UsualOrder]:
+    """Those that are tried once nothing usual has explained the reads. Args: late: of a data set of many samples."""
+    orders = _usual(n, hints, MOST_BITS_LATE) if late is (n > QUICKLY_DRAWN) else []
+    return [order for order in orders if order.bits > MOST_BITS and not order.by_words]
 
 
 def of_a_part(n: int, part: SplitPart, hints: tuple[int, ...]) -> list[UsualOrder]:

@@ -11,12 +11,13 @@ and the caller may stop at any of them.
    ones, was set and a model initialised before the first epoch: all of them before any is looked at further.
 3. The seeds 0 to 2^20 - 1 as in 1; then 2 for more seeds that people choose; then samplers that are not torch's, with
    the seeds that people choose.
-4. Parts of the data set, as scripts split it with a popular seed; in each of them a little of 1 to 3. Then 2 again,
-   further for each seed.
+4. Parts of the data set, as scripts split it with a popular seed; in each of them a little of 1 to 3. Then samplers and
+   seeds that are less usual, where there are few samples; then 2 for all seeds that people choose, and again, further
+   for the most usual ones.
 5. All 2^32 seeds of a permutation. This also explains scripts that set no seed, for whatever torch drew is one of them.
    `generators` then finds out which generators may have drawn it.
 6. All 2^32 seeds again, where none of the ranks that read on this node is rank 0.
-7. Less usual parts where there are many samples; the samplers of stage 3 with less usual seeds, and less usual orders.
+7. Less usual parts, and samplers and seeds that are less usual, where there are many samples.
 """
 
 from __future__ import annotations
@@ -86,9 +87,6 @@ _FIRST_LOOK, _FIRST_LOOK_HINTS = 1 << 20, 1 << 21
 # stage 5, which takes minutes, finds the rest. 2^25 is a model of 33 million parameters.
 _LAST_LOOK_QUICK, _LAST_LOOK = 1 << 25, 1 << 21
 _LESS_USUAL_LOOK = 1 << 22
-# So usual parts of a data set are worth a look through the words of the split's seed, as far as they are usual: a tenth
-# of a second for the most usual one.
-_BITS_LOOKED_THROUGH = 4.7
 # A hint is worth more of a look; without numba this takes some two seconds for each.
 _LAST_LOOK_HINTS_SLOW = 1 << 24
 _WORDS_AT_ONCE = 1 << 22  # 16 MiB
@@ -114,7 +112,7 @@ def find(data_sets: list[DataSet], extent: SearchExtent = EVERYTHING) -> Iterato
 def _stages(data_sets: list[DataSet], extent: SearchExtent) -> Iterator[Iterator[Event]]:
     """The stages in their order: each gives how far it is, and whatever explains the reads."""
     sure, rest = likely(data_sets), [] if extent.again else unlikely(data_sets)
-    first, popular = _first_looks(extent)
+    first, popular, further = _first_looks(extent)
     yield _common(data_sets, (sure, rest), extent, range(min(_SMALLEST_SEEDS, extent.common)))
     yield _chosen(data_sets, sure, first)
     yield _common(data_sets, (sure, rest), extent, range(extent.common))
@@ -122,12 +120,14 @@ def _stages(data_sets: list[DataSet], extent: SearchExtent) -> Iterator[Iterator
         yield _chosen(data_sets, sure, popular)
         yield _recipes(OTHERS_STAGE, data_sets, partial(usual, hints=extent.hints))
         yield _parts(data_sets, extent)
+        yield _recipes(UNUSUAL_STAGE, data_sets, partial(less_usual, hints=extent.hints))
+        yield _chosen(data_sets, sure, further)
     yield _chosen(data_sets, sure, _last_looks(extent, [*first, *popular]), extent.quick)
     yield _all("all seeds", data_sets, sure, extent)
     yield _all("all seeds, other nodes' ranks", data_sets, rest, extent)
     if not extent.again:
         yield _parts(data_sets, extent, late=True)
-        yield _recipes(UNUSUAL_STAGE, data_sets, partial(less_usual, hints=extent.hints))
+        yield _recipes(UNUSUAL_STAGE, data_sets, partial(less_usual, hints=extent.hints, late=True))
 
 
 def _may_be_drawn(finding: Finding, extent: SearchExtent) -> bool:
@@ -184,7 +184,10 @@ def _whole(data_set: DataSet, part: SplitPart) -> Recipe | None:
 
 
 def _order_of(part: SplitPart, extent: SearchExtent) -> SeedFound | Recipe | None:
-    """The order in which a part is read: as it stands, or as the seed of the split or another small one shuffles it."""
+    """The order in which a part is read: as it stands, or as the seed of the split or another small one shuffles it.
+
+    The words of the split's seed are looked through, the further, the more usual the part is.
+    """
     data_sets = [part.data_set]
     as_it_stands = confirm_sequential(data_sets) if part.seed is not None else None
     if as_it_stands is not None:
@@ -194,9 +197,9 @@ def _order_of(part: SplitPart, extent: SearchExtent) -> SeedFound | Recipe | Non
     if found is not None or part.seed is None:
         return found
     look = _Look(part.seed, SAMPLER_SEED_WORD, min(extent.latest, _FIRST_LOOK >> int(part.bits)))
-    readings, is_usual = likely(data_sets), part.bits <= _BITS_LOOKED_THROUGH
+    readings = likely(data_sets)
     by_seeds = _common(data_sets, (readings,), extent, range(0)) if part.data_set.n > FEW else ()
-    by_words = _chosen(data_sets, readings, [look]) if is_usual else ()
+    by_words = _chosen(data_sets, readings, [look])
     return next((event for event in chain(by_seeds, by_words) if isinstance(event, SeedFound)), None)
 
 
@@ -241,13 +244,14 @@ class _Look(NamedTuple):
     end: int
 
 
-def _first_looks(extent: SearchExtent) -> tuple[list[_Look], list[_Look]]:
-    """The words that stage 2 looks at first, of all seeds before it looks at any further; those of less usual seeds."""
-    hints, popular = extent.hints, () if extent.again else POPULAR_SEEDS[:LOOKED_THROUGH]
+def _first_looks(extent: SearchExtent) -> tuple[list[_Look], list[_Look], list[_Look]]:
+    """The words that stage 2 looks at first, of all seeds before it looks at any further; those of less usual seeds;
+    those of all that people choose."""
+    hints, popular = extent.hints, () if extent.again else POPULAR_SEEDS
     ends = {seed: _FIRST_LOOK_HINTS if seed in hints else _FIRST_LOOK for seed in (*hints, *popular)}
     looks = [_Look(seed, SAMPLER_SEED_WORD, min(extent.latest, end)) for seed, end in ends.items()]
-    most_usual = len({*hints, *popular[:FURTHEST_LOOKED_THROUGH]})
-    return looks[:most_usual], looks[most_usual:]
+    first, second = (len({*hints, *popular[:count]}) for count in (FURTHEST_LOOKED_THROUGH, LOOKED_THROUGH))
+    return looks[:first], looks[first:second], looks[second:]
 
 
 def _last_looks(extent: SearchExtent, before: list[_Look]) -> list[_Look]:

@@ -1,10 +1,10 @@
-"""Tries seeds: ten million a second and core, whole columns at a time; with numba some eighty million.
+"""Tries seeds: ten million a second and core, whole columns at a time; ten times as many where numba is installed.
 
 In: tests on the first words of a seed's generator, as a `Trie`, and seeds. Out: (index, tag) of each probe that holds.
 Called by `mlfs.explain.search` and `mlfs.explain.word_search`. Seeding takes nearly all of the time: so generators are
-seeded as far as the first tests need, and those that pass one are seeded anew as far as the trie goes; and numba
-compiles it, if it is installed and there is enough to do. Source of the generator: init_genrand and genrand_int32 of
-mt19937ar.c, which torch's MT19937RNGEngine.h repeats.
+seeded as far as the first tests need, and those that pass one are seeded anew as far as the trie goes. With numba
+`mlfs.explain.search_numba` does the same, if there is enough to do. Source of the generator: init_genrand and
+genrand_int32 of mt19937ar.c, which torch's MT19937RNGEngine.h repeats.
 """
 
 from __future__ import annotations
@@ -60,18 +60,12 @@ class Outputs:
     Args:
         seeds: uint32, one generator each.
         reach: the highest word that will be asked for.
-        quick: whether numba is installed, and worth compiling for.
     """
 
-    def __init__(self, seeds: Words, reach: int, quick: bool = False) -> None:
+    def __init__(self, seeds: Words, reach: int) -> None:
         self._low = np.empty((reach + 2, len(seeds)), dtype=np.uint32)
         self._high = np.empty((reach + 1, len(seeds)), dtype=np.uint32)
-        if quick:  # an extra: it is imported only when it is needed
-            from mlfs.explain import search_numba
-
-            search_numba.seed(seeds, self._low, self._high)
-        else:
-            _seed(seeds, self._low, self._high)
+        _seed(seeds, self._low, self._high)
 
     def word(self, i: Any, which: Places | slice = _ALL) -> Words:
         """Word i of the generators `which`."""
@@ -94,34 +88,31 @@ def first_words(seeds: Words, index: int) -> Words:
 
 
 def search(trie: Trie, seeds: Words, quick: bool = False) -> list[tuple[int, int]]:
-    """Each (index into seeds, tag) whose probe holds. Args: quick: see `Outputs`."""
+    """Each (index into seeds, tag) whose probe holds.
+
+    Args:
+        quick: whether numba is installed, and worth compiling for.
+    """
+    if quick and trie.below:  # an extra: it is imported only when it is needed
+        from mlfs.explain import search_numba
+
+        return search_numba.search(trie, seeds)
     held: dict[Condition, list[Places]] = {test: [np.empty(0, dtype=np.int64)] for test in trie.below}
-    for test, at in _first(list(held), seeds, quick):
-        held[test].append(at)
+    first_reach = max((test.word for test in held), default=0)
+    for start in range(0, len(seeds) if held else 0, CHUNK):
+        for test, at in _passing(held, Outputs(seeds[start : start + CHUNK], first_reach).word):
+            held[test].append(at + start)
     passed = {test: np.concatenate(parts) for test, parts in held.items()}
     which = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *passed.values()]))
     size, found = min(CHUNK, _WORDS_AT_ONCE // (trie.reach + 1)), list[tuple[int, int]]()
     for start in range(0, len(which), size):
         part = which[start : start + size]
-        outputs = Outputs(seeds[part], trie.reach, quick)
+        outputs = Outputs(seeds[part], trie.reach)
         for test, at in passed.items():
             inside = at[slice(*np.searchsorted(at, (part[0], part[-1] + 1)))]
             hits = _holding(trie.below[test], outputs.word, np.searchsorted(part, inside))
             found += [(int(part[index]), tag) for index, tag in hits]
     return found
-
-
-def _first(tests: list[Condition], seeds: Words, quick: bool) -> Iterator[tuple[Condition, Places]]:
-    """By first test the seeds that pass it. As these are few, few words are made for the other tests."""
-    if quick and tests:
-        from mlfs.explain import search_numba
-
-        yield from ((tests[number], at) for number, at in search_numba.passing(tests, seeds))
-        return
-    reach = max((test.word for test in tests), default=0)
-    for start in range(0, len(seeds) if tests else 0, CHUNK):
-        outputs = Outputs(seeds[start : start + CHUNK], reach)
-        yield from ((test, at + start) for test, at in _passing(tests, outputs.word))
 
 
 def search_words(trie: Trie, words: Words, count: int) -> list[tuple[int, int]]:

@@ -36,8 +36,8 @@ from mlfs.explain.search_stages import (
 from mlfs.explain.seed_search import SeedSearch
 from mlfs.explain.try_seeds import search
 from mlfs.explain.usual import FURTHEST_LOOKED_THROUGH, POPULAR_SEEDS, preset_of
-from mlfs.job import JobSpec
-from mlfs.orders.mt19937 import TorchWords, randperm
+from mlfs.job import JobSpec, parse_job
+from mlfs.orders.mt19937 import TorchWords, next_randperm, randperm
 from mlfs.orders.order import Order, Resolve, build_order
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -198,6 +198,43 @@ def test_a_seed_drawn_after_a_model_was_made_is_found_in_the_words_of_well_known
     found = last_of(events)
     assert isinstance(found, SeedFound)  # so early in a well-known generator that it is not by chance
     assert (found.finding.seed, found.draws) == (drawn, (Draw(1337, before),))
+
+
+def a_loader_with_a_less_usual_seed(n: int) -> list[int]:
+    """A model of some thousand parameters is made, then the loader draws its seed."""
+    drawn = int(TorchWords(999).take(7004)[-1])
+    return order_head(n, drawn, 0, 16)
+
+
+def a_part_shuffled_with_a_less_usual_seed(n: int) -> list[int]:
+    """random_split of eight tenths, and a loader of these, by the same generator."""
+    words = TorchWords(999)
+    part = next_randperm(n, words)[: n * 8 // 10]
+    return part[order_head(len(part), int(words.take(4)[-1]), 0, 16)].tolist()
+
+
+def by_its_registration(fields: dict[str, object], n: int) -> list[int]:
+    job = parse_job({"epochs": 1, "seed": 999, **fields})
+    return build_order(job, n).rank_stream(0, 0)[:16].tolist()
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        a_loader_with_a_less_usual_seed(600),
+        a_part_shuffled_with_a_less_usual_seed(600),
+        by_its_registration({"sampler": "grain", "seed": 5}, 600),
+        by_its_registration({"generator": "python", "draw": "sample", "seeding": "seed+epoch"}, 600),
+        by_its_registration({"generator": "polars", "seeding": "same"}, 600),
+    ],
+    ids=["words", "part", "grain", "sample", "polars"],
+)
+def test_orders_of_seeds_that_fewer_people_choose_are_found_before_all_seeds_are_tried(reads: list[int]) -> None:
+    events = list(find([DataSet(600, (tuple(reads),))], SearchExtent(((0, 64),), 256, latest=1 << 14)))
+    found = next(event for event in events if isinstance(event, SeedFound | Recipe))
+    assert not [event for event in events[: events.index(found)] if event[0] == "all seeds"]
+    seeds = found.orders if isinstance(found, Recipe) else [{"seed": draw.seed} for draw in found.draws]
+    assert {order["seed"] for order in seeds} <= {999, 5}
 
 
 def test_all_generators_that_drew_the_seed_are_told_the_likeliest_first() -> None:
