@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from typing import Any
 
 from mlfs.cli import client
@@ -21,15 +22,16 @@ _EPILOG = """\
 examples:
   mlfs audit /data/imagenet
   mlfs audit /data/imagenet --json | jq '.findings[] | .kind'
-  mlfs audit --source /data/imagenet -- python train.py --epochs 2
+  mlfs audit -- python train.py /data/imagenet --epochs 2
+  mlfs audit --source /data/imagenet -- ./train.sh
 
 No job need be registered. The exit code is 11 where something was found (12 with --strict-order, and of a mount that
 has that flag), and 0 otherwise. What each finding means, and what cannot be seen, is in docs/audit.md.
 
-With COMMAND nothing need be mounted: COMMAND, and nobody else, sees a mount over --source, which ends with it. Root is
-not needed where user namespaces are allowed. Ctrl-C, SIGTERM and SIGHUP are passed on to COMMAND; the audit follows.
-The exit code is COMMAND's where that fails, and 1 where COMMAND has read nothing of --source. With --json what COMMAND
-prints goes to standard error.
+With COMMAND nothing need be mounted: COMMAND, and nobody else, sees a mount over its training files, which ends with
+it. Root is not needed where user namespaces are allowed. Ctrl-C, SIGTERM and SIGHUP are passed on to COMMAND; the audit
+follows. The exit code is COMMAND's where that fails, and 1 where COMMAND has read none of these files. With --json what
+COMMAND prints goes to standard error.
 """
 
 
@@ -46,7 +48,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--strict-order", action="store_true", help="exit with 12 where something is found, not with 11 (default: no)"
     )
     parser.add_argument(
-        "--source", metavar="DIR", help="with COMMAND: the directory with the training files (default: none)"
+        "--source",
+        metavar="DIR",
+        help="with COMMAND: the directory with the training files (default: the only one among COMMAND's words)",
     )
     parser.add_argument(
         "command_words", metavar="COMMAND", nargs="*", help="what to run over a mount of its own, behind --"
@@ -68,8 +72,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_command(args: argparse.Namespace) -> int:
     """Run COMMAND over a mount of its own, and print what was found. Its exit code comes first."""
-    if args.source is None or args.mount is not None:
-        raise ConfigError("COMMAND needs the directory that it reads", "mlfs audit --source DIR -- COMMAND")
+    if args.mount is not None:
+        raise ConfigError("COMMAND has a mount of its own", "mlfs audit --source DIR -- COMMAND")
+    source = args.source if args.source is not None else _source_among(args.command_words)
     from mlfs.cli.own_mount import run_over_own_mount
 
     def ask(mountpoint: str) -> int:
@@ -79,8 +84,18 @@ def _run_command(args: argparse.Namespace) -> int:
             return ExitCode.FAILURE  # or a test would go on passing once its data lie elsewhere
         return _outcome(audit, args.strict_order)
 
-    settings = {"source": args.source, "strict-order": args.strict_order}
+    settings = {"source": source, "strict-order": args.strict_order}
     return run_over_own_mount(settings, args.command_words, 2 if args.json else None, ask)
+
+
+def _source_among(words: list[str]) -> str:
+    """The only directory that a command's arguments name, by themselves or behind a flag's equals sign."""
+    named = (word.partition("=")[2] if word.startswith("-") else word for word in words[1:])
+    found = {os.path.realpath(word): word for word in named if os.path.isdir(word)}
+    if len(found) != 1:
+        how_many = f"{len(found)} directories" if found else "no directory"
+        raise ConfigError(f"COMMAND names {how_many}: where are its files?", "mlfs audit --source DIR -- COMMAND")
+    return next(iter(found.values()))
 
 
 def _outcome(audit: dict[str, Any], strict: bool) -> ExitCode:

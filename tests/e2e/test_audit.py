@@ -118,7 +118,8 @@ class Audits:
         self.env = os.environ | places | {MARK: self.mark, "RANK": "0", "WORLD_SIZE": "1"}
 
     def start(self, *words: str, within: Sequence[str] = (), flags: Sequence[str] = ()) -> subprocess.Popen[str]:
-        mlfs = [sys.executable, "-m", "mlfs.cli.main", "audit", *flags, "--source", str(self.source), "--", *words]
+        source = [] if str(self.source) in words else ["--source", str(self.source)]
+        mlfs = [sys.executable, "-m", "mlfs.cli.main", "audit", *flags, *source, "--", *words]
         pipe = subprocess.PIPE
         return subprocess.Popen([*within, *mlfs], env=self.env, stdout=pipe, stderr=pipe, text=True)
 
