@@ -6,6 +6,7 @@ Pure. In: a job and its last opens, as they were counted. Out: yes or no, and wh
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import median_low
 from typing import NamedTuple
@@ -89,13 +90,15 @@ def unexplained(job: JobRun) -> list[Unexplained]:
         return asked
     passes = max(0, len(opens) - UNFIT_READS) // an_epoch
     opens = opens[passes * an_epoch :]
-    fitting = median_low(before[-READS_BEFORE:])  # one of them may be another epoch's by chance
+    # Some of them may be another epoch's by chance: those of an epoch that was surely read are not.
+    reads = Counter(before)
+    sure = [epoch for epoch in before if reads[epoch] >= SEARCHED_READS]
+    fitting = sure[-1] if sure else median_low(before[-READS_BEFORE:])
     last = fitting + passes
     epochs = list(range(min(last, spec.epochs - 1), min(last + 3, spec.epochs)))
     if len(epochs) > 1 and read_before(job, last, opens):
         epochs = [*epochs[1:], epochs[0]]
-    is_known = before.count(fitting) >= SEARCHED_READS
-    return [Unexplained(opens, epochs, fitting if is_known else -1, passes)]
+    return [Unexplained(opens, epochs, fitting if sure else -1, passes)]
 
 
 def read_before(job: JobRun, epoch: int, opens: list[Open]) -> bool:

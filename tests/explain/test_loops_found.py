@@ -22,8 +22,8 @@ def shuffled_by_python(epoch: int) -> list[int]:
     return order
 
 
-def shuffled_by_a_loader(epoch: int) -> list[int]:
-    torch.manual_seed(SEED + epoch)
+def shuffled_by_a_loader(epoch: int, seed: int = SEED) -> list[int]:
+    torch.manual_seed(seed + epoch)
     return list(DataLoader(range(FILES), batch_size=None, shuffle=True))  # type: ignore[arg-type]
 
 
@@ -104,15 +104,16 @@ def test_shards_that_workers_read_are_found_by_what_all_of_them_read(
     simulate(body)
 
 
-def test_a_registered_loader_that_is_seeded_anew_is_corrected_for_good(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", [SEED, 2025])  # 2026 is a popular seed as well
+def test_a_registered_loader_that_is_seeded_anew_is_corrected_for_good(seed: int, tmp_path: Path) -> None:
     async def body() -> None:
         async with explaining(tmp_path, infer=True) as (jobs, _):
             entries = list(order_of(jobs.manifest, 0, sampler="sequential"))
-            await jobs.register(name="train", sampler="torch-random", seed=SEED)
+            await jobs.register(name="train", sampler="torch-random", seed=seed)
             agreed = []
             for epoch in range(EPOCHS):
                 before = jobs.running["train"].score.agreed
-                for index in shuffled_by_a_loader(epoch):
+                for index in shuffled_by_a_loader(epoch, seed):
                     await jobs.read(entries[index], 7)
                 agreed.append(jobs.running["train"].score.agreed - before)
             assert agreed[1] >= FILES - FOUND_AFTER
