@@ -137,7 +137,8 @@ class Requests:
         others: list[bytes] = []  # the kernel puts forgotten inodes among them, and goes on with new ones
         while len(others) < MOST_TASKS:
             try:
-                request = bytes(self._buffer[: os.readv(self._fd, self._buffers)])
+                # Of a request without a body, such as STATFS, the word behind its header is any.
+                request = bytes(self._buffer[: max(os.readv(self._fd, self._buffers), wire.REQUEST.size)])
             except OSError as error:
                 if error.errno in NO_REQUEST:
                     continue

@@ -7,6 +7,7 @@ import multiprocessing as mp
 import os
 import random
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,21 @@ def test_readers_outlive_servers_that_are_killed(source: Path) -> None:
         assert max(longest_s for _, _, longest_s in outcomes) < LONGEST_WAIT_S
         server = processes(mount)["server"]
         assert (server["pid"], server["restarts"], server["why"]) == (mount.pid, KILLS, "was killed by SIGKILL")
+
+
+@pytest.mark.promise("outlived")
+def test_requests_that_are_a_header_alone_wait_as_others_do(source: Path) -> None:
+    (source / "link").symlink_to(LARGE)
+    with MlfsMount(source) as mount:
+        for command in (["stat", "-f", str(mount.path)], ["readlink", str(mount.path / "link")]):
+            server = mount.pid
+            # By then the kernel knows the name, and has sent the RELEASE of the status, which would come first.
+            assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+            os.kill(server, signal.SIGSTOP)
+            asks = subprocess.Popen(command, stdout=subprocess.PIPE)
+            wait_until(lambda pid=asks.pid: ") S " in Path(f"/proc/{pid}/stat").read_text())
+            os.kill(server, signal.SIGKILL)
+            assert asks.wait(LONGEST_WAIT_S) == 0
 
 
 @pytest.mark.promise("outlived-holder")
