@@ -77,13 +77,15 @@ def test_readers_outlive_servers_that_are_killed(source: Path) -> None:
         ]
         for reader in readers:
             reader.start()
-        for number in range(KILLS):
-            time.sleep(0.3)  # at whatever moment
-            kill_server(mount, signal.SIGKILL if number % 2 == 0 else signal.SIGSEGV)
-        stop.set()
-        outcomes = [told.get(timeout=60) for _ in readers]
-        for reader in readers:
-            reader.join()
+        try:
+            for number in range(KILLS):
+                time.sleep(0.3)  # at whatever moment
+                kill_server(mount, signal.SIGKILL if number % 2 == 0 else signal.SIGSEGV)
+            stop.set()
+            outcomes = [told.get(timeout=60) for _ in readers]
+        finally:
+            for reader in readers:
+                reader.kill()
         assert [failed for _, failed, _ in outcomes] == [[]] * READERS
         assert min(reads for reads, _, _ in outcomes) > KILLS
         assert max(longest_s for _, _, longest_s in outcomes) < LONGEST_WAIT_S
@@ -191,9 +193,11 @@ def test_a_training_is_not_told_that_its_server_was_killed(tmp_path: Path) -> No
         mount.run("register", str(mount.path), "--name", "train", *flags, "--batch-size", "8", "--num-workers", "2")
         killing = context.Process(target=kill_now_and_then, args=(mount, 2, over, told))
         killing.start()
-        seen = train(mount.path, **how)
-        over.set()
-        killing.join()
+        try:
+            seen = train(mount.path, **how)
+        finally:
+            over.set()
+            killing.join()
         assert seen == wanted
         assert told.get() == 2  # long before the job ends
         mount.settle()
