@@ -142,14 +142,18 @@ class MountHolder:
                 say(self._config, f"{said} (mlfs unmount takes it away)")
                 return 1
             time.sleep(pause_s)
-            if gone(self._kept["fuse"]):
+            lacks = ""
+            while not gone(self._kept["fuse"]):
+                try:
+                    code = self._start(why)
+                    break
+                except OSError as error:  # of fork(2): the machine lacks memory, or this user processes
+                    if str(error.strerror) != lacks:
+                        lacks = str(error.strerror)
+                        say(self._config, f"no server can be started: {lacks}: requests wait until one can")
+                    time.sleep(LONGEST_PAUSE_S)
+            else:
                 return 0
-            try:
-                code = self._start(why)
-            except OSError as error:  # of fork(2): the machine lacks memory, or this user processes
-                say(self._config, f"no server can be started: {error.strerror}")
-                self._pid = -1
-                continue
             if code is not None:
                 return code
 
@@ -189,8 +193,7 @@ class MountHolder:
     def _watch(self) -> str:
         """Hear the server until it has died. Returns how it ended."""
         channel, ready = self._channel, select.poll()
-        if channel is None or self._pid < 0:
-            return "could not be started"
+        assert channel is not None
         channel.setblocking(False)
         self._hears = True
         ready.register(channel, select.POLLIN)

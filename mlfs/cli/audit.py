@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from typing import Any
 
 from mlfs.cli import client
 from mlfs.errors import ConfigError, ExitCode, MlfsError
+from mlfs.printable import printable
 
 # Millions of reads are judged in a few seconds.
 _TIMEOUT_S = 120.0
@@ -81,6 +83,8 @@ def _run_command(args: argparse.Namespace) -> int:
         audit = _audit_of(mountpoint)
         _print(audit, args.json)
         if not audit["jobs"]:
+            hint = "--source is the directory that COMMAND reads"
+            print(printable(f"mlfs: COMMAND has read nothing of {mountpoint} ({hint})"), file=sys.stderr)
             return ExitCode.FAILURE  # or a test would go on passing once its data lie elsewhere
         return _outcome(audit, args.strict_order)
 

@@ -189,6 +189,7 @@ def test_the_exit_code_is_the_commands_where_it_fails(audits: Audits) -> None:
     nothing = audits.start("true")
     out, err = nothing.communicate(timeout=120)
     assert (nothing.returncode, out) == (ExitCode.FAILURE, "nothing was read yet\n"), err
+    assert "COMMAND has read nothing of" in err
     missing = audits.start("no-such-command")
     out, err = missing.communicate(timeout=120)
     assert (missing.returncode, "there is no command no-such-command" in err) == (ExitCode.USAGE, True)

@@ -28,11 +28,11 @@ sys.exit(MountHolder(sys.argv[1], serve).run())
 """
 
 
-def held(tmp_path: Path, serve: str) -> tuple[int, list[str], str]:
+def held(tmp_path: Path, serve: str, script: str = SCRIPT) -> tuple[int, list[str], str]:
     """The exit code of the holder, what its servers print, and the log."""
     log = tmp_path / "log"
     config = json.dumps({"log_file": str(log), "log_format": "text"})
-    words = [sys.executable, "-c", SCRIPT.replace("{serve}", serve), config]
+    words = [sys.executable, "-c", script.replace("{serve}", serve), config]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert not done.stderr
     return done.returncode, done.stdout.splitlines(), log.read_text() if log.exists() else ""
@@ -84,6 +84,27 @@ def test_pauses_become_longer_and_deaths_come_to_an_end() -> None:
     said = [pause for pause in pauses if pause is not None]
     assert said == sorted(said)
     assert (said[0], said[-1]) == (0.0, LONGEST_PAUSE_S)
+
+
+def test_a_machine_that_lacks_processes_is_asked_again_after_a_pause_and_its_mount_is_not_given_up(
+    tmp_path: Path,
+) -> None:
+    lacking = (
+        "forks = iter([False, *[True] * 20, False])\n"
+        "def fork(real=os.fork):\n"
+        "    if next(forks): raise BlockingIOError(11, 'lacking')\n"
+        "    return real()\n"
+        "os.fork, time.sleep = fork, lambda pause_s: print(pause_s, flush=True)\n"
+    )
+    script = SCRIPT.replace("def serve", lacking + "def serve")
+    code, printed, log = held(
+        tmp_path,
+        "if not start.restarts: keep(); say('serving'); kill()\n    say('over 7'); return 7",
+        script,
+    )
+    assert (code, printed[1:-1]) == (7, ["0.0", *[str(LONGEST_PAUSE_S)] * 20])
+    assert printed[-1] == "server 1 ['fuse', 'other'] was killed by SIGKILL"
+    assert log.count("no server can be started: lacking") == 1
 
 
 def test_it_loads_next_to_nothing() -> None:
