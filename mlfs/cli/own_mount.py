@@ -54,6 +54,10 @@ def run_over_own_mount(
             standard output; None: this process's. ask: called with the mount point once the command has ended.
     """
     if shutil.which(words[0]) is None:
+        if os.path.isfile(words[0]):
+            raise ConfigError(
+                f"{words[0]} is not executable", f"chmod +x, or its interpreter first: -- python {words[0]}"
+            )
         raise ConfigError(f"there is no command {words[0]}", "check the name behind --")
     sys.stdout.flush()
     outside, (hears, says) = os.getpid(), os.pipe()

@@ -141,6 +141,14 @@ DEFAULT_NAME = "train"
 _MOST_SHOWN_RANKS, _SHOWN_RANKS = 4, 2
 
 
+def _row_in_words(name: str) -> str:
+    """A path as it is; of a row its file, and the bytes of it (mlfs.tree.samples: `Samples.name`)."""
+    file, *numbers = name.rsplit("\t", 2)
+    if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
+        return name
+    return f"{file} ({int(numbers[1]):,} bytes from {int(numbers[0]):,} on)"
+
+
 def understood(mountpoint: str, answer: Mapping[str, Any]) -> list[str]:
     """The lines that say how the mount understood the job, and what it predicts."""
     said, first_paths = answer.get("job"), answer.get("first_paths")
@@ -157,7 +165,7 @@ def understood(mountpoint: str, answer: Mapping[str, Any]) -> list[str]:
     shown_ranks = list(by_rank)[: _SHOWN_RANKS if len(by_rank) > _MOST_SHOWN_RANKS else None]
     for rank in shown_ranks:
         lines.append(f"rank {rank} is predicted to read first:")
-        lines += [f"  {path}" for path in by_rank[rank]]
+        lines += [f"  {_row_in_words(path)}" for path in by_rank[rank]]
     if left := list(by_rank)[len(shown_ranks) :]:
         where = f"{mountpoint}/.mlfs/order/{job.get('name', 'NAME')}/{job.get('start_epoch', 0)}/RANK"
         lines.append(f"the {len(left)} other ranks of this node, {left[0]} to {left[-1]}: see {where}")

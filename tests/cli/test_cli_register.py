@@ -14,6 +14,7 @@ from cli_support import Mounts
 from mlfs.cli import job_flags
 from mlfs.cli import main as cli
 from mlfs.cli.job_flags import parse_ranks
+from mlfs.cli.register import understood
 from mlfs.errors import ConfigError, ExitCode, JobError
 from mlfs.job import JobSpec, job_schema
 from mlfs.launchers import env_fields
@@ -24,6 +25,13 @@ def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ:
         if name.startswith(("SLURM_", "OMPI_", "PMI_", "MPI_")) or name.endswith(("RANK", "WORLD_SIZE")):
             monkeypatch.delenv(name)
+
+
+def test_rows_that_are_predicted_are_shown_in_words() -> None:
+    first = {"0": ["train.npy\t128\t2048", "cat/1.jpg", "a\tname\twith tabs"]}
+    lines = understood("/data", {"job": {"name": "train"}, "first_paths": first})
+    shown = lines[lines.index("rank 0 is predicted to read first:") + 1 :][:3]
+    assert shown == ["  train.npy (2,048 bytes from 128 on)", "  cat/1.jpg", "  a\tname\twith tabs"]
 
 
 def dry(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:

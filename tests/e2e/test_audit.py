@@ -193,6 +193,9 @@ def test_the_exit_code_is_the_commands_where_it_fails(audits: Audits) -> None:
     missing = audits.start("no-such-command")
     out, err = missing.communicate(timeout=120)
     assert (missing.returncode, "there is no command no-such-command" in err) == (ExitCode.USAGE, True)
+    no_script = audits.start(next(str(file) for file in audits.source.rglob("*") if file.is_file()))
+    out, err = no_script.communicate(timeout=120)
+    assert (no_script.returncode, "is not executable" in err) == (ExitCode.USAGE, True)
     assert audits.is_over()
 
 

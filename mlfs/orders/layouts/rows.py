@@ -194,7 +194,8 @@ def _of_each(given: _Given, files: Sequence[int], one: Callable[[int, BinaryIO],
 
 def _cannot_read(given: _Given, file: int, why: str) -> JobError:
     message = f"{decode(given.tree.path(file))!r} cannot be read by rows: {' '.join(why.split())}"
-    return JobError(message, f'is it what the layout "{given.spec.layout}" is for?', "layout")
+    hint = f'is it what the layout "{given.spec.layout}" is for?'
+    return JobError(message, hint if given.spec.columns is None else f"{hint} Are the columns right?", "layout")
 
 
 def _npy(given: _Given) -> FoundRows:
