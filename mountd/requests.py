@@ -48,6 +48,9 @@ IDLE_TASKS = 16
 MOST_TASKS = 256
 # How soon the loop hears of a worker's end while it does not wait for requests.
 COLLECT_S = 0.002
+# How long a request of which a server may have died is answered alone. It may wait for what another one holds locked,
+# or for a source that hangs; all readers wait meanwhile.
+ALONE_S = 1.0
 # Errors of a read from the descriptor that say: the request was interrupted before it could be read.
 NO_REQUEST = frozenset({errno.EINTR, errno.ENOENT})
 
@@ -135,14 +138,7 @@ class Requests:
         os.write(self._fd, wire.RESEND)
         given: dict[int, bytes] = {}
         others: list[bytes] = []  # the kernel puts forgotten inodes among them, and goes on with new ones
-        while len(others) < MOST_TASKS:
-            try:
-                # Of a request without a body, such as STATFS, the word behind its header is any.
-                request = bytes(self._buffer[: max(os.readv(self._fd, self._buffers), wire.REQUEST.size)])
-            except OSError as error:
-                if error.errno in NO_REQUEST:
-                    continue
-                break  # there are no more; or the mount is gone, which the next wait tells
+        while len(others) < MOST_TASKS and (request := self._next_request()) is not None:
             kind, unique, *_ = wire.REQUEST.unpack_from(request)
             if unique & wire.GIVEN_AGAIN:
                 given[unique] = request
@@ -156,10 +152,13 @@ class Requests:
             log.error("a server has died of a request of kind %d twice: it is answered with EIO", kind)
             self._write_reply(wire.error(unique, errno.EIO))
         async with trio.open_nursery() as beside:
-            beside.start_soon(self._collect_meanwhile)
+            beside.start_soon(self._help_workers, others, nursery)
             for unique in alone:
                 suspects.begins(unique)
-                await self._answer_alone(given.pop(unique))
+                over = trio.Event()
+                nursery.start_soon(self._answer_alone, given.pop(unique), over)
+                with trio.move_on_after(ALONE_S):
+                    await over.wait()
                 suspects.is_answered()
             beside.cancel_scope.cancel()
         for request in (*given.values(), *others):
@@ -168,30 +167,49 @@ class Requests:
                 nursery.start_soon(_awaited, waiting)
         self._answer_releases()
 
-    async def _collect_meanwhile(self) -> None:
-        """Deal with what workers have finished, which else is done by whoever waits for the next request."""
+    def _next_request(self) -> bytes | None:
+        """A request, without waiting. None: there is none; or the mount is gone, which the next wait tells."""
+        while True:
+            try:
+                # Of a request without a body, such as STATFS, the word behind its header is any.
+                return bytes(self._buffer[: max(os.readv(self._fd, self._buffers), wire.REQUEST.size)])
+            except OSError as error:
+                if error.errno not in NO_REQUEST:
+                    return None
+
+    async def _help_workers(self, others: list[bytes], nursery: trio.Nursery) -> None:
+        """Deal with what workers have finished, which else is done by whoever waits for the next request; and answer
+        what they ask the kernel for: who finds that a file has changed looks its name up. All others' wait."""
         while True:
             self._wait.calls.collect()
+            while len(others) < MOST_TASKS and (request := self._next_request()) is not None:
+                thread = wire.REQUEST.unpack_from(request)[4]
+                if not os.path.exists(f"/proc/self/task/{thread}"):
+                    others.append(request)
+                elif (waiting := self._answer()) is not None:
+                    nursery.start_soon(_awaited, waiting)
             await trio.sleep(COLLECT_S)
 
-    async def _answer_alone(self, request: bytes) -> None:
-        """Answer a request that was read before, and return when nothing is left to do of it."""
+    async def _answer_alone(self, request: bytes, over: trio.Event) -> None:
+        """Answer a request that was read before. Args: over: set when nothing is left to do of it."""
         kind, unique, inode, _, pid, word = wire.REQUEST.unpack_from(request)
         if kind != wire.OPEN or inode >= FIRST_VIRTUAL:
             waiting = self._answer_kept(request)
             if waiting is not None:
                 await waiting
             self._answer_releases()
+            over.set()
             return
-        answered = _Answered(self)
+        answered = _Answered(self, over)
         try:
             handle = self.handlers.open_staged(inode, word & 0xFFFFFFFF, pid)
             if handle:
                 self.opened(unique, handle, wire.KEEP_CACHE)
             elif self.handlers.open_soon(inode, pid, unique, answered):
-                await answered.event.wait()
+                await over.wait()
         except Exception as error:
             self.failed(unique, error)
+        over.set()
 
     def _answer_kept(self, request: bytes) -> Waiting | None:
         """Answer a request that was read before."""
@@ -540,9 +558,9 @@ async def _awaited(waiting: Waiting) -> None:
 class _Answered:
     """Passes the answers to an OPEN on. Its event is set once nothing is left to do of it."""
 
-    def __init__(self, replies: Replies) -> None:
+    def __init__(self, replies: Replies, event: trio.Event) -> None:
         self._replies = replies
-        self.event = trio.Event()
+        self.event = event
 
     def opens(self, unique: int, handle: int) -> None:
         """See `mountd.handlers.Replies`, as for the others: the way is as usual."""

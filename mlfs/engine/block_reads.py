@@ -308,6 +308,7 @@ class BlockReads:
                 was_asked = True
                 continue  # another READ may have begun to fetch it meanwhile
             await flight.over.wait()
+            self._check(entry, generation)
             if flight.generation == generation and flight.error is not None:
                 # One after the other would wait for a source that hangs, each as long as one READ may.
                 raise OSError(flight.error.errno, flight.error.strerror)
@@ -318,6 +319,7 @@ class BlockReads:
                 count(content.kind, end - begin)
                 return memoryview(content.data)[begin:end]
         if not has_waited and await self._waited_for_ranges(block, begin, end):
+            self._check(entry, generation)
             return await self._part(block, entry, generation, begin, end, stream, count, has_waited=True)
         under_way = begin, end, trio.Event()
         self._ranges.setdefault(block, []).append(under_way)

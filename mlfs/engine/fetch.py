@@ -311,6 +311,8 @@ class Fetcher:
     def push_row(self, row: int, generation: int, offset: int, data: Buffer) -> bool:
         """Put the pages of a row into the page cache, but for its tripwire. Args: offset, data: those pages."""
         entry, view = self.samples.file_of(row), memoryview(data)
+        if self._manifest.generation_view[entry] != generation:
+            return False  # before a READ of the old content finds the tripwire of the new one
         begin, end = self._rows.tripwire_of(row)
         self.tripwires[row] = Tripwire(generation, begin, bytes(view[begin - offset : end - offset]))
         for at, part in ((offset, view[: begin - offset]), (end, view[end - offset :])):
@@ -627,6 +629,8 @@ class Fetcher:
         block, data = fetched.sample, memoryview(fetched.data or b"")
         entry, offset = self.samples.file_of(block), self.samples.offset_of(block)
         left_out = FIRST_PAGE_BYTES if offset else 0
+        if self._manifest.generation_view[entry] != generation:
+            return False  # before a READ of the old content finds the first page of the new one
         if left_out:
             self.first_pages[block] = generation, bytes(data[:left_out])
         staged = self.push(entry, generation, offset + left_out, data[left_out:], is_block=True)

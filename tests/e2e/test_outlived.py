@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,29 @@ def test_a_holder_that_is_killed_is_followed_by_another_one(source: Path) -> Non
         assert str(mount.path) in record
         mount.unmount()
         wait_until(lambda: not mount.pids())
+
+
+@pytest.mark.promise("outlived")
+def test_files_that_have_changed_are_opened_by_the_next_server_of_one_that_crashed(tmp_path: Path) -> None:
+    names = [f"{number}.bin" for number in range(4)]
+    source = make_tree(tmp_path / "source", {f"d/{name}": b"old" * 1_000 for name in names})
+    (tmp_path / "view").mkdir()
+    with MlfsMount(source, "--source-timeout", "20s", mountpoint=tmp_path / "view") as mount:
+        for new in (b"new" * 2_000, b"newer" * 3_000):
+            for name in names:
+                assert (mount.path / "d" / name).exists()
+                (source / "new").write_bytes(new)
+                (source / "new").rename(source / "d" / name)
+            server = mount.pid
+            os.kill(server, signal.SIGSTOP)
+            with ThreadPoolExecutor(len(names)) as readers:
+                reads = [readers.submit((mount.path / "d" / name).read_bytes) for name in names]
+                time.sleep(0.5)  # their requests are there by then; if not, there is less to be seen
+                os.kill(server, signal.SIGCONT)
+                os.kill(server, signal.SIGSEGV)
+                began_s = time.monotonic()
+                assert [read.result() for read in reads] == [new] * len(names)
+                assert time.monotonic() - began_s < LONGEST_WAIT_S
 
 
 def content_at(number: int, behind: int = 0) -> bytes:
