@@ -387,8 +387,11 @@ class Engine:
         self._adopt_change(entry, change)
 
     def changed_before(self, entry: int, change: FileChange) -> None:
-        """On the loop, before any request: a change that another process has noticed, which served this mount."""
+        """On the loop, before any request: a change that another process has noticed, which served this mount. It may
+        have died before it told the kernel, which else shows the attributes of before."""
         self._adopt_change(entry, change)
+        if self.manifest.is_file(entry):
+            self._forget_name(entry)
 
     def known(self, entry: int) -> Sequence[int]:
         """The file's own sample, and those of which this node has a copy, or something under way: it may have many more
