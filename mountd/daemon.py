@@ -160,7 +160,7 @@ def serve(config: MountConfig, report: Report, holding: Holding | None = None) -
             manifest, LARGEST_WHOLE_BYTES, BLOCK_BYTES if manifest.total_bytes <= MANY_BYTES else LARGER_BLOCK_BYTES
         )  # fmt: skip
         showcase = Showcase()
-        places, notes = _places(config, source, samples, showcase, cleanup)
+        places, notes = _places(config, source, samples, showcase, cleanup, left is not None)
         seen = seen_before(manifest, view.scanned) if config.allow_other else None
         outside = SourceFiles(b"/proc/self/fd/%d" % source.root.fd)
         tree = _Tree(view, samples, source, outside, seen)
@@ -173,7 +173,12 @@ def serve(config: MountConfig, report: Report, holding: Holding | None = None) -
 
 
 def _places(
-    config: MountConfig, source: PosixSource, samples: Samples, showcase: Showcase, cleanup: ExitStack
+    config: MountConfig,
+    source: PosixSource,
+    samples: Samples,
+    showcase: Showcase,
+    cleanup: ExitStack,
+    takes_over: bool,
 ) -> tuple[Places, list[str]]:
     """The source and the tiers, in the order in which they are tried; and what the user should know of them."""
     stores: list[TierPlace] = []
@@ -192,11 +197,20 @@ def _places(
         cleanup.callback(stores[-1].close)
 
     add(PlaceKind.RAM, RamTier(config.ram_bytes))
+    # A server that has died has its directories locked as long as one of its threads waits for the mount, which only
+    # the next server answers: that one goes on without them.
+    goes_without: tuple[type[MlfsError], ...] = (MlfsError,) if takes_over else ()
     for directory in config.lmdb:
-        lmdb = LmdbTier(directory.path, directory.bytes, config.source, LARGEST_LMDB_SAMPLE_BYTES)
-        add_disk(lmdb, directory.bytes, LARGEST_LMDB_SAMPLE_BYTES)
+        try:
+            lmdb = LmdbTier(directory.path, directory.bytes, config.source, LARGEST_LMDB_SAMPLE_BYTES)
+            add_disk(lmdb, directory.bytes, LARGEST_LMDB_SAMPLE_BYTES)
+        except goes_without as error:
+            log.warning("this mount goes on without %s: %s", directory.path, error.message)
     for directory in config.ssd:
-        add_disk(SsdTier(directory.path, directory.bytes, config.source), directory.bytes)
+        try:
+            add_disk(SsdTier(directory.path, directory.bytes, config.source), directory.bytes)
+        except goes_without as error:
+            log.warning("this mount goes on without %s: %s", directory.path, error.message)
     most_unused = min(MOST_UNUSED, raise_open_files() // 4)
     spills = [spill for store in stores if (spill := _spill(store)) is not None]
     return Places(SourcePlace(source, samples, _buffer_bytes(config) // 8, most_unused, spills), stores), notes
