@@ -21,7 +21,7 @@ from mlfs.explain.evidence import NEARLY_BITS, SEED_BITS, bits_near_the_start, b
 from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields
 from mlfs.explain.question import DataSet, read_in
 from mlfs.explain.splits import SplitPart
-from mlfs.explain.usual import UsualOrder, usual_orders, usual_seeds
+from mlfs.explain.usual import FEWEST_IN_A_ROUND, UsualOrder, usual_orders, usual_seeds
 from mlfs.job import JobSpec, parse_job
 from mlfs.job.parse import COMPOSED
 from mlfs.orders.order import Indices, Resolve, build_order
@@ -43,10 +43,6 @@ FEW: Final = 200_000
 
 # And so unusual ones in a part of a data set, of which there may be a hundred: the more usual the part, the more.
 _FEWEST_BITS_OF_PARTS, _MOST_BITS_OF_PARTS = 2.0, 3.0
-
-# Of an order by groups: wide enough for the first batches of 16 workers with batches of 256. A whole epoch takes tenths
-# of a second.
-_MOST_OF_GROUPS: Final = 1 << 12
 
 # Ranks of one node, and the first ones of others: each rank's stream is compared with each head.
 _MOST_RANKS = 16
@@ -115,11 +111,12 @@ def explaining(
     """
     for n in dict.fromkeys(data_set.n for data_set in data_sets):
         alike = [(index, data_set) for index, data_set in enumerate(data_sets) if data_set.n == n]
+        by_groups = {index: _ByGroups(data_set) for index, data_set in alike}
         for order in orders(n):
             fields = order.orders[0]
             common = None if "column" in fields else first_epoch(fields, n)
             for index, data_set in alike:
-                epoch = _of_groups(fields, data_set.groups) if "column" in fields else common
+                epoch = by_groups[index].first_epoch(fields) if "column" in fields else common
                 shape = None if epoch is None else _shape(epoch, data_set, cached)
                 if shape is not None:
                     yield Recipe(index, [fields | shape for fields in order.orders])
@@ -158,12 +155,33 @@ class _Groups:
         return self._groups.astype(np.int64)
 
 
-def _of_groups(fields: Fields, groups: npt.NDArray[np.int32] | None) -> FirstEpoch | None:
-    """The first samples of an order that draws so many of each directory, each time by a call of the generator."""
-    if groups is None:
-        return None
-    few = ("num_samples", min(len(groups), _MOST_OF_GROUPS))
-    return _draw((*fields.items(), few), len(groups), _Groups(groups))
+class _ByGroups:
+    """The orders of one data set that draw so many samples of each directory.
+
+    A round of them takes a call of the generator for each directory, thousands in an epoch. So the first directories
+    are drawn by themselves, which orders of one seed have in common however many follow in a round.
+    """
+
+    def __init__(self, data_set: DataSet) -> None:
+        self._data_set = data_set
+        self._groups = None if data_set.groups is None else _Groups(data_set.groups)
+        self._may_be_read: dict[tuple[object, object], bool] = {}
+
+    def first_epoch(self, fields: Fields) -> FirstEpoch | None:
+        """As the function does; None also for one that nobody reads from its start."""
+        if self._groups is None:
+            return None
+        alike, n = (fields["seed"], fields["per_group"]), self._data_set.n
+        if alike not in self._may_be_read:
+            few = {"groups_at_once": FEWEST_IN_A_ROUND // int(str(fields["per_group"])), "num_samples": 1}
+            begun = _draw(tuple({**fields, **few}.items()), n, self._groups)
+            self._may_be_read[alike] = begun is not None and self._begins(begun.streams[0])
+        return _draw(tuple(fields.items()), n, self._groups) if self._may_be_read[alike] else None
+
+    def _begins(self, drawn: Indices) -> bool:
+        """Whether some process has a rank's first two samples. No more ranks than half of these samples are tried."""
+        heads = (head[:2] for head in read_in(drawn, self._data_set).heads)
+        return any(len(places) == 2 and 0 <= places[0] < places[1] - places[0] for places in heads)
 
 
 def _draw(fields: tuple[tuple[str, object], ...], n: int, resolve: Resolve | None = None) -> FirstEpoch | None:

@@ -281,7 +281,8 @@ def _chosen(
     if not looks or not trie.below:
         return
     done, of = 0, sum(end - first for _, first, end in looks)
-    search(trie, np.zeros(1, dtype=np.uint32), quick)
+    if quick:
+        search(trie, np.zeros(1, dtype=np.uint32), quick)
     yield StageProgress(CHOSEN_STAGE, 0, of)
     for seed, first, end in looks:
         for start, words in _words_of(seed, end, first):
