@@ -124,6 +124,8 @@ MOST_FOR_LOOPS: Final = 200_000
 # Samples of each label in pytorch-metric-learning's MPerClassSampler, without a batch size and with one.
 _PER_GROUP: Final = (4, 2, 8, 5, 16)
 _GROUPED_BATCHES: Final = (None, 32, 64, 128)
+FEWEST_IN_A_ROUND: Final = 32
+"""Samples with which all of their rounds begin alike: as many as the smallest batch has."""
 
 _LOOPS: Final = (
     _Loop(0.0, "torch", ("seed+epoch", "goes-on", "same", *_EACH_EPOCH[1:])),
