@@ -301,9 +301,8 @@ def _slices(
     """
     done, of = 0, sum(high - low for low, high in ranges)
     none = np.zeros(0, dtype=np.uint32)
-    search(
-        trie, np.zeros(1, dtype=np.uint32), quick
-    )  # compiles: the stage's progress shall tell how long the rest takes
+    if quick:  # it compiles: the stage's progress shall tell how long the rest takes
+        search(trie, np.zeros(1, dtype=np.uint32), quick)
     yield StageProgress(stage, 0, of), none, []
     size = _SLICE_NUMBA if quick else _SLICE_NUMPY
     for low, high in ranges:
