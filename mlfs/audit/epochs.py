@@ -27,9 +27,9 @@ many of the next one's. A script that looks at some samples before it begins has
 FEWEST_SHARED = 2
 SIDE_BY_SIDE = 0.5
 """Share of the shorter one's time in which two processes of a rank read, from which they are of one loader."""
-WINDOW, FEWEST_IN_WINDOW = 64, 8
-"""Reads by which the beginning of an epoch is seen: fewer are chance. Of a small data set they are half as many as it
-has samples, and no fewer than the second number."""
+WINDOW, FEWEST_IN_WINDOW, FEW_SAMPLES = 64, 8, 100
+"""Reads by which the beginning of an epoch is seen: fewer are chance. Where there are few samples they are half as
+many as these, and no fewer than the second number."""
 COMES_AGAIN = 0.15
 """Share of the reads in the window that have come before in the epoch: all, where that was a whole one; as few as that
 where the run began with the rest of an epoch."""
@@ -157,7 +157,8 @@ def _cuts(stream: Stream) -> NDArray[np.int64] | None:
     """The numbers of the reads with which epochs begin, by samples that come again all at once; None where they come
     again at any time."""
     samples = stream.samples
-    most = min(WINDOW, max(FEWEST_IN_WINDOW, len(distinct(samples)) // 2))
+    count = len(distinct(samples))
+    most = WINDOW if count >= FEW_SAMPLES else max(FEWEST_IN_WINDOW, count // 2)
     before = _last_time(samples)
     cuts, start = [0], 0
     while True:

@@ -238,9 +238,9 @@ def _hardly_shuffled(loader: LoaderReads, rank: RankReads) -> Iterator[ScriptFau
 
 
 def _of_samples(loader: LoaderReads) -> Iterator[ScriptFault]:
-    if not loader.shows_epochs:
-        return
     samples = distinct(loader.stream.samples)
+    if not loader.shows_epochs or len(samples) < 2 * FEWEST:
+        return
     over = min(len(rank.whole) for rank in loader.ranks)
     epochs = [[rank.epochs[epoch] for rank in loader.ranks] for epoch in range(over)]
     if not all(map(_at_the_same_time, epochs)):
