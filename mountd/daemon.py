@@ -22,8 +22,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import NamedTuple, TypedDict
 from urllib.parse import quote
@@ -197,20 +197,25 @@ def _places(
         cleanup.callback(stores[-1].close)
 
     add(PlaceKind.RAM, RamTier(config.ram_bytes))
-    # A server that has died has its directories locked as long as one of its threads waits for the mount, which only
-    # the next server answers: that one goes on without them.
-    goes_without: tuple[type[MlfsError], ...] = (MlfsError,) if takes_over else ()
-    for directory in config.lmdb:
+
+    @contextmanager
+    def or_without(path: str) -> Iterator[None]:
+        # A server that has died has its directories locked as long as one of its threads waits for the mount, which
+        # only the next server answers: that one goes on without them.
         try:
+            yield
+        except MlfsError as error:
+            if not takes_over:
+                raise
+            log.warning("this mount goes on without %s: %s", path, error.message)
+
+    for directory in config.lmdb:
+        with or_without(directory.path):
             lmdb = LmdbTier(directory.path, directory.bytes, config.source, LARGEST_LMDB_SAMPLE_BYTES)
             add_disk(lmdb, directory.bytes, LARGEST_LMDB_SAMPLE_BYTES)
-        except goes_without as error:
-            log.warning("this mount goes on without %s: %s", directory.path, error.message)
     for directory in config.ssd:
-        try:
+        with or_without(directory.path):
             add_disk(SsdTier(directory.path, directory.bytes, config.source), directory.bytes)
-        except goes_without as error:
-            log.warning("this mount goes on without %s: %s", directory.path, error.message)
     most_unused = min(MOST_UNUSED, raise_open_files() // 4)
     spills = [spill for store in stores if (spill := _spill(store)) is not None]
     return Places(SourcePlace(source, samples, _buffer_bytes(config) // 8, most_unused, spills), stores), notes
@@ -304,12 +309,9 @@ class _Service:
         recorders = Recorders(self.manifest.paths, runner, time.monotonic)
         auditor = Auditor(runner, self.config.strict_order)
         primer = InodePrimer(self.manifest, os.fsencode(self.config.mountpoint), runner)
-        listeners: list[Listener] = [
-            recorders,
-            primer,
-            auditor,
-            *([self.holding.places] if self.holding is not None else []),
-        ]
+        listeners: list[Listener] = [recorders, primer, auditor]
+        if self.holding is not None:
+            listeners.append(self.holding.places)
         engine = self._make_engine(runner, explainer, listeners, shortages, descriptors)
         life = LifeNote(self.config.mountpoint, takes_over=self.left is not None)
         if life.died is not None:

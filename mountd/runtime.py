@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 import mlfs
 from mlfs.errors import ExitCode, MlfsError
 from mlfs.ours import NotOursError, make_private, open_ours, private_directory, user_cache_directory
+from mlfs.processes import stat_fields
 
 
 @dataclass(frozen=True)
@@ -277,25 +278,15 @@ def stopped(mountpoint: str) -> int | None:
     if (
         record is None
         or not _runs(record.pid, record.pid_start_ticks)
-        or _state_fields(record.pid)[:1] not in ([b"T"], [b"t"])
+        or stat_fields(record.pid)[:1] not in ([b"T"], [b"t"])
     ):
         return None
     return record.pid
 
 
-def _state_fields(pid: int) -> list[bytes]:
-    """The fields of /proc of a process, from its state on; nothing when there is none."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name in parentheses may hold spaces and parentheses itself: count from the last one.
-            return file.read().rpartition(b")")[2].split()
-    except OSError:
-        return []
-
-
 def start_ticks(pid: int) -> int | None:
     """When the process started, in clock ticks after boot; None when there is none (a zombie is none)."""
-    fields = _state_fields(pid)
+    fields = stat_fields(pid)
     # In a container without an init nobody reaps the daemon: it stays a zombie, which serves nothing.
     return None if not fields or fields[0] in (b"Z", b"X") else int(fields[19])
 

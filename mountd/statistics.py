@@ -23,6 +23,7 @@ from mlfs.explain.statistics import ExplainerStatistics
 from mlfs.limits import usable_processors
 from mlfs.places.posix import PosixSource
 from mlfs.places.source_statistics import SourceStatistics
+from mlfs.processes import stat_fields
 from mountd.handlers import ReadFailures, ReadFailureStatistics
 from mountd.left_behind import Holding
 from mountd.misses import MissStatistics
@@ -182,11 +183,10 @@ def resident_bytes(pid: int | str = "self") -> int:
 
 def used_by(pid: int) -> tuple[int, float]:
     """The resident memory of a process, and the seconds that it has computed; zeros for one that is gone."""
+    fields = stat_fields(pid)
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            fields = stat.read().rpartition(b")")[2].split()
         return resident_bytes(pid), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except OSError:
+    except (OSError, IndexError):
         return 0, 0.0
 
 

@@ -22,6 +22,7 @@ from mlfs.engine.runner import Runner
 from mlfs.follow.by_sample import NO_PID
 from mlfs.follow.evidence import Read
 from mlfs.launchers import told_rank
+from mlfs.processes import begun_ticks
 
 log = logging.getLogger("mlfs.audit")
 
@@ -95,7 +96,7 @@ def place_of(process: int, parent: int) -> Kin | None:
     """
     if process == NO_PID:
         return None
-    began, told, command = start_ticks(process), told_rank(_environment_of(process)), _command_of(process)
+    began, told, command = begun_ticks(process), told_rank(_environment_of(process)), _command_of(process)
     if (now := kin_of(process)[1]) > 1:
         parent = now  # its number may have been another process's when it was asked for its parent
     if FORK_SERVER in _command_of(parent):
@@ -121,15 +122,6 @@ def _is_connected(process: int) -> bool:
                 if any(line.split()[9] in sockets for line in lines):
                     return True
     return False
-
-
-def start_ticks(process: int) -> int:
-    """When a process began, in clock ticks since the machine did; 0 where it is gone."""
-    try:
-        with open(f"/proc/{process}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])
-    except OSError:
-        return 0
 
 
 def _command_of(process: int) -> bytes:

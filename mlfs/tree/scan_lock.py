@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from mlfs.ours import make_parent
+from mlfs.processes import begun_ticks
 
 # So often an owner moves its lock's time stamp. A stamp that has not moved for several of these is a dead owner's; NFS
 # may show it some seconds late, and a server that fails over stands still for some more.
@@ -89,7 +90,7 @@ class ScanLock:
         self._index = index
         self._heartbeat_s, self._stale_s = heartbeat_s, stale_s
         self._me = Holder(
-            uuid.uuid4().hex, socket.gethostname(), os.getpid(), _machine(), _started(os.getpid()), time.time()
+            uuid.uuid4().hex, socket.gethostname(), os.getpid(), _machine(), begun_ticks(os.getpid()), time.time()
         )
         self._end: threading.Event | None = None  # while it is held
         self.refused = ""
@@ -211,16 +212,6 @@ def _machine() -> str:
         return ""
 
 
-def _started(pid: int) -> int:
-    """The time at which a process began, in ticks since the boot; 0 for one that is not there."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name of the program may contain anything, so fields are counted from behind it.
-            return int(file.read().rpartition(b")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
 def _is_gone(holder: Holder) -> bool:
     """Whether the owner was a process of this machine that has ended."""
-    return bool(holder.machine) and holder.machine == _machine() and _started(holder.pid) != holder.started
+    return bool(holder.machine) and holder.machine == _machine() and begun_ticks(holder.pid) != holder.started

@@ -35,7 +35,9 @@ from mlfs.plan.scheduler.states import SampleTable
 from mlfs.plan.scheduler.strangers_ahead import StrangersAhead
 from mlfs.plan.scheduler.window import Window
 
+# As many as litdata opens ahead of the one that it comes to.
 _OPENED_LATELY: Final = 4
+# Those that were seen longest ago are forgotten: their workers are gone, mostly.
 _MOST_PROCESSES: Final = 1024
 
 
