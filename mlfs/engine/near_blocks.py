@@ -33,7 +33,7 @@ class NearBlocks:
 
     def __init__(self, runner: Runner, fetcher: Fetcher, most: int) -> None:
         self._runner, self._fetcher, self._most = runner, fetcher, most
-        self._read_once: OrderedDict[int, None] = OrderedDict()  # who was read last stands last
+        self._read_once: OrderedDict[int, None] = OrderedDict()  # in the order of these READs
         self._near: set[int] = set()
         self._waiting = 0
 

@@ -28,7 +28,7 @@ FILES_AT_ONCE: Final = 64
 LEAST_BYTES: Final = 512
 """Bytes of a row in one of several columns that are fewer (a label, a path) come with the page that they lie in."""
 MOST_RANGES: Final = 64
-"""RowRanges of one sample: all samples have as many places as the one with most."""
+"""Ranges of one sample: all samples have as many places as the one with most."""
 _ASK_EVERY_S: Final = 0.2
 _PROGRAM: Final = f"from {__name__} import main; raise SystemExit(main())"  # -m would import the package twice
 _REFUSED: Final = 3  # the exit codes of the process
@@ -36,7 +36,7 @@ _MISSING: Final = 4
 
 
 class RowRanges(NamedTuple):
-    """RowRanges of a file, and the numbers of those that each row is, -1 where it has no more, shape (rows, most)."""
+    """Ranges of a file, and the numbers of those that each row is, -1 where it has no more, shape (rows, most)."""
 
     offsets: Column
     lengths: Column
