@@ -5,7 +5,13 @@ plans are made. Called by mlfs.measure.speeds.
 
 The earlier curve tells the shape: how bandwidth grows with lanes. A mount measures today's level, but only at the few
 numbers of lanes that it uses. So what it measures moves the whole curve: the ratio of measured to earlier bandwidth,
-weighted by how much was measured, is interpolated over the lanes (docs/model.md has the formula).
+weighted by how much was measured, is interpolated over the lanes. Let f be the earlier curve, and m_n the rate measured
+at n lanes from b_n batches. The ratio r_n = m_n / f(n), held near the ratios' median, has the weight b_n / (b_n + 16):
+
+    g(p) = f(p) * exp(i(log p)),   i: linear between the points (log n, b_n / (b_n + 16) * log r_n), flat beyond
+
+So nothing measured gives f, much measured gives m_n at n, and numbers of lanes that were not tried move with their
+neighbours. The refined g does not fall where f does not.
 """
 
 from __future__ import annotations

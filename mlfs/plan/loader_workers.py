@@ -123,7 +123,7 @@ class LoaderSpeeds:
         self.most = max(processors, peak)
         self._least_s, self._lines = together_s[peak], None
         if len(pace) >= FEWEST_COUNTS:
-            # Two lines fit the neighbourhood of the peak only (docs/model.md).
+            # Two lines fit the neighbourhood of the peak only.
             near = sorted(pace, key=lambda count: abs(count - peak))[: max(FEWEST_COUNTS, len(pace) // 2)]
             together_s = {count: together_s[count] for count in sorted(near)}
             self._lines = PiecewiseLinear.fit(list(together_s), list(together_s.values()))

@@ -3,6 +3,21 @@
 Pure. In: what each GPU's next batch has to load by route, what a route gives to some number of threads, the batch's
 preprocessing and training time. Out: threads for each GPU, for any number of nodes and steps at once. Called by
 `mlfs.lab.sim.gpu_queues` and, for the workers of a loader that was seen at work, by `mlfs.plan.loader_workers`.
+
+The paper has a GPU's loading time near to its training time (eq. 1, 2), and a node's GPUs near to each other (eq. 3):
+
+    T_L = B_HL / (alpha T_l(alpha)) + B_HR / (beta T_r(beta)) + B_M / (gamma T_PFS(gamma))
+    minimise |T_L + T_P - T_train| for each GPU, and |T_max - T_min| over a node's GPUs
+    a GPU is predicted to be late where T_L + T_P - T_train >= tau
+
+1. Preprocessing (4.1), once an epoch: the fewest threads within 2 % of the least time by the best two lines. Then,
+   while T_L + T_P > T_train for the usual batch, one thread goes to loading.
+2. No GPU of the node is late (4.2): threads stand in proportion to the queues' bytes.
+3. Some GPU is late (4.4), Algorithm 1: for each GPU that is off by tau or more a binary search for its threads.
+
+The paper leaves some things open. Here T_l(alpha) is the throughput of one thread; alpha, beta and gamma are one
+number; in Algorithm 1 line 5 is about the size of T_dif, line 18 keeps the smaller gap, lines 12 to 15 go by
+T_train - T_L - T_P and the newest L_th, and l_min is 1.
 """
 
 from __future__ import annotations

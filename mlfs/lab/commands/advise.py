@@ -37,7 +37,7 @@ examples:
   mlfs advise batch --example > model.toml
 
 The overhead ratio R is T_O / T_C of one GPU: time that is not hidden behind computing, over computing time.
-Source: Zou et al., Distributed Training Large-Scale Deep Architectures (2017); docs/model.md derives the formulas.
+Source: Zou et al., Distributed Training Large-Scale Deep Architectures (2017).
 """
 
 

@@ -1,7 +1,7 @@
 """Nodes of several GPUs: the work of each GPU's queue, beside the work of the node as a whole.
 
 In: an `EpochBytes`, what one loading thread gets, a policy's traits. Out: how a node's threads are used, and lanes of
-each GPU. Called by `mlfs.lab.sim.clock`. Source: Lobster (2022), Sections 4.1 to 4.4; docs/model.md.
+each GPU. Called by `mlfs.lab.sim.clock`. Source: Lobster (2022), Sections 4.1 to 4.4.
 
 A queue with k of the node's P threads gets k / P of what the node gets. The node's own lanes stand beside those of its
 queues: however threads are divided, and whichever queue runs ahead, a node never loads faster than all its threads do.

@@ -4,7 +4,8 @@ Pure. In: a network, candidate algorithms with their memory and time, a GPU. Out
 choice that fits. Called by `mlfs.lab.commands.advise_batch`.
 
 Source: Zou et al. (2017), equation 6: minimise sum x_kl T_kl subject to sum x_kl M_kl <= M_bound and one algorithm l
-for each layer k. Solved by HiGHS (scipy.optimize.milp).
+for each layer k. Solved by HiGHS (scipy.optimize.milp). A filter is as deep as its input, so D_(i-1) stands in
+equation 3 where the paper prints D_i: AlexNet then has its 62 million parameters.
 """
 
 from __future__ import annotations
