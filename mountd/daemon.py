@@ -60,7 +60,7 @@ from mlfs.places.lmdb_store import LmdbTier
 from mlfs.places.memory_file import MemoryFile
 from mlfs.places.open_files import MOST_UNUSED
 from mlfs.places.pieces import Spill
-from mlfs.places.place import FileChange, PlaceKind, Places, SourcePlace, TierPlace
+from mlfs.places.place import FileChange, PlaceKind, Places, SourcePlace, StoringPlace, TierPlace
 from mlfs.places.posix import PosixSource
 from mlfs.places.ram import RamTier
 from mlfs.places.showcase import Showcase
@@ -160,7 +160,7 @@ def serve(config: MountConfig, report: Report, holding: Holding | None = None) -
             manifest, LARGEST_WHOLE_BYTES, BLOCK_BYTES if manifest.total_bytes <= MANY_BYTES else LARGER_BLOCK_BYTES
         )  # fmt: skip
         showcase = Showcase()
-        places, notes = _places(config, source, samples, showcase, cleanup, left is not None)
+        places, notes = _places(config, source, samples, showcase, cleanup, left)
         seen = seen_before(manifest, view.scanned) if config.allow_other else None
         outside = SourceFiles(b"/proc/self/fd/%d" % source.root.fd)
         tree = _Tree(view, samples, source, outside, seen)
@@ -178,7 +178,7 @@ def _places(
     samples: Samples,
     showcase: Showcase,
     cleanup: ExitStack,
-    takes_over: bool,
+    left: LeftBehind | None,
 ) -> tuple[Places, list[str]]:
     """The source and the tiers, in the order in which they are tried; and what the user should know of them."""
     stores: list[TierPlace] = []
@@ -196,7 +196,7 @@ def _places(
         stores.append(TierPlace(kind, tier, samples, largest_bytes, showcase))
         cleanup.callback(stores[-1].close)
 
-    add(PlaceKind.RAM, RamTier(config.ram_bytes))
+    add(PlaceKind.RAM, RamTier(config.ram_bytes, left.ram if left is not None else ()))
 
     @contextmanager
     def or_without(path: str) -> Iterator[None]:
@@ -205,7 +205,7 @@ def _places(
         try:
             yield
         except MlfsError as error:
-            if not takes_over:
+            if left is None:
                 raise
             log.warning("this mount goes on without %s: %s", path, error.message)
 
@@ -228,6 +228,11 @@ def _spill(store: TierPlace) -> Spill | None:
         return None
     file, free = (MemoryFile(), None) if isinstance(tier, RamTier) else (tier.file_beside(), tier.disk_free_bytes)
     return Spill(file, store, lambda: tier.capacity_bytes - tier.used_bytes, free) if file is not None else None
+
+
+def _memory_of(place: StoringPlace) -> list[int]:
+    """The memory in which a server that comes after this one finds the place's copies again."""
+    return place.tier.memory if isinstance(place, TierPlace) and isinstance(place.tier, RamTier) else []
 
 
 def _buffer_bytes(config: MountConfig) -> int:
@@ -275,7 +280,7 @@ class _Service:
         self.lives = holding.restarts if holding is not None else 0
         self.started = time.time() if self.left is None else self.left.facts.started
         self.generation = secrets.randbits(31) + 1 if self.left is None else self.left.facts.generation
-        self.index = tree.view.kept
+        self.index = tree.view.kept if self.left is None else self.left.index
         self.samples = tree.samples
         self.manifest = tree.view.manifest
         self.source = tree.source
@@ -473,6 +478,7 @@ class _Service:
             self.commands.take_over(self.left.commands)
             self._tell_what_happened(self.left, engine, refreshing)
             self.channel.take_over(handlers, self.left.fuse, self.generation, self.left.suspects)
+            self._keep(self.left.fuse)
             return
         try:
             self.channel.mount(
@@ -491,9 +497,12 @@ class _Service:
     def _keep(self, fuse: int) -> None:
         """The kernel has agreed to be served: by this process, or by another one."""
         if self.holding is not None and self.index >= 0 and self.mounted is not None:
-            facts = Facts(self.generation, self.mounted, self.started, self.how, self.links)
-            self._note("mount", facts.noted())
-            self.holding.keep({"fuse": fuse, "source": self.source.root.fd, "index": self.index})
+            if self.left is None:
+                facts = Facts(self.generation, self.mounted, self.started, self.how, self.links)
+                self._note("mount", facts.noted())
+            memory = [fd for place in self.places.storing for fd in _memory_of(place)]
+            ram = {f"ram{number}": fd for number, fd in enumerate(memory)}
+            self.holding.keep({"fuse": fuse, "source": self.source.root.fd, "index": self.index} | ram)
 
     def _note(self, kind: str, value: object) -> None:
         if self.holding is not None:

@@ -30,6 +30,8 @@ MOST_KEPT = 16
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 # A server that dies before it serves will do so again.
 MOST_EARLY_DEATHS = 5
+# After so many of them the next one begins with an empty RAM tier: the machine may lack that memory.
+EARLY_DEATHS_WITH_MEMORY = 2
 # One that dies so soon after it began to serve counts as one that dies at what it is asked for. So many in a row are no
 # accident any more, and more than somebody who tries it out kills.
 STEADY_S = 10.0
@@ -66,21 +68,25 @@ Serve = Callable[[Start], int]
 
 
 class Deaths:
-    """Judges whether a server that has died is started again, and after which pause."""
+    """Judges whether a server that has died is started again, and after which pause.
+
+    Attributes:
+        restarts: how many were. early: deaths in a row before the server answered.
+    """
 
     def __init__(self, restarts: int = 0) -> None:
         self.restarts = restarts
-        self._early = self._in_a_row = 0
+        self.early = self._in_a_row = 0
 
     def pause_s(self, served_s: float | None) -> float | None:
         """The pause before the next start; None: no more of them. `served_s`: how long it has served, None: it did not
         come to that."""
         self.restarts += 1
-        self._early = self._early + 1 if served_s is None else 0
+        self.early = self.early + 1 if served_s is None else 0
         self._in_a_row = self._in_a_row + 1 if served_s is None or served_s < STEADY_S else 1
-        if self._early >= MOST_EARLY_DEATHS or self._in_a_row > MOST_DEATHS:
+        if self.early >= MOST_EARLY_DEATHS or self._in_a_row > MOST_DEATHS:
             return None
-        return min(LONGEST_PAUSE_S, 0.01 * 2.0 ** max(self._early, self._in_a_row // 4) - 0.01)
+        return min(LONGEST_PAUSE_S, 0.01 * 2.0 ** max(self.early, self._in_a_row // 4) - 0.01)
 
 
 class MountHolder:
@@ -141,6 +147,8 @@ class MountHolder:
                 said = f"the server {why}, and so did those before it: this mount is given up, and its reads fail"
                 say(self._config, f"{said} (mlfs unmount takes it away)")
                 return 1
+            if self._deaths.early >= EARLY_DEATHS_WITH_MEMORY:
+                self._let_go([name for name in self._kept if name.startswith("ram")])
             time.sleep(pause_s)
             lacks = ""
             while not gone(self._kept["fuse"]):
@@ -237,7 +245,7 @@ class MountHolder:
     def _take(self, said: str, fds: list[int]) -> None:
         word, *rest = said.split(" ")
         if word == "keep":
-            self._let_go()
+            self._let_go([*self._kept])
             for fd in fds:
                 os.set_inheritable(fd, False)
             self._kept = dict(zip(rest, fds, strict=True))
@@ -245,12 +253,11 @@ class MountHolder:
             self._serves_since = time.monotonic()
         elif word == "over":
             self._over = int(rest[0])
-            self._let_go()
+            self._let_go([*self._kept])
 
-    def _let_go(self) -> None:
-        for fd in self._kept.values():
-            os.close(fd)
-        self._kept = {}
+    def _let_go(self, names: list[str]) -> None:
+        for name in names:
+            os.close(self._kept.pop(name))
 
     def _pass_on(self, number: int, _frame: object) -> None:
         try:

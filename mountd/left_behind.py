@@ -4,8 +4,9 @@ In: what happens in a mount that another server has to know. Out: the same, read
 the holder dies. `mountd.holder` is the other end. Made and used by mountd.daemon.
 
 Kept are the descriptor of /dev/fuse, the source's directory (a mount may cover its path), the list of files as this
-mount numbers it, and two files in memory: the journal, a line for each fact, in their order; and the places, which the
-jobs have come to, written over again and again. A line that is torn, as its writer was killed, is left out.
+mount numbers it, the memory of the RAM tier, and two files in memory: the journal, a line for each fact, in their
+order; and the places, which the jobs have come to, written over again and again. A line that is torn, as its writer was
+killed, is left out.
 """
 
 from __future__ import annotations
@@ -218,8 +219,8 @@ class LeftBehind:
 
     Attributes:
         suspects: judges requests of which servers may have died.
-        fuse, source, index: descriptors. facts: see `Facts`. commands: the directory of the mount for commands, None
-            where there is none.
+        fuse, source, index: descriptors. ram: those of the RAM tier (mlfs.places.ram); none where it begins empty.
+        facts: see `Facts`. commands: the directory of the mount for commands, None where there is none.
         changes: of files, and as texts growths of the tree (mlfs.tree.growing.packed), in their order.
         jobs: by name, as they were registered. places: the jobs', as `mountd.control` has written them.
     """
@@ -227,6 +228,7 @@ class LeftBehind:
     def __init__(self, kept: Mapping[str, int], journal: Journal, places: JobPlaces, why: str) -> None:
         self.suspects = Suspects(journal, why)
         self.fuse, self.source, self.index = kept["fuse"], kept["source"], kept["index"]
+        self.ram = [fd for name, fd in kept.items() if name.startswith("ram")]
         self.commands: str | None = None
         self.changes: list[Any] = []
         self.jobs: dict[str, str] = {}

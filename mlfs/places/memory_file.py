@@ -32,14 +32,15 @@ class MemoryFile:
     a call failed.
 
     Args:
-        fd: an empty file on a disk, to be used in the same way; it belongs to this object.
+        fd: a file to be used in the same way; it belongs to this object.
+        end: the offset that is reserved first.
 
     Invariant: no two reserved ranges overlap, and all of them end at `_end` or before.
     """
 
-    def __init__(self, fd: int = -1) -> None:
+    def __init__(self, fd: int = -1, end: int = 0) -> None:
         self._fd = fd if fd >= 0 else os.memfd_create("mlfs-ram", os.MFD_CLOEXEC)
-        self._end = 0
+        self._end = end
 
     @property
     def fd(self) -> int:

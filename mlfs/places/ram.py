@@ -2,54 +2,81 @@
 
 In: sample bytes from the engine's worker threads. Out: the same bytes. Keeps the contract of mlfs.places.tier.Tier.
 
-`mlfs.places.memory_file` writes and reads; here is kept which sample lies where, and how much memory all of them take.
-There are several files, because the kernel lets only one thread write to a file at a time. They are memfds, because
-another process can be handed one, for instance a server that takes over. docs/decisions/ram-class.md says why samples
-are not simply left in the mount's page cache.
+`mlfs.places.memory_file` writes and reads, `mlfs.places.ram_records` says what lies where; here is kept how much memory
+all of them take. There are several files, because the kernel lets only one thread write to a file at a time. They are
+memfds, because another process can be handed them: the agent, and a server that takes over, which finds all copies
+again. docs/decisions/ram-class.md says why samples are not simply left in the mount's page cache.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
-from mlfs.places.memory_file import MemoryFile, in_pages
+import numpy as np
+from numpy.typing import NDArray
+
+from mlfs.places.memory_file import PAGE_BYTES, MemoryFile, in_pages
+from mlfs.places.ram_records import DIGEST_BYTES, Extent, RamRecords
 from mlfs.places.tier import KeyedCopy, Version
 
 log = logging.getLogger("mlfs.places")
 
 FILES = 4  # as many threads can write at once; a tier has four prefetch lanes by default
 _AT_ONCE = 256  # samples in one write, which takes at most 1,024 parts: each sample has two
-
-
-class _Extent(NamedTuple):
-    """The place of a copy in the arena, and its version."""
-
-    file: MemoryFile
-    offset: int
-    version: Version
+# A tier that comes after a killed one begins to write at the next multiple of this: a thread that was killed in the
+# middle of a write may be at its last page yet.
+_APART_BYTES = 1 << 40
 
 
 class RamTier:
     """Copies of samples in an arena of memory.
 
     Args:
-        capacity_bytes: most memory the samples may take; the index of keys (about 250 bytes a sample) comes on top.
+        capacity_bytes: most memory the samples may take; their records and index (about 250 bytes a sample) come on
+            top.
+        memory: what `memory` of a tier was whose process has died; the descriptors belong to this tier now.
 
-    Invariant: `_used_bytes` = sum of the footprints of the extents in `_index` and of those being written.
+    Invariant: `_used_bytes` = sum of the footprints of the copies in `_index` and of those being written.
     """
 
-    def __init__(self, capacity_bytes: int) -> None:
+    def __init__(self, capacity_bytes: int, memory: Sequence[int] = ()) -> None:
         self._capacity_bytes = capacity_bytes
-        self._writers = {MemoryFile(): 0 for _ in range(FILES)}  # how many threads write to each file
+        self._records = RamRecords(*memory[:1])
+        ends = [-(-os.fstat(fd).st_size // _APART_BYTES) * _APART_BYTES for fd in memory[1:]]
+        self._files = [MemoryFile(*of) for of in zip(memory[1:], ends, strict=True)] or [
+            MemoryFile() for _ in range(FILES)
+        ]
+        self._writers = [0] * len(self._files)  # how many threads write to each
         self._closed = False
         self._lock = threading.Lock()
-        self._index: dict[bytes, _Extent] = {}
-        self._used_bytes = 0
         self._errors = 0
+        self._index: dict[bytes, int]  # digest -> number of the record
+        self._free_records: list[int]
+        self._used_bytes: int
+        self._find_again()
+
+    def _find_again(self) -> None:
+        """Enter what a tier has left, as far as it fits, and give back all that lies between."""
+        numbers, records = self._records.found()
+        taken = np.cumsum(_in_pages(records["size_bytes"]))
+        fit = int(np.searchsorted(taken, self._capacity_bytes, side="right"))
+        for number in numbers[fit:].tolist():
+            self._records.take_out(number)
+        numbers, records = numbers[:fit], records[:fit]
+        self._index = dict(zip(records["digest"].tolist(), numbers.tolist(), strict=True))
+        self._used_bytes = int(taken[fit - 1]) if fit else 0
+        self._free_records = np.setdiff1d(np.arange(len(self._records)), numbers)[::-1].tolist()
+        for at, file in enumerate(self._files):
+            held = records[records["file"] == at]
+            begins = np.append(held["offset"], file.end)
+            ends = np.append(0, held["offset"] + _in_pages(held["size_bytes"]))
+            for end, begin in zip(ends[ends < begins].tolist(), begins[ends < begins].tolist(), strict=True):
+                file.drop(begin - end, end)
 
     @property
     def name(self) -> str:
@@ -80,20 +107,21 @@ class RamTier:
             return [self.put(*sample) for sample in samples]
         kept = [False] * len(samples)
         for first in range(0, len(samples), _AT_ONCE):
-            with self._writing() as file:
+            with self._writing() as number:
+                file = self._files[number]
                 places = self._reserve_all(file, samples[first : first + _AT_ONCE])
                 together = [(sample.data, offset) for sample, offset in places.values()]
                 at_once = len(together) > 1 and file.write_side_by_side((data for data, _ in together), together[0][1])
-                for number, (sample, offset) in places.items():
-                    extent = _Extent(file, offset, sample.version)
-                    kept[first + number] = (at_once or self._write(extent, sample)) and self._publish(extent, sample)
+                for at, (sample, offset) in places.items():
+                    record = Extent(_digest(sample.key), number, offset, sample.version)
+                    kept[first + at] = (at_once or self._write(record, sample)) and self._publish(record)
         return kept
 
     @contextmanager
-    def _writing(self) -> Iterator[MemoryFile]:
-        """A file to write to: the one to which the fewest threads write."""
+    def _writing(self) -> Iterator[int]:
+        """The number of a file to write to: the one to which the fewest threads write."""
         with self._lock:
-            file = min(self._writers, key=self._writers.__getitem__)
+            file = self._writers.index(min(self._writers))
             self._writers[file] += 1
         try:
             yield file
@@ -112,29 +140,40 @@ class RamTier:
                 size_bytes = len(sample.data)
                 if size_bytes != sample.version.size_bytes:
                     continue
-                self._forget(sample.key)
+                self._forget(_digest(sample.key))
                 if self._closed or self._used_bytes + in_pages(size_bytes) > self._capacity_bytes:
                     continue
                 self._used_bytes += in_pages(size_bytes)
                 places[number] = (sample, file.reserve(size_bytes))
         return places
 
-    def _write(self, extent: _Extent, sample: KeyedCopy) -> bool:
+    def _write(self, record: Extent, sample: KeyedCopy) -> bool:
         try:
-            extent.file.write(sample.data, extent.offset)
+            self._files[record.file].write(sample.data, record.offset)
         except OSError as error:
             self._failed(error)
             with self._lock:
-                self._free(extent)
+                self._free(record)
             return False
         return True
 
-    def _publish(self, extent: _Extent, sample: KeyedCopy) -> bool:
+    def _publish(self, record: Extent) -> bool:
         with self._lock:
-            self._forget(sample.key)  # another thread may have put it meanwhile
+            self._forget(record.digest)  # another thread may have put it meanwhile
             if self._closed:
                 return False
-            self._index[sample.key] = extent
+            if not self._free_records:
+                before = len(self._records)
+                try:
+                    self._records.grow()
+                except OSError as error:
+                    self._failed(error)
+                    self._free(record)
+                    return False
+                self._free_records = [*reversed(range(before, len(self._records)))]
+            number = self._free_records.pop()
+            self._records.write(number, record)
+            self._index[record.digest] = number
         return True
 
     def get(self, key: bytes, version: Version) -> bytes | None:
@@ -142,42 +181,49 @@ class RamTier:
 
     def get_range(self, key: bytes, version: Version, offset: int, size: int) -> bytes | None:
         """A range of a copy; see GivesRanges."""
-        extent = self._index.get(key)
-        if extent is None:
+        digest = _digest(key)
+        record = self._record(digest)
+        if record is None:
             return None
-        if extent.version != version:
+        if record.version != version:
             self.drop(key)
             return None
         try:
-            data = extent.file.read(size, extent.offset + offset)
+            data = self._files[record.file].read(size, record.offset + offset)
         except OSError as error:
             self._failed(error)
             return None
-        # If the copy was dropped while it was read, the bytes may be those of the hole.
-        return data if self._index.get(key) is extent else None
+        # If the copy was dropped while it was read, the bytes may be those of the hole. No offset is used twice.
+        return data if self._record(digest) == record else None
+
+    def _record(self, digest: bytes) -> Extent | None:
+        number = self._index.get(digest)
+        if number is None:
+            return None
+        record = self._records.read(number)
+        return record if record.digest == digest else None  # else it went just now, and another one came in its place
 
     def where(self, key: bytes, version: Version) -> tuple[int, int] | None:
         """The number of the memory file in which a copy of this version lies, and its offset there."""
-        extent = self._index.get(key)
-        if extent is None or extent.version != version:
-            return None
-        return list(self._writers).index(extent.file), extent.offset
+        record = self._record(_digest(key))
+        return (record.file, record.offset) if record is not None and record.version == version else None
 
     @property
     def memory_fds(self) -> list[int]:
         """The memory files, in the order in which `where` counts them; they belong to the tier."""
-        return [file.fd for file in self._writers]
+        return [file.fd for file in self._files]
+
+    @property
+    def memory(self) -> list[int]:
+        """All that another tier needs to find the copies again, once this process has died; it belongs to the tier."""
+        return [self._records.fd, *self.memory_fds]
 
     def contains(self, key: bytes) -> bool:
-        return key in self._index
+        return _digest(key) in self._index
 
     def drop(self, key: bytes) -> None:
         with self._lock:
-            self._forget(key)
-
-    def keys(self) -> list[bytes]:
-        with self._lock:
-            return list(self._index)
+            self._forget(_digest(key))
 
     def close(self) -> None:
         """Give the memory back. From then on the tier holds and takes nothing. It may be called twice."""
@@ -185,21 +231,25 @@ class RamTier:
             self._index.clear()
             self._used_bytes = 0
             self._closed = True
-            for file in self._writers:
+            for file in self._files:
                 file.close()
+            self._records.close()
 
-    def _forget(self, key: bytes) -> None:
-        extent = self._index.pop(key, None)
-        if extent is not None:
-            self._free(extent)
+    def _forget(self, digest: bytes) -> None:
+        number = self._index.pop(digest, None)
+        if number is not None:
+            record = self._records.read(number)
+            self._records.take_out(number)
+            self._free_records.append(number)
+            self._free(record)
 
-    def _free(self, extent: _Extent) -> None:
-        """Free what an extent occupies. The caller holds the lock, and the index has it no more."""
+    def _free(self, record: Extent) -> None:
+        """Free what a copy occupies. The caller holds the lock, and the index has it no more."""
         if self._closed:
             return
-        self._used_bytes -= in_pages(extent.version.size_bytes)
+        self._used_bytes -= in_pages(record.version.size_bytes)
         try:
-            extent.file.drop(extent.version.size_bytes, extent.offset)
+            self._files[record.file].drop(record.version.size_bytes, record.offset)
         except OSError as error:
             self._failed(error)
 
@@ -207,3 +257,12 @@ class RamTier:
         self._errors += 1
         if self._errors == 1:
             log.warning("RAM tier: %s (further failures are counted)", error)
+
+
+def _in_pages(size_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.maximum(1, -(-size_bytes // PAGE_BYTES)) * PAGE_BYTES
+
+
+def _digest(key: bytes) -> bytes:
+    """Nobody finds two keys with one digest: so the keys themselves need not be kept."""
+    return hashlib.blake2b(key, digest_size=DIGEST_BYTES).digest()

@@ -250,7 +250,7 @@ class SsdTier(OnDisk):
             self._faults.count("cannot remove", str(error))
 
     def keys(self) -> list[bytes]:
-        """See Tier. It opens every file: whoever asks for known keys uses `contains`."""
+        """The keys held now. It opens every file: whoever asks for known keys uses `contains`."""
         found = []
         for digest in self._ledger.digests():
             head: record.Head | None

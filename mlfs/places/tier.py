@@ -77,9 +77,6 @@ class Tier(Protocol):
     def drop(self, key: bytes) -> None:
         """Forget the copy of `key` if there is one."""
 
-    def keys(self) -> list[bytes]:
-        """The keys held now; what a persistent tier found again at start included."""
-
     @property
     def errors(self) -> int:
         """Failures of the medium and damaged copies since the start."""

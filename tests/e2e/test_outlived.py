@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 from support.fuse import happened, wait_until
 from support.mounts import MlfsMount
+from support.slow import SlowSource
 from support.training import train
 from support.trees import content, image_folder, make_tree
 
 READERS, KILLS = 6, 5
+KILLED_IN_TRAINING = 10
 LARGE = "large.bin"
 # Loading the daemon takes a second on a busy machine; a reader who never got his answer would wait for ever.
 LONGEST_WAIT_S = 20.0
@@ -198,7 +200,7 @@ def test_what_was_noticed_and_refreshed_before_a_kill_is_so_behind_it(tmp_path: 
 def kill_now_and_then(mount: MlfsMount, times: int, over: Any, told: Any) -> None:
     """Kill the server each time that some hundred opens have come; tell how often that was."""
     killed = 0
-    while killed < times and happened(lambda: over.is_set() or mount.status()["opens"] > 500) and not over.is_set():
+    while killed < times and happened(lambda: over.is_set() or mount.status()["opens"] > 200) and not over.is_set():
         kill_server(mount)
         killed += 1
     told.put(killed)
@@ -206,15 +208,15 @@ def kill_now_and_then(mount: MlfsMount, times: int, over: Any, told: Any) -> Non
 
 @pytest.mark.promise("outlived-jobs")
 def test_a_training_is_not_told_that_its_server_was_killed(tmp_path: Path) -> None:
-    source = make_tree(tmp_path / "source", image_folder(classes=5, files=400, size=4_000))
-    how = {"ranks": 2, "workers": 2, "epochs": 5, "batch_size": 8, "seed": 5}
-    wanted = train(source, **how)
+    backing = make_tree(tmp_path / "backing", image_folder(classes=5, files=400, size=4_000))
+    how = {"ranks": 2, "workers": 2, "epochs": 4, "batch_size": 8, "seed": 5}
+    wanted = train(backing, **how)
     context = mp.get_context("fork")  # and no thread beside it: a fork of the training might wait for its locks
     over, told = context.Event(), context.SimpleQueue()
-    with MlfsMount(source) as mount:
-        flags = ["--sampler", "torch-distributed", "--seed", "5", "--epochs", "5", "--world-size", "2"]
+    with SlowSource(backing, open_latency="0", bandwidth="0") as source, MlfsMount(source.path) as mount:
+        flags = ["--sampler", "torch-distributed", "--seed", "5", "--epochs", "4", "--world-size", "2"]
         mount.run("register", str(mount.path), "--name", "train", *flags, "--batch-size", "8", "--num-workers", "2")
-        killing = context.Process(target=kill_now_and_then, args=(mount, 2, over, told))
+        killing = context.Process(target=kill_now_and_then, args=(mount, KILLED_IN_TRAINING, over, told))
         killing.start()
         try:
             seen = train(mount.path, **how)
@@ -222,9 +224,11 @@ def test_a_training_is_not_told_that_its_server_was_killed(tmp_path: Path) -> No
             over.set()
             killing.join()
         assert seen == wanted
-        assert told.get() == 2  # long before the job ends
+        assert told.get() == KILLED_IN_TRAINING  # long before the job ends
         mount.settle()
         (job,) = mount.status()["jobs"]
         assert job["name"] == "train"
-        assert job["agreement"] > 0.9, job
-        assert job["observed_opens"] > 500  # the last server's
+        assert job["agreement"] == 1.0, job
+        assert job["observed_opens"] > 200  # the last server's
+        # Samples in RAM were not lost: read again is what was on its way there, each time.
+        assert source.counts()["opens"] < 1.1 * len(wanted[0][0]) * len(wanted)

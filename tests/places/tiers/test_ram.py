@@ -7,30 +7,36 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from killing import kill_and_look
 from tier_contract import MIB, MakeTier, TierContract
 
-from mlfs.places.ram import RamTier
+from mlfs.places.ram import FILES, RamTier
 from mlfs.places.tier import Version
 
 HUGE_PAGE_BYTES = 2 * MIB  # the kernel may back the arena's end with one
 
 
 class TestRamTier(TierContract):
-    """The shared suite."""
+    """The shared suite. A tier that comes later has what the last one left in memory."""
 
-    persistent = False
+    persistent = True
 
     @pytest.fixture
     def make_tier(self) -> Iterator[MakeTier]:
         made: list[RamTier] = []
+        left: list[int] = []
 
         def make(capacity_bytes: int) -> RamTier:
-            made.append(RamTier(capacity_bytes))
-            return made[-1]
+            tier = RamTier(capacity_bytes, left)
+            left[:] = map(os.dup, tier.memory)
+            made.append(tier)
+            return tier
 
         yield make
         for tier in made:
             tier.close()
+        for fd in left:
+            os.close(fd)
 
 
 def shared_memory_bytes() -> int:
@@ -68,3 +74,27 @@ def test_a_put_of_another_size_than_its_version_says_is_refused() -> None:
     assert not tier.put(b"a", Version(10, 1), memoryview(b"short"))
     assert tier.used_bytes == 0
     tier.close()
+
+
+def test_a_killed_process_leaves_whole_copies() -> None:
+    tier = RamTier(4 * MIB)
+    assert kill_and_look("ram", " ".join(map(str, tier.memory)), 5, tier.memory) > 30
+    tier.close()
+
+
+def test_copies_that_are_torn_or_too_many_and_bytes_without_a_record_are_given_back() -> None:
+    tier = RamTier(MIB)
+    data = os.urandom(10_000)
+    assert all(tier.put(b"%d" % number, Version(len(data), number), memoryview(data)) for number in range(9))
+    left = [os.dup(fd) for fd in tier.memory]
+    os.pwrite(left[0], b"torn", 64 * 4 + 40)
+    for fd in left[1:]:
+        os.pwrite(fd, bytes(2 * HUGE_PAGE_BYTES), 64 * MIB)
+    again = RamTier(7 * tier.footprint_bytes(len(data)), left)
+    got = [again.get(b"%d" % number, Version(len(data), number)) for number in range(9)]
+    assert got == [*[data] * 4, None, *[data] * 3, None]
+    assert again.used_bytes == again.capacity_bytes
+    held_bytes = sum(os.fstat(fd).st_blocks * 512 for fd in again.memory_fds)
+    assert again.used_bytes <= held_bytes <= again.used_bytes + FILES * HUGE_PAGE_BYTES
+    tier.close()
+    again.close()
