@@ -196,9 +196,10 @@ def table_of_acquaintances() -> dict[str, tuple[frozenset[str], frozenset[str]]]
     text = (ROOT / "docs/architecture.md").read_text().partition("\n## Who may know whom\n")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
     table = {}
-    for part, _, ours, others in rows[2:]:
+    for parts, _, ours, others in rows[2:]:
         known = frozenset(name.replace("/", ".") for name in re.findall(r"`([\w/.]+)`", ours))
-        table[part.strip("`")] = known, frozenset(re.findall(r"`(\w+)`", others))
+        for part in re.findall(r"`([\w/]+)`", parts):
+            table[part] = known, frozenset(re.findall(r"`(\w+)`", others))
     return table
 
 

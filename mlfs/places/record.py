@@ -2,7 +2,23 @@
 
 In: key, version and data from a tier that stores them, or the bytes that a tier read back, and the user's secret. Out:
 the bytes to store, or the data if every byte is right and was written by somebody who has the secret. Pure: no I/O.
-Called by `ssd`, `lmdb_store` and `cache_admin`. docs/cache-format.md shows the layout byte by byte.
+Called by `ssd`, `lmdb_store` and `cache_admin`.
+
+Numbers are little-endian. By offset and length in bytes:
+
+     0   6  `mlfs-s`
+     6   2  format: 3
+     8   8  id of the secret: BLAKE3 in its mode of deriving keys, over the secret
+    16  16  body sum: BLAKE3 keyed with the secret, of everything from offset 32 to the end, proves who wrote it
+    32   8  head sum: XXH3-64 of everything from offset 40 to the data; keys can be listed without reading the data
+    40   2  length of the key, at most 4096
+    42   2  offset of the data: 256 in files, 144 in LMDB values, or right behind a key that reaches further
+    44   4  modification time of the source file: nanoseconds, 0 to 999,999,999
+    48   8  length of the data
+    56   8  size of the source file
+    64   8  modification time of the source file: seconds since 1970, signed
+    72   8  change time (ctime) of the source file: nanoseconds since 1970, signed, bounded to 64 bits
+    80      the key, then zeros up to the data, then the data to the end
 """
 
 from __future__ import annotations
