@@ -32,9 +32,6 @@ ONLY_TESTS_IMPORT = {
 SEVERAL_CLASSES = {
     "Cause": "each of the two tables of states, of families and of the search, has its own",
     "State": "each table of states has its own: samples, families, the search",
-    "Read": "a read as evidence; one of the first reads of a job, with all that the search asks of it",
-    "Score": "what a running job has agreed; how far a candidate fits",
-    "Seen": "what was seen for a job while it learns; what an observer is given of a read",
 }
 # Fields of other libraries' objects that have the name of one of ours.
 FIELDS_OF_LIBRARIES = {"state"}  # of numpy's bit generators

@@ -28,7 +28,7 @@ REPEATED_OPENS = 15
 FEW_READS = 3
 
 
-class Read(NamedTuple):
+class FirstRead(NamedTuple):
     """An open as the engine saw it."""
 
     entry: int
@@ -63,12 +63,12 @@ class FirstReads:
     def __init__(self) -> None:
         self.total = self.opened = 0
         self.processes: dict[int, Process] = {}
-        self.recent: deque[Read] = deque(maxlen=RECENT_READS)
+        self.recent: deque[FirstRead] = deque(maxlen=RECENT_READS)
 
     def add(self, entry: int, pid: int, parent: int) -> None:
         """Add an open."""
         self.opened += 1
-        self.recent.append(Read(entry, pid, parent))
+        self.recent.append(FirstRead(entry, pid, parent))
         process = self.processes.get(pid)
         if process is not None and process.last == entry:
             if process.first[-1] == entry:
@@ -189,7 +189,7 @@ def _is_plain(entries: Sequence[int]) -> bool:
     return sum(steps) >= PLAIN_SHARE * len(steps)
 
 
-def _times_read(reads: Iterable[Read]) -> int:
+def _times_read(reads: Iterable[FirstRead]) -> int:
     """How many reads there are, where a file that its process opens again at once counts once."""
     last: dict[int, int] = {}
     times = 0

@@ -15,7 +15,7 @@ from mlfs.errors import JobError
 from mlfs.explain.confirm import Finding
 from mlfs.explain.evidence import FEWEST_FITTING, borne_out
 from mlfs.explain.fields import JOB_NAME
-from mlfs.explain.first_reads import FirstReads, Read
+from mlfs.explain.first_reads import FirstRead, FirstReads
 from mlfs.explain.port import Jobs, load_epochs
 from mlfs.explain.question import places_of
 from mlfs.explain.search_stages import COMMON_SEEDS
@@ -303,7 +303,7 @@ class Begin(NamedTuple):
     step: int
 
 
-def where(streams: JobStreams, epoch: int, recent: Sequence[Read], totals: tuple[int, int]) -> Begin:
+def where(streams: JobStreams, epoch: int, recent: Sequence[FirstRead], totals: tuple[int, int]) -> Begin:
     """Find the oldest of the recent reads in the streams. It is the epoch's beginning if no reads came before them.
 
     Args:
@@ -324,7 +324,7 @@ def where(streams: JobStreams, epoch: int, recent: Sequence[Read], totals: tuple
     return best
 
 
-def _following(streams: JobStreams, epoch: int, recent: Sequence[Read]) -> tuple[float, int]:
+def _following(streams: JobStreams, epoch: int, recent: Sequence[FirstRead]) -> tuple[float, int]:
     """The share of reads that come right behind the last one of their process, and the lowest position of those."""
     entries = {read.entry for read in recent}
     following, lowest, spec = 0, streams.length(epoch), streams.spec

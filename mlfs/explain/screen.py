@@ -63,7 +63,7 @@ PLACE = frozenset({"start_epoch", "start_step"})
 FEWEST_OF_FAMILY = 4
 
 
-class Score(NamedTuple):
+class Hits(NamedTuple):
     """How well an epoch's order explains some opens.
 
     Attributes:
@@ -86,7 +86,7 @@ class Score(NamedTuple):
         return self.exact and self.share >= SURE_SHARE
 
 
-NO_SCORE = Score(0.0, 0.0, False, (), 0)
+NO_HITS = Hits(0.0, 0.0, False, (), 0)
 
 
 class Evidence(NamedTuple):
@@ -109,7 +109,7 @@ class Screened(NamedTuple):
         goes_on: whether it also has the epoch before, which was read as predicted.
     """
 
-    score: Score
+    score: Hits
     variant: Variant
     epoch: int
     spec: JobSpec
@@ -198,7 +198,7 @@ def find_correction(
     best: Screened | None = None
     half: Screened | None = None  # the best of the single ones
     computed, begun_s = 0, thread_time()
-    scored: dict[tuple[int, ...], tuple[Score, frozenset[Hashable]] | None] = {}  # several variants have one order
+    scored: dict[tuple[int, ...], tuple[Hits, frozenset[Hashable]] | None] = {}  # several variants have one order
 
     def half_right() -> Variant | None:
         """The mistake that explains some of the opens: another one beside it may explain the others."""
@@ -303,7 +303,7 @@ def _goes_on(before: EpochBefore, streams: JobStreams, others: JobStreams, epoch
     return any(_agree(others.ids_of_ranks(one, spec.ranks), known) for one in tried)
 
 
-def _best_of(places: EpochPlaces, evidence: Sequence[Evidence]) -> tuple[Score, frozenset[Hashable]] | None:
+def _best_of(places: EpochPlaces, evidence: Sequence[Evidence]) -> tuple[Hits, frozenset[Hashable]] | None:
     """How well an epoch's order explains the opens of those families of which it explains enough; None for none."""
     together, *alone = evidence
     fitting = [one for one in alone if screen(places, one.entries, one.processes).share >= LEAST_SHARE]
@@ -318,7 +318,7 @@ def _best_of(places: EpochPlaces, evidence: Sequence[Evidence]) -> tuple[Score, 
     return screen(places, entries, processes), families
 
 
-def screen(places: EpochPlaces, entries: Numbers, processes: Numbers) -> Score:
+def screen(places: EpochPlaces, entries: Numbers, processes: Numbers) -> Hits:
     """Score an epoch's order against opens in the order of time.
 
     Two opens in a row of one process count: in the right order the second is the first's successor, but at the end of a
@@ -328,11 +328,11 @@ def screen(places: EpochPlaces, entries: Numbers, processes: Numbers) -> Score:
     order = np.argsort(processes[known], kind="stable")
     codes, process = places.code[entries[known]][order], processes[known][order]
     if len(codes) < 2 or not places.length:
-        return NO_SCORE
+        return NO_HITS
     ranks, offsets = np.divmod(codes, places.length)
     pairs = process[1:] == process[:-1]
     steps = np.where(ranks[1:] == ranks[:-1], np.diff(offsets), 0)[pairs]
-    best = NO_SCORE
+    best = NO_HITS
     for hits, ways, exact in _options(steps):
         count, total = int(np.count_nonzero(hits)), len(steps)
         # Half as much again: reads of distinct samples are not quite independent.
@@ -340,7 +340,7 @@ def screen(places: EpochPlaces, entries: Numbers, processes: Numbers) -> Score:
         if bits > best.bits:
             hit = np.flatnonzero(pairs)[hits]
             seen = tuple(np.unique(ranks[hit]).tolist())
-            best = Score(bits, count / total, exact, seen, int(offsets[hit].min()))
+            best = Hits(bits, count / total, exact, seen, int(offsets[hit].min()))
     return best
 
 

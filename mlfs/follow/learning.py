@@ -49,7 +49,7 @@ LEAST_SLACK = 4
 """The slack of a loader whose threads take samples at most one turn early (see `_explained`): the least above none."""
 
 
-class Seen(NamedTuple):
+class PlacedOpen(NamedTuple):
     """An open: the process, the rank and the epoch, and how many places behind the beginning of the epoch's reading."""
 
     process: int
@@ -58,18 +58,18 @@ class Seen(NamedTuple):
     x: int
 
 
-def seen_where_matched(opens: Iterable[Open], epochs: Mapping[int, EpochIndex]) -> list[Seen]:
+def seen_where_matched(opens: Iterable[Open], epochs: Mapping[int, EpochIndex]) -> list[PlacedOpen]:
     """Opens at the positions that they were matched to; those that were matched to none are left out."""
     seen = []
     for o in opens:
         if o.position >= 0:
             index = epochs.get(o.cell.epoch)
             begin = index.base + index.begin if index else 0
-            seen.append(Seen(o.process, o.rank_index, o.cell.epoch, o.position - begin))
+            seen.append(PlacedOpen(o.process, o.rank_index, o.cell.epoch, o.position - begin))
     return seen
 
 
-def seen_by_count(opens: Iterable[Open], epochs: Mapping[int, EpochIndex]) -> list[Seen]:
+def seen_by_count(opens: Iterable[Open], epochs: Mapping[int, EpochIndex]) -> list[PlacedOpen]:
     """All opens that ever were, wherever they were matched: an entry is read once an epoch, so its count is its epoch.
 
     This finds the shape where matching by a wrong one has led astray. An epoch has an entry several times where a
@@ -80,7 +80,7 @@ def seen_by_count(opens: Iterable[Open], epochs: Mapping[int, EpochIndex]) -> li
     counts: Counter[int] = Counter()
     last: dict[int, int] = {}
     parent_of: dict[int, int] = {}
-    seen: list[Seen] = []
+    seen: list[PlacedOpen] = []
     repeated: dict[tuple[int, EpochIndex], list[tuple[int, int]]] = defaultdict(list)
     for o in opens:
         parent_of[o.process] = o.parent
@@ -97,7 +97,7 @@ def seen_by_count(opens: Iterable[Open], epochs: Mapping[int, EpochIndex]) -> li
                 if len(codes) > 1:
                     repeated[o.process, index].append((len(seen), entry))
                 rank, offset = divmod(codes[0], index.length)
-                seen.append(Seen(o.process, rank, index.epoch, offset - index.begin))
+                seen.append(PlacedOpen(o.process, rank, index.epoch, offset - index.begin))
                 break
         last[o.process] = o.entry
     unknown: set[int] = set()
@@ -108,7 +108,7 @@ def seen_by_count(opens: Iterable[Open], epochs: Mapping[int, EpochIndex]) -> li
         if not places:
             unknown.update(at for at, _ in opened)
         for (at, _), (rank, offset) in zip(opened, places, strict=False):
-            seen[at] = Seen(process, rank, index.epoch, offset - index.begin)
+            seen[at] = PlacedOpen(process, rank, index.epoch, offset - index.begin)
     return [one for at, one in enumerate(seen) if at not in unknown]
 
 
@@ -161,7 +161,7 @@ def _places_in_rank(entries: list[int], rank: int, index: EpochIndex) -> list[tu
     return places
 
 
-def learn(seen: list[Seen], stream_length: int, batch_hint: int, single: bool = True) -> Shape | None:
+def learn(seen: list[PlacedOpen], stream_length: int, batch_hint: int, single: bool = True) -> Shape | None:
     """The shape that explains the opens best, None when none explains three in four.
 
     Args:

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from loaders import Loader
 
 from mlfs.follow.epoch_index import EpochIndex
-from mlfs.follow.learning import Seen, learn, seen_by_count, seen_where_matched
+from mlfs.follow.learning import PlacedOpen, learn, seen_by_count, seen_where_matched
 from mlfs.follow.score import Cell, Open
 from mlfs.follow.shape import Shape
 from mlfs.job import parse_job
 from mlfs.orders.order import build_order
 
 
-def seen_of(loader: Loader, length: int, seed: int, begin: int = 0) -> list[Seen]:
+def seen_of(loader: Loader, length: int, seed: int, begin: int = 0) -> list[PlacedOpen]:
     """The opens of one epoch of a rank, at their true places."""
     places = np.arange(begin, length)
-    return [Seen(process, 0, 0, x - begin) for process, x in loader.epoch(0, places, random.Random(seed))]
+    return [PlacedOpen(process, 0, 0, x - begin) for process, x in loader.epoch(0, places, random.Random(seed))]
 
 
 @given(st.integers(2, 24), st.integers(2, 6), st.integers(1, 4), st.integers(0, 1 << 20), st.integers(3, 6))
@@ -42,7 +42,7 @@ def test_a_process_that_reads_by_itself_is_the_only_worker(seed: int, batch: int
 def test_threads_need_slack(threads: int) -> None:
     rng, at_hand, seen = random.Random(threads), list(range(threads)), []
     for following in range(threads, 600):
-        seen.append(Seen(7, 0, 0, at_hand.pop(rng.randrange(threads))))
+        seen.append(PlacedOpen(7, 0, 0, at_hand.pop(rng.randrange(threads))))
         at_hand.append(following)
     shape = learn(seen, 600, 32)
     assert shape is not None
@@ -67,18 +67,18 @@ def test_workers_that_take_single_samples_are_believed_only_where_batches_may_be
 @given(st.integers(0, 1 << 20), st.integers(1, 4))
 def test_reads_in_another_order_teach_nothing(seed: int, processes: int) -> None:
     rng = random.Random(seed)
-    seen = [Seen(rng.randrange(processes), 0, 0, x) for x in rng.sample(range(400), 400)]
+    seen = [PlacedOpen(rng.randrange(processes), 0, 0, x) for x in rng.sample(range(400), 400)]
     assert learn(seen, 400, 8) is None
 
 
 def test_opens_that_all_lie_before_the_epochs_beginning_teach_nothing() -> None:
     """Reads of another job beside one that resumes: this once ended the daemon."""
-    assert learn([Seen(7, 0, 1, -1 - place) for place in range(400)], 400, 8) is None
+    assert learn([PlacedOpen(7, 0, 1, -1 - place) for place in range(400)], 400, 8) is None
 
 
 def test_too_few_opens_teach_nothing() -> None:
-    assert learn([Seen(1, 0, 0, x) for x in range(3)], 100, 8) is None
-    assert learn([Seen(1, 0, 0, x) for x in range(4)], 100, 8) == Shape(1, 1, 1)
+    assert learn([PlacedOpen(1, 0, 0, x) for x in range(3)], 100, 8) is None
+    assert learn([PlacedOpen(1, 0, 0, x) for x in range(4)], 100, 8) == Shape(1, 1, 1)
 
 
 def test_opens_are_taken_where_they_were_matched_or_by_how_often_an_entry_was_opened() -> None:
@@ -104,7 +104,7 @@ def test_how_often_an_entry_was_opened_tells_nothing_behind_an_epoch_that_was_le
     orders = [np.random.default_rng((seed, epoch)).permutation(20) for epoch in range(known + left + 2)]
     epochs = {e: EpochIndex(e, 20 * e, [orders[e]], 20) for e in range(len(orders)) if not known <= e < known + left}
     opens = [Open(entry, 7, 1, Cell(0, 0), False, -1, -1) for order in orders for entry in order.tolist()]
-    assert seen_by_count(opens, epochs) == [Seen(7, 0, epoch, x) for epoch in range(known) for x in range(20)]
+    assert seen_by_count(opens, epochs) == [PlacedOpen(7, 0, epoch, x) for epoch in range(known) for x in range(20)]
 
 
 @pytest.mark.parametrize(("world", "workers", "batch"), [(1, 2, 8), (2, 2, 16), (2, 3, 5), (4, 2, 32)])
