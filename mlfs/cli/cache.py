@@ -133,6 +133,8 @@ def _verify(sources: list[SourceDir], as_json: bool, keep: bool) -> int:
     if as_json:
         print(json.dumps({"stores": report, "faults": faults}, indent=2))
     else:
+        if not report:
+            print("There are no copies.")
         for fault in faults:
             print(f"  {printable(fault)}")
     return ExitCode.FAILURE if faults else ExitCode.OK
@@ -152,7 +154,8 @@ def _clear(sources: list[SourceDir], directory: str, yes: bool) -> int:
     if not yes:
         if not sys.stdin.isatty():
             raise ConfigError("clear asks before it removes anything, and there is no terminal", "give --yes")
-        print(f"{printable(directory)} holds {size} of copies of {len(sources)} source(s):")
+        many = "1 source" if len(sources) == 1 else f"{len(sources)} sources"
+        print(f"{printable(directory)} holds {size} of copies of {many}:")
         for source in sources:
             print(f"  {_label(source)}")
         if answer("Remove them? [y/N] ").lower() not in ("y", "yes"):

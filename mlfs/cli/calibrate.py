@@ -299,7 +299,7 @@ class _Progress:
     def report(self, name: str, threads: int, rate: Rate) -> None:
         """One measurement is done."""
         self._done += 1
-        line = f"{name}, {threads} threads: {rate.bytes_per_s / 1e6:.0f} MB/s"
+        line = f"{name}, {threads} thread{'s' * (threads != 1)}: {rate.bytes_per_s / 1e6:.0f} MB/s"
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done, description=line)
         else:
