@@ -111,7 +111,10 @@ def _of_job(now: MountStatistics, job: JobStatistics, time: ReadingTime) -> str:
     epoch = _telling(time)
     if epoch is None:
         ready = sum(ahead.samples for ahead in engine.ahead[job.name])
-        return f"training has not begun to read; {ready:,} samples are ready for it"
+        # A job that runs was found from reads that are over, or another server has just taken over.
+        begun = job.state is not JobState.WAITING
+        none_yet = "no read has come since the order is known" if begun else "training has not begun to read"
+        return f"{none_yet}; {ready:,} samples are ready"
     since_start = EpochTime(epoch.epoch, time.reading_s, time.stalled_s, max(one.readers for one in time.epochs), 0)
     whole = since_start.waited_share
     if job.state is JobState.FINISHED:

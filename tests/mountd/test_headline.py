@@ -157,7 +157,8 @@ CASES = {
         "mlfs failed to follow the job, so nothing is fetched ahead: register it again (the log says why)",
         reads({}, given_up=True),
     ),
-    "not begun": Case("training has not begun to read; 30 samples are ready for it", reads({})),
+    "not begun": Case("training has not begun to read; 30 samples are ready", reads({}, state=JobState.WAITING)),
+    "found when all was read": Case("no read has come since the order is known; 30 samples are ready", reads({})),
     "over": Case(
         "training has read everything, and waited 3.0 % of the time", reads({}, state=JobState.FINISHED), waiting(0.03)
     ),

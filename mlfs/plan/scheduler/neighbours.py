@@ -68,7 +68,7 @@ class NeighboursStatistics:
         said = ", ".join(f"{share:.0%} were {rule}".replace("%", " %") for rule, share in self.shares)
         ahead = f"up to {MOST_AHEAD} files are" if self.used is not None else "nothing is"
         return (
-            f"no job follows {self.reads:,} reads; of the last {JUDGED_READS} of them {said}:"
+            f"no job followed {self.reads:,} reads; of the last {JUDGED_READS} of them {said}:"
             f" {ahead} fetched ahead of such a reader"
         )
 

@@ -99,7 +99,7 @@ def test_what_was_learned_is_said_with_its_figures() -> None:
     for sample in range(1200 - N, N):
         neighbours.read([read(sample, 1, 0.0)])
     assert neighbours.statistics().words == (
-        "no job follows 800 reads; of the last 64 of them 100 % were the next file of the directory:"
+        "no job followed 800 reads; of the last 64 of them 100 % were the next file of the directory:"
         " up to 16 files are fetched ahead of such a reader"
     )
 
