@@ -242,7 +242,7 @@ def _check_own_files(config: MountConfig) -> None:
         require("matplotlib", "--report")
     if config.report is not None and not os.access(config.report, os.W_OK | os.X_OK):
         what = "cannot be written" if os.path.isdir(config.report) else "is no directory"
-        raise ConfigError(f"--report {config.report} {what}", "give a directory of yours")
+        raise ConfigError(f"--report {config.report} {what}", "make it with mkdir, or give another one of yours")
     if config.index is not None:
         from mlfs.tree.index import check_path  # numpy takes a fifth of a start, and most starts name no index
 

@@ -110,7 +110,8 @@ def variants(fields: Mapping[str, Any], reads: Collection[str], rarest: int = AN
     seed = fields["seed"]
     if "seed" in reads:
         yield Variant({"seed": seed + 1}, COUNTS_FROM_ONE)
-        yield Variant({"seed": seed - 1}, "this job reads each epoch in the order of the one before")
+        either = f"this job's seed is {seed - 1}, not {seed}, or each of its epochs has the order of the one before"
+        yield Variant({"seed": seed - 1}, either)
     yield from _placed(_ranks(fields, reads), 2, rarest)
     # A seed that people like is likelier than a resumed run, and that is likelier than a small number as a seed.
     yield from _placed(_seeds(fields, reads, LIKED_SEEDS), 2, rarest)

@@ -84,7 +84,7 @@ WRONG = [
         range(6),
         'sampler of this job is "torch-random"',
     ),
-    ({"seed": 5}, {"seed": 4}, range(6), "this job reads each epoch in the order of the one before"),
+    ({"seed": 5}, {"seed": 4}, range(6), "this job's seed is 4, not 5, or each of its epochs has the order"),
     (
         {"seed": 1, "sampler": "torch-random", "generator": "default"},
         {"seed": 1, "sampler": "torch-random", "generator": "default", "persistent_workers": True},
