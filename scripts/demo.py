@@ -1,6 +1,6 @@
 """The demo: the same training directly on a slow source, through mlfs over the very same path, and on a local disk.
 
-    scripts/demo [--keep] [--files 4000] [--epochs 4] [--open-latency 2ms] [--bandwidth 100M] [--direct-only]
+    scripts/demo [--keep] [--files 4000] [--epochs 4] [--open-latency 2ms] [--bandwidth 100M] [--direct-only] [--kill]
 
 In: nothing; the data set is generated. Out: a table of the runs, exit code 0 when their final losses are equal bit for
 bit and 1 when not. The third run reads the data from the page cache of a local disk, which is the least that any way of
@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,7 @@ SCRIPTS = Path(__file__).parent
 BIN = Path(sys.executable).parent
 RANKS, BATCH_SIZE, SEED = 2, 32, 0
 STOP_TIMEOUT_S = 10.0
+KILL_EVERY_S = 2.0
 ROUTES = {"page_cache": "page cache", "ram": "RAM", "ssd": "SSD", "lmdb": "LMDB", "pfs": "PFS"}
 
 console = Console()
@@ -168,7 +170,8 @@ def train_through_mlfs(run: Run, data: Path, args: argparse.Namespace, work: Pat
         command("mlfs", "mount", data)
         job = f"--sampler torch-distributed --seed {SEED} --epochs {args.epochs} --batch-size {BATCH_SIZE}"
         command("mlfs", "register", data, *job.split(), "--world-size", str(RANKS), "--ranks", f"0-{RANKS - 1}")
-        train(run, data, args, work / "mlfs.log")
+        with killing(data) if args.kill else contextlib.nullcontext():
+            train(run, data, args, work / "mlfs.log")
         run.status = json.loads(command("mlfs", "status", data, "--json", quiet=True))
         command("mlfs", "unmount", data)
     except BaseException:
@@ -176,6 +179,26 @@ def train_through_mlfs(run: Run, data: Path, args: argparse.Namespace, work: Pat
         with contextlib.suppress(OSError):
             subprocess.run([BIN / "mlfs", "unmount", data, "--force"], check=False, capture_output=True)
         raise
+
+
+@contextlib.contextmanager
+def killing(data: Path) -> Iterator[None]:
+    """Kill the server of the mount again and again, with SIGKILL: the holder starts another one each time."""
+    over = threading.Event()
+
+    def kill() -> None:
+        while not over.wait(KILL_EVERY_S):
+            server = json.loads((data / ".mlfs" / "status").read_bytes())["pid"]
+            os.kill(server, signal.SIGKILL)
+            console.print(f"  kill -9 {server}: the server of the mount")
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def train_on_local_disk(run: Run, images: Path, args: argparse.Namespace, work: Path) -> None:
@@ -293,6 +316,7 @@ def main() -> int:
     parser.add_argument(
         "--images", type=Path, help="make the data set here, or take one made here earlier, and leave it"
     )
+    parser.add_argument("--kill", action="store_true", help="kill the server of the mount every two seconds meanwhile")
     parser.add_argument("--keep", action="store_true", help="leave the work directory, with data set and logs")
     parser.add_argument("--direct-only", action="store_true", help="without the other two runs")
     args = parser.parse_args()
