@@ -11,21 +11,21 @@ import os
 import socket
 import sys
 
-from mountd.holder import MountHolder, Start
+from mountd.holder import MountHolder, Serve
 
 
-def serve(start: Start) -> int:
-    """In the server: load it, and serve.
+def load() -> Serve:
+    """In a process that is to serve: load what it does.
 
     Garbage is not looked for while the daemon's modules are imported, nor ever after among what they are made of: all
     of it stays until the process ends, and to look takes a third of the time until a mount serves.
     """
     gc.disable()
-    from mountd.daemon import main as serve_mount
+    from mountd.daemon import main as serve
 
     gc.freeze()
     gc.enable()
-    return serve_mount(start)
+    return serve
 
 
 def main() -> int:
@@ -39,15 +39,18 @@ def main() -> int:
     if "--server" not in flags:
         report_fd = int(flags["--status-fd"])
         try:
-            return MountHolder(config, serve, report_fd).run()
+            return MountHolder(config, load, report_fd).run()
         except OSError as error:  # no process can be had
             from mountd.launch import not_started, reported
 
             os.write(report_fd, reported(not_started(error)))
             return 1
+    from mlfs.processes import OF_SERVER, be_killed_sooner
+
+    be_killed_sooner(-OF_SERVER)  # it is a child of the server
     counts = int(flags["--restarts"]), int(flags["--holder-restarts"])
     channel = socket.socket(fileno=int(flags["--channel-fd"]))
-    return MountHolder(config, serve).go_on(int(flags["--server"]), channel, *counts)
+    return MountHolder(config, load).go_on(int(flags["--server"]), channel, *counts)
 
 
 if __name__ == "__main__":

@@ -66,6 +66,7 @@ from mlfs.places.ram import RamTier
 from mlfs.places.showcase import Showcase
 from mlfs.places.ssd import SsdTier
 from mlfs.places.tier import Tier
+from mlfs.processes import OF_SERVER, be_killed_sooner
 from mlfs.tree.attributes import Rights
 from mlfs.tree.growing import unpacked
 from mlfs.tree.samples import Samples
@@ -785,6 +786,9 @@ def main(start: Start) -> int:
     """The server of the mount that `mlfs mount` makes; its reports go by a pipe."""
     if not start.kept:
         die_with_holder(True)
+    be_killed_sooner(OF_SERVER)
+    # To write down the memory of a server that crashes takes longer than to have another one serve.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     config = MountConfig.from_json(start.config)
     status = open(start.report_fd, "w", encoding="ascii", buffering=1) if start.report_fd >= 0 else None  # noqa: SIM115
 

@@ -2,7 +2,8 @@
 
 In: the mount's config; from the server, by a socket, descriptors by name, and words. Out: a server that has what the
 one before it left; the exit code of the mount. It is the process that `mlfs mount` starts, and it imports next to
-nothing: what does little dies seldom. The server is a fork of it, made before anything else is loaded.
+nothing: what does little dies seldom. The server is a fork of it, made before anything else is loaded. So is the
+process that stands by: it has loaded all that a server needs, and waits until the server has died.
 
 The kernel's requests wait while nobody serves, as long as somebody has the descriptor of /dev/fuse open. So no other
 process may have it: a worker or reader that has it could never die while it waits for a server.
@@ -11,7 +12,8 @@ If the holder dies the server starts another one, and hands everything to it (mo
 server is no child of its holder: nothing here needs it to be.
 
 The server's words: `keep NAME...`, with a descriptor each, in the place of all that was kept before; `serving`, when it
-answers; `over CODE`, when it ends by itself, or the mount has ended: nothing is kept any more.
+answers; `over CODE`, when it ends by itself, or the mount has ended: nothing is kept any more. What stands by hears
+`begin RESTARTS HOLDER_RESTARTS NAME,... WHY`, with the descriptors; or it hears nothing, and ends with the holder.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ LONGEST_PAUSE_S = 1.0
 # A server of which threads hang in the source ends without a sign that this could wait for. One that has said that it
 # ends does so at once.
 LOOK_MS, LOOK_SOON_MS = 1000, 10
+# What stands by is loaded behind the start of a mount, and of its first readers.
+STANDS_BY_AFTER_S = 1.0
 # The threads of a process end one after the other, unless they hang.
 THREADS_END_MS = 200
 
@@ -65,6 +69,14 @@ class Start(NamedTuple):
 
 
 Serve = Callable[[Start], int]
+
+
+class Child(NamedTuple):
+    """A child of the holder, or the server whose holder has died: how to hear it, and how to see its end."""
+
+    channel: socket.socket
+    pid: int
+    pidfd: int
 
 
 class Deaths:
@@ -93,19 +105,19 @@ class MountHolder:
     """Keeps one server running.
 
     Args:
-        config: of the mount, as JSON. serve: what a server does, in a process of its own; returns its exit code.
-        report_fd: of the first server's reports.
+        config: of the mount, as JSON. load: loads what a server does, in a process of its own; that returns its exit
+            code. report_fd: of the first server's reports.
     """
 
-    def __init__(self, config: str, serve: Serve, report_fd: int = -1) -> None:
+    def __init__(self, config: str, load: Callable[[], Serve], report_fd: int = -1) -> None:
         self._config = config
-        self._serve = serve
+        self._load = load
         self._report_fd = report_fd
         self._kept: dict[str, int] = {}
         self._deaths = Deaths()
         self._holder_restarts = 0
-        self._channel: socket.socket | None = None
-        self._pid = self._pidfd = -1
+        self._server: Child | None = None
+        self._stands_by: Child | None = None
         self._serves_since: float | None = None
         self._over: int | None = None
         self._signals: list[int] = []  # that came while there was no server
@@ -113,17 +125,16 @@ class MountHolder:
         self._before: dict[int, Any] = {}  # what signals did before this passed them on
 
     def run(self) -> int:
-        """Start the server, and hold until the mount has ended. Returns the exit code; the server returns from here,
-        too."""
+        """Start the server, and hold until the mount has ended. Returns the exit code. A child ends by SystemExit."""
         self._pass_signals_on()
-        code = self._start("")
-        return self._hold() if code is None else code
+        self._start("")
+        return self._hold()
 
     def go_on(self, server: int, channel: socket.socket, restarts: int, holder_restarts: int) -> int:
         """Hold what a server hands over whose holder has died. The rest is as in `run`."""
         self._pass_signals_on()
         self._deaths, self._holder_restarts = Deaths(restarts), holder_restarts
-        self._channel, self._pid, self._pidfd = channel, server, pidfd_of(server)
+        self._server = Child(channel, server, pidfd_of(server))
         self._serves_since = time.monotonic()
         return self._hold()
 
@@ -136,7 +147,8 @@ class MountHolder:
 
     def _hold(self) -> int:
         while True:
-            why = self._watch()
+            assert self._server is not None
+            why = self._watch(self._server)
             if self._over is not None:
                 return self._over
             served_s = None if self._serves_since is None else time.monotonic() - self._serves_since
@@ -153,7 +165,7 @@ class MountHolder:
             lacks = ""
             while not gone(self._kept["fuse"]):
                 try:
-                    code = self._start(why)
+                    self._start(why)
                     break
                 except OSError as error:  # of fork(2): the machine lacks memory, or this user processes
                     if str(error.strerror) != lacks:
@@ -162,17 +174,44 @@ class MountHolder:
                     time.sleep(LONGEST_PAUSE_S)
             else:
                 return 0
-            if code is not None:
-                return code
 
-    def _start(self, why: str) -> int | None:
-        """Fork a server. Returns its exit code in the server, None in the holder. Raises: OSError."""
-        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def _start(self, why: str) -> None:
+        """Have the process that stands by serve, or another one. Raises: OSError."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+        counts = self._deaths.restarts, self._holder_restarts
+
+        def serve(channel: socket.socket) -> int:
+            if not self._kept:  # one that takes over hears of signals once it can act on them
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            start = Start(self._config, self._report_fd, channel, self._kept, counts[0], why, counts[1])
+            return self._load()(start)
+
+        try:
+            stands_by, self._stands_by = self._stands_by, None
+            if stands_by is not None:
+                words = f"begin {counts[0]} {counts[1]} {','.join(self._kept)} {why}"
+                try:
+                    socket.send_fds(stands_by.channel, [words.encode("ascii")], [*self._kept.values()])
+                except OSError:  # it has died
+                    self._see_end(stands_by)
+                    stands_by = None
+            self._server = stands_by or self._fork(serve)
+            if self._report_fd >= 0:
+                os.close(self._report_fd)  # the reports end when the server does
+                self._report_fd = -1
+            self._serves_since = None
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signals, self._signals = self._signals, []
+        for number in signals:
+            self._pass_on(number, None)
+
+    def _fork(self, does: Callable[[socket.socket], int]) -> Child:
+        """Start a child, which does this and ends with its exit code. Signals are blocked. Raises: OSError."""
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             pid = os.fork()
         except OSError:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             mine.close()
             theirs.close()
             raise
@@ -180,50 +219,69 @@ class MountHolder:
             mine.close()
             for number, handler in self._before.items():
                 signal.signal(number, handler)
-            if not self._kept:  # one that takes over hears of them once it can act on them
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            start = Start(
-                self._config, self._report_fd, theirs, self._kept, self._deaths.restarts, why, self._holder_restarts
-            )
-            return self._serve(start)
+            raise SystemExit(does(theirs))
         theirs.close()
-        if self._report_fd >= 0:
-            os.close(self._report_fd)  # the reports end when the server does
-            self._report_fd = -1
-        self._channel, self._pid, self._pidfd = mine, pid, pidfd_of(pid)
-        self._serves_since = None
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        signals, self._signals = self._signals, []
-        for number in signals:
-            self._pass_on(number, None)
-        return None
+        return Child(mine, pid, pidfd_of(pid))
 
-    def _watch(self) -> str:
-        """Hear the server until it has died. Returns how it ended."""
-        channel, ready = self._channel, select.poll()
-        assert channel is not None
-        channel.setblocking(False)
-        self._hears = True
-        ready.register(channel, select.POLLIN)
-        end = select.poll()
-        if self._pidfd >= 0:
-            ready.register(self._pidfd, select.POLLIN)
-            end.register(self._pidfd, select.POLLIN)
-        while not is_over(self._pid):
-            (ready if self._hears else end).poll(LOOK_MS if self._over is None else LOOK_SOON_MS)
-            self._hear_all(channel)
-        self._hear_all(channel)  # what it said before it died counts
-        channel.close()
-        self._channel = None
-        if self._pidfd >= 0:
-            end.poll(THREADS_END_MS)
-            os.close(self._pidfd)
-            self._pidfd = -1
+    def _have_one_stand_by(self, server: Child) -> None:
+        """Load the server that comes next, while the mount serves."""
+        if self._stands_by is not None or self._serves_since is None or "fuse" not in self._kept:
+            return
+        if time.monotonic() - self._serves_since < STANDS_BY_AFTER_S:
+            return
+
+        def stand_by(channel: socket.socket) -> int:
+            server.channel.close()  # else the server would not see that the holder dies
+            for fd in (*self._kept.values(), *([server.pidfd] if server.pidfd >= 0 else [])):
+                os.close(fd)
+            from mlfs.processes import OF_STAND_BY, be_killed_sooner
+
+            be_killed_sooner(OF_STAND_BY)
+            serve = self._load()
+            said, fds, _, _ = socket.recv_fds(channel, LONGEST_WORDS_BYTES, MOST_KEPT)
+            if not said:
+                return 0
+            be_killed_sooner(-OF_STAND_BY)
+            _, restarts, holder_restarts, names, why = said.decode("ascii").split(" ", 4)
+            kept = dict(zip(names.split(","), fds, strict=True))
+            return serve(Start(self._config, -1, channel, kept, int(restarts), why, int(holder_restarts)))
+
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         try:
-            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            self._stands_by = self._fork(stand_by)
+        except OSError:
+            return  # the machine lacks memory or processes: there is time
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _watch(self, server: Child) -> str:
+        """Hear the server until it has died. Returns how it ended."""
+        ready, end = select.poll(), select.poll()
+        server.channel.setblocking(False)
+        self._hears = True
+        ready.register(server.channel, select.POLLIN)
+        if server.pidfd >= 0:
+            ready.register(server.pidfd, select.POLLIN)
+            end.register(server.pidfd, select.POLLIN)
+        while not is_over(server.pid):
+            (ready if self._hears else end).poll(LOOK_MS if self._over is None else LOOK_SOON_MS)
+            self._hear_all(server.channel)
+            self._have_one_stand_by(server)
+        self._hear_all(server.channel)  # what it said before it died counts
+        if server.pidfd >= 0:
+            end.poll(THREADS_END_MS)
+        self._server = None
+        return self._see_end(server)
+
+    def _see_end(self, process: Child) -> str:
+        """Let go of a process that has died. Returns how it ended."""
+        process.channel.close()
+        if process.pidfd >= 0:
+            os.close(process.pidfd)
+        try:
+            pid, status = os.waitpid(process.pid, os.WNOHANG)
         except ChildProcessError:
             pid, status = 0, 0
-        self._pid = -1
         if not pid:  # no child of this process, or threads of it hang in the source
             return "died"
         code = os.waitstatus_to_exitcode(status)
@@ -254,19 +312,22 @@ class MountHolder:
         elif word == "over":
             self._over = int(rest[0])
             self._let_go([*self._kept])
+            if self._stands_by is not None:  # it may still be loading
+                os.kill(self._stands_by.pid, signal.SIGKILL)
 
     def _let_go(self, names: list[str]) -> None:
         for name in names:
             os.close(self._kept.pop(name))
 
     def _pass_on(self, number: int, _frame: object) -> None:
+        server = self._server
         try:
-            if self._pidfd >= 0:
-                signal.pidfd_send_signal(self._pidfd, number)
-            elif self._pid > 0:
-                os.kill(self._pid, number)
-            else:
+            if server is None:
                 self._signals.append(number)
+            elif server.pidfd >= 0:
+                signal.pidfd_send_signal(server.pidfd, number)
+            else:
+                os.kill(server.pid, number)
         except ProcessLookupError:
             self._signals.append(number)
 

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import trio
 
 from mlfs.engine.runner import Runner
+from mlfs.processes import children
 from mountd.holder import Start
 from mountd.mounts import MountEntry
 
@@ -275,9 +276,11 @@ class Holding:
         return self._holder
 
     def lives(self) -> tuple[tuple[str, int, int, str], ...]:
-        """The holder and the server: name, process, how often it was started again, how the one before it ended."""
+        """The processes, the server last: name, number, how often it was started again, how the one before it ended."""
+        stands_by = (("standby", pid, 0, "") for pid in children(self._holder) if pid != os.getpid())
         return (
             ("holder", self._holder, self._holder_restarts, "died" if self._holder_restarts else ""),
+            *stands_by,
             ("server", os.getpid(), self.restarts, self.why),
         )
 

@@ -77,7 +77,7 @@ class ProcessOfMount:
     """One of the processes of a mount.
 
     Attributes:
-        name: "holder" or "server". restarts: how often it was started again. why: how the one before it ended.
+        name: "holder", "standby" or "server". restarts: how often it was started again. why: how the one before ended.
         rss_bytes, cpu_s: resident memory, and what it has computed.
     """
 

@@ -31,6 +31,7 @@ from mlfs.explain.search_stages import (
     StageProgress,
     WordsAsked,
 )
+from mlfs.processes import OF_HELPER, be_killed_sooner
 
 LOW_PRIORITY = 10  # a niceness
 # What nearly all scripts do is found within so much time of a core.
@@ -107,6 +108,7 @@ class SeedSearch:
 
 def main() -> int:
     """Search, in a process of its own."""
+    be_killed_sooner(OF_HELPER)
     question: tuple[list[DataSet], SearchExtent] = pickle.load(sys.stdin.buffer)
     data_sets, extent = question
     threading.Thread(target=_end_with_the_daemon, daemon=True).start()

@@ -27,6 +27,7 @@ from mlfs.peers.shelf import Shelf
 from mlfs.peers.transport import Transport
 from mlfs.places.catalogue import Catalogue
 from mlfs.places.secret import Secret
+from mlfs.processes import OF_AGENT, be_killed_sooner
 
 # Looking again at once for so long after something happened: what comes next mostly comes within that. With 200 us
 # two agents took a third more CPU time for the same samples, from servers and readers on the same cores.
@@ -190,6 +191,7 @@ def serve(path: str, mountpoint: str, patience_s: float, line: KeeperLine) -> No
 
     Raises: MlfsError.
     """
+    be_killed_sooner(OF_AGENT)
     die_with_keeper(signal.SIGKILL)  # for as long as MPI waits for the others, nothing else is heard
     line.say("in MPI")
     transport = mpi.start()

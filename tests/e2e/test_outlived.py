@@ -111,6 +111,12 @@ def test_requests_that_are_a_header_alone_wait_as_others_do(source: Path) -> Non
             assert asks.wait(LONGEST_WAIT_S) == 0
 
 
+def killed_in_order(mount: MlfsMount) -> list[str]:
+    """The processes as the kernel is to kill them when memory is short."""
+    files = {name: Path(f"/proc/{one['pid']}/oom_score_adj") for name, one in processes(mount).items()}
+    return sorted(files, key=lambda name: -int(files[name].read_text()))
+
+
 @pytest.mark.promise("outlived-holder")
 def test_a_holder_that_is_killed_is_followed_by_another_one(source: Path) -> None:
     with MlfsMount(source) as mount:
@@ -121,9 +127,12 @@ def test_a_holder_that_is_killed_is_followed_by_another_one(source: Path) -> Non
                 wait_until(lambda before=holder["pid"]: processes(mount)["holder"]["pid"] != before)
                 assert processes(mount)["holder"]["restarts"] == number
                 assert mount.pid == server
+                wait_until(lambda: killed_in_order(mount) == ["standby", "server", "holder"])
+                stands_by = processes(mount)["standby"]["pid"]
                 held.seek(number * 3_000_000)
                 assert held.read(10) == content_at(number)
                 kill_server(mount)
+                assert mount.pid == stands_by
                 held.seek(number * 3_000_000 + 200_000)
                 assert held.read(10) == content_at(number, 200_000)
         record = mount.run("ls", "--json").stdout

@@ -24,7 +24,7 @@ def serve(start):
     kill = lambda number=signal.SIGKILL: os.kill(os.getpid(), number)
     keep = lambda: say("keep fuse other", kept[0].fileno(), kept[1].fileno())
     {serve}
-sys.exit(MountHolder(sys.argv[1], serve).run())
+sys.exit(MountHolder(sys.argv[1], lambda: serve).run())
 """
 
 
@@ -50,6 +50,29 @@ def test_a_server_that_dies_after_it_has_mounted_is_followed_by_one_that_has_wha
         "server 2 ['fuse', 'other'] was killed by SIGKILL",
     ]
     assert (code, log) == (7, "")
+
+
+def test_what_stands_by_has_loaded_before_the_server_dies_and_begins_with_what_that_left(tmp_path: Path) -> None:
+    loaded = tmp_path / "loaded"
+    load = (
+        "import mountd.holder\n"
+        "mountd.holder.STANDS_BY_AFTER_S, mountd.holder.LOOK_MS = 0.0, 10\n"
+        f"loads = lambda: open({str(loaded)!r}).read().split()\n"
+        f"def load():\n    print(os.getpid(), file=open({str(loaded)!r}, 'a')); return serve\n"
+    )
+    code, printed, log = held(
+        tmp_path,
+        "if start.restarts == 0:\n"
+        "        keep(); say('serving')\n"
+        "        while len(loads()) < 2: time.sleep(0.01)\n"
+        "        kill()\n"
+        "    print(loads().index(str(os.getpid())), os.path.sameopenfile(start.kept['fuse'], kept[0].fileno()))\n"
+        "    say('over 7'); return 7",
+        SCRIPT.replace("def serve", load + "def serve").replace("lambda: serve", "load"),
+    )
+    assert printed[1:] == ["server 1 ['fuse', 'other'] was killed by SIGKILL", "1 True"]
+    assert (code, log) == (7, "")
+    assert all(not Path("/proc", pid).exists() for pid in loaded.read_text().split())
 
 
 @pytest.mark.promise("outlived-given-up")
