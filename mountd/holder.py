@@ -12,8 +12,9 @@ If the holder dies the server starts another one, and hands everything to it (mo
 server is no child of its holder: nothing here needs it to be.
 
 The server's words: `keep NAME...`, with a descriptor each, in the place of all that was kept before; `serving`, when it
-answers; `over CODE`, when it ends by itself, or the mount has ended: nothing is kept any more. What stands by hears
-`begin RESTARTS HOLDER_RESTARTS NAME,... WHY`, with the descriptors; or it hears nothing, and ends with the holder.
+answers; `over CODE`, when it ends by itself, or the mount has ended: nothing is kept any more. The process that stands
+by hears `begin RESTARTS HOLDER_RESTARTS NAME,... WHY`, with the descriptors; or nothing, and then it ends with the
+holder.
 """
 
 from __future__ import annotations
