@@ -368,7 +368,7 @@ class Control:
             had = before.nodes if before is not None else None
             nodes_anew = spec.nodes is not None and spec.nodes not in (told_nodes, had)
             with coming.scope:
-                streams = await runner.run("register", self._prepare, spec, coming)
+                streams = await runner.run("register", self._build_streams, spec, coming)
                 job = await shared.register(spec, streams)
                 # With the ranks of this node; and where another node has registered it meanwhile, all serve that order.
                 spec, streams = job.spec, job.streams
@@ -390,7 +390,7 @@ class Control:
             if self._coming.get(spec.name) is coming:
                 del self._coming[spec.name]
 
-    def _prepare(self, spec: JobSpec, coming: _ComingJob) -> JobStreams:
+    def _build_streams(self, spec: JobSpec, coming: _ComingJob) -> JobStreams:
         """In a thread: the job's streams, with its first epoch computed."""
         with stoppable(coming.stopped.is_set):
             source, tree = os.fsencode(self.source), self.engine.manifest

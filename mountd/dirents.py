@@ -128,7 +128,7 @@ class Direntries:
         def column(values: NDArray[Any]) -> Words:
             return values[entries].astype(np.uint64)
 
-        high, size = np.uint64(32), m.unsized.told(entries, m.size[entries])
+        high, size = np.uint64(32), m.unsized.shown(entries, m.size[entries])
         mtime_s, mtime_ns = np.divmod(m.mtime_ns[entries], _NS)
         ctime_s, ctime_ns = np.divmod(m.ctime_ns[entries], _NS)
         words[at], words[at + 5] = self._inodes(entries), numbers

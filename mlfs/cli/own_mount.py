@@ -209,11 +209,11 @@ def _say(line: str) -> None:
 def _outcome(words: Sequence[str], output: int | None, before_it_runs: Callable[[], None]) -> int:
     """Run the command to its end, with the signals that come meanwhile. Returns its exit code."""
     command: subprocess.Popen[bytes] | None = None
-    told: list[int] = []
+    signals: list[int] = []
 
     def pass_on(number: int, _frame: object = None) -> None:
         if command is None:
-            told.append(number)
+            signals.append(number)
         else:
             with suppress(ProcessLookupError):
                 os.killpg(command.pid, number)
@@ -228,7 +228,7 @@ def _outcome(words: Sequence[str], output: int | None, before_it_runs: Callable[
             start_new_session=True,
             preexec_fn=before_it_runs,  # noqa: PLW1509 - this process has one thread
         )
-        for number in told:
+        for number in signals:
             pass_on(number)
         code = command.wait()
     except (OSError, subprocess.SubprocessError) as error:

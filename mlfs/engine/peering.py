@@ -323,7 +323,7 @@ class Peering:
         elif packet.kind is link.PacketKind.COUNTS:
             session.take_counts(packet.value)
         elif packet.kind is link.PacketKind.TOLD:
-            self._told(session, packet.value["node"], packet.value["value"])
+            self._hear(session, packet.value["node"], packet.value["value"])
         if not session.joining and len(session.about) == session.nodes:
             session.begin_to_join()
             nursery.start_soon(self._join, session)
@@ -353,7 +353,7 @@ class Peering:
 
     # -- joining
 
-    def _told(self, session: AgentSession, node: int, value: Mapping[str, Any]) -> None:
+    def _hear(self, session: AgentSession, node: int, value: Mapping[str, Any]) -> None:
         """The server of another node says something."""
         if "bad" in value:
             session.refuse(node, str(value["bad"]))

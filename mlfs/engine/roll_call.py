@@ -60,7 +60,7 @@ class RollCall:
     def __init__(self, figures: Callable[[], Figures]) -> None:
         self._figures = figures
         self._heard: dict[int, Mapping[str, Any]] = {}
-        self._told: Mapping[str, Any] = {}
+        self._last_sent: Mapping[str, Any] = {}
 
     @staticmethod
     def turns(nodes: int) -> int:
@@ -70,9 +70,9 @@ class RollCall:
     def news(self, session: AgentSession) -> Mapping[str, Any] | None:
         """The news of this node that the others do not know yet, None if there is nothing."""
         own = self._own(session)
-        if own == self._told:
+        if own == self._last_sent:
             return None
-        self._told = own
+        self._last_sent = own
         return own
 
     def _own(self, session: AgentSession) -> Mapping[str, Any]:
@@ -99,4 +99,4 @@ class RollCall:
     def forget(self) -> None:
         """The agent is gone: in another MPI job the numbers are those of other nodes."""
         self._heard.clear()
-        self._told = {}
+        self._last_sent = {}

@@ -86,15 +86,15 @@ class RowReads:
         if not self._rows.has(file):
             return None
         members = [job.member for job in self._scheduler.jobs.values()]
-        told = [
+        rows = [
             row
             for row in self._rows.read(file, offset, size)
             if any(row < len(member) and member[row] for member in members)
         ]
-        if told:
-            self._tells_of(told, self._reader(handle, pid), pid)
+        if rows:
+            self._tells_of(rows, self._reader(handle, pid), pid)
         end = min(offset + size, self._fetcher.samples.sizes[file])
-        for row in told:
+        for row in rows:
             wire = self._fetcher.tripwires.get(row)
             if wire is None or (wire.generation, wire.offset) != (generation, offset):
                 continue

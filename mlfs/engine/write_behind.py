@@ -42,7 +42,7 @@ class WriteBehind:
         self._waiting_bytes = 0
         self._waiting: list[_ToKeep] = []
         self._soon = Coalesced(KEEP_DELAY_S)
-        self._aside: dict[int, Fetched] = {}  # got past the fetches, while the scheduler is told
+        self._past_fetches: dict[int, Fetched] = {}  # got past the fetches, while the scheduler is told
 
     @property
     def waiting_bytes(self) -> int:
@@ -61,15 +61,15 @@ class WriteBehind:
 
     def got_aside(self, fetched: Fetched) -> None:
         """A whole sample was got past the fetches, from the source or a peer: kept, if the scheduler wants a copy."""
-        self._aside[fetched.sample] = fetched
+        self._past_fetches[fetched.sample] = fetched
         try:
             self._step(ReadAside(fetched.sample))
         finally:
-            del self._aside[fetched.sample]
+            del self._past_fetches[fetched.sample]
 
     def keep_aside(self, keep: KeepCopy) -> None:
         """Have a place keep what was got past the fetches."""
-        fetched = self._aside.get(keep.sample)
+        fetched = self._past_fetches.get(keep.sample)
         if fetched is None:  # it was told within another step, and is over
             self._step(Kept(keep.fetch, keep.sample, 0))
         else:

@@ -203,7 +203,9 @@ class DepthWatch:
         self.rank_index = -1
         self._left = MOST_EPOCHS
         self._known = Depth()
-        self._told: tuple[int, Shape, int, Depth] | None = None  # by how many opens, shape and length: what was told
+        self._last_depth: tuple[int, Shape, int, Depth] | None = (
+            None  # by how many opens, shape and length: what was told
+        )
         self._whole = True
         self._process, self._x, self._seconds = array("q"), array("q"), array("d")
 
@@ -225,18 +227,18 @@ class DepthWatch:
         """The depth as it is known by now. Args: as of `depth_of`; a shape whose batch is not known tells nothing."""
         if not self._whole or not self._x or shape.workers < 1 or not shape.batch:
             return self._known
-        if self._told is not None and self._told[:3] == (len(self._x), shape, length):
-            return self._told[3]
+        if self._last_depth is not None and self._last_depth[:3] == (len(self._x), shape, length):
+            return self._last_depth[3]
         order = np.argsort(self._seconds, kind="stable")  # opens of several processes come in batches of each
         x, process, seconds = (np.array(seen)[order] for seen in (self._x, self._process, self._seconds))
         kept = np.sort(np.unique(x, return_index=True)[1])  # opened again: no second time
         depth = self._known.narrowed(depth_of(process[kept], x[kept], seconds[kept], shape, length))
-        self._told = len(self._x), shape, length, depth
+        self._last_depth = len(self._x), shape, length, depth
         return depth
 
     def next_epoch(self, epoch: int, shape: Shape, length: int) -> None:
         """The rank has come to another epoch: keep what is known, and that epoch's opens if they are still needed."""
-        self._known, self._told = self.depth(shape, length), None
+        self._known, self._last_depth = self.depth(shape, length), None
         self._left -= 1
         self.epoch = epoch if self._known.exact is None and self._left > 0 else -1
         self._whole = self.epoch >= 0

@@ -232,7 +232,7 @@ class JobRun:
             stream_bytes=self.bytes_read.stream_bytes,
             deviation_bytes=self.bytes_read.deviation_bytes,
             pfs_bytes_by_epoch=self.bytes_read.by_epoch(),
-            specification=spec.understood() | ({} if spec.serve is None else streams.told()),
+            specification=spec.understood() | ({} if spec.serve is None else streams.served_figures()),
             readers=self.readers.statistics(),
         )
 

@@ -106,7 +106,7 @@ class JobStatistics:
             sizes of their samples differ, as a standard deviation.
         pfs_bytes_by_epoch: what came from the PFS for each epoch, ascending.
         specification: the registration as it was understood, as JSON has it, and what is known of an order that mlfs
-            serves (`JobStreams.told`).
+            serves (`JobStreams.served_figures`).
         readers: which processes read for it, and which are strangers to it.
     """
 

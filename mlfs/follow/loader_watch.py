@@ -130,8 +130,8 @@ class LoaderWatch:
         reads."""
         shape, epoch = self._matcher.shape, self._depth.epoch
         if shape.workers == 1:
-            told = "batch_size" in self._spec.model_fields_set
-            shape = shape._replace(batch=self._streams.batch_files if told else 0)
+            is_registered = "batch_size" in self._spec.model_fields_set
+            shape = shape._replace(batch=self._streams.batch_files if is_registered else 0)
         if epoch < 0:
             return shape, self._matcher.stream.length
         return shape, self._streams.length(epoch) - self._epochs.timeline.begin(epoch)

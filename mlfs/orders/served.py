@@ -55,7 +55,7 @@ class ServedOrder:
     Attributes:
         kept: by dataset index, the node that keeps the sample, and in which of its classes.
         tree: a hash of all that the order rests on in the tree: nodes whose trees differ in that serve other orders.
-        told: what `status` shows of an opportunistic order, once an epoch is known; all are alike in that.
+        figures: what `status` shows of an opportunistic order, once an epoch is known; all are alike in that.
 
     Raises:
         JobError: the job has no nodes.
@@ -83,7 +83,7 @@ class ServedOrder:
         for numbers_by_index in (sizes_bytes, entries):
             rests_on.update(np.ascontiguousarray(numbers_by_index).data)
         self.tree = rests_on.hexdigest()[:16]
-        self.told: Mapping[str, float] = {}
+        self.figures: Mapping[str, float] = {}
         self._dealt = lru_cache(maxsize=EPOCHS_KEPT)(self._deal)
         self._cut = lru_cache(maxsize=EPOCHS_KEPT)(self._cut_epoch)
 
@@ -166,10 +166,10 @@ class ServedOrder:
         buffers = sum(node.buffer_bytes for node in self._spec.nodes)
         count = int(away.sum())
         cut = rounds_for(len(elements) - count, count, away_bytes, buffers, len(self._spec.nodes), level)
-        if not self.told:
+        if not self.figures:
             published = published_level(len(elements), cut.rounds)
             levels = {"level_reached": round(cut.level, 4), "published_level": round(published, 4)}
-            self.told = levels | {"rounds": cut.rounds, "kept": round(1 - count / max(1, len(elements)), 4)}
+            self.figures = levels | {"rounds": cut.rounds, "kept": round(1 - count / max(1, len(elements)), 4)}
         return elements, cut
 
     def _away(self, elements: Ids) -> npt.NDArray[np.int64]:

@@ -127,9 +127,9 @@ class JobStreams:
         served = self.order.around(order, spec) if isinstance(self.order, ServedOrder) else order
         return JobStreams(spec, self.sample_ids, served)
 
-    def told(self) -> dict[str, float]:
+    def served_figures(self) -> dict[str, float]:
         """The figures of an opportunistic order, once an epoch is known; empty for others."""
-        return dict(self.order.told) if isinstance(self.order, ServedOrder) else {}
+        return dict(self.order.figures) if isinstance(self.order, ServedOrder) else {}
 
     def kept_at(self, n_entries: int) -> npt.NDArray[np.int16] | None:
         """By entry of the tree, the number of the node on whose keeping it a served order rests, -1 for none; None for

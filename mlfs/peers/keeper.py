@@ -80,7 +80,7 @@ class Keeper:
         self._words = list(words)
         self._join_timeout_s = join_timeout_s
         self._say = say
-        self._told = 0  # the first signal that ends this command
+        self._end_signal = 0  # the first signal that ends this command
         self._command: subprocess.Popen[bytes] | None = None
         self._agent = self._leave = self._said = -1
         self._ended = -1  # can be read once COMMAND has ended
@@ -149,7 +149,7 @@ class Keeper:
     def _signalled(self, number: int) -> None:
         if number not in _FORWARDED:
             return
-        self._told = self._told or number
+        self._end_signal = self._end_signal or number
         if self._command is not None and self._ended >= 0:
             with suppress(ProcessLookupError):
                 os.killpg(self._command.pid, number)
@@ -203,7 +203,7 @@ class Keeper:
 
     def _await_others(self) -> None:
         until_s = time.monotonic() + self._join_timeout_s
-        while not (self._joined or self._told or self._said < 0):
+        while not (self._joined or self._end_signal or self._said < 0):
             self._turn(until_s)
             if time.monotonic() >= until_s and not self._joined:
                 begins = "COMMAND begins, and " if self._words else ""
@@ -214,8 +214,8 @@ class Keeper:
                 return
 
     def _with_command(self) -> int:
-        if self._told:
-            return 128 + self._told
+        if self._end_signal:
+            return 128 + self._end_signal
         try:
             # This process has one thread.
             self._command = subprocess.Popen(
@@ -234,7 +234,7 @@ class Keeper:
 
     def _without(self) -> int:
         """Without COMMAND the agent is what runs."""
-        while not self._told and self._said >= 0:
+        while not self._end_signal and self._said >= 0:
             self._turn()
         code = self._agent_code or 0
         return code if code >= 0 else 128 - code
@@ -242,12 +242,12 @@ class Keeper:
     def _end_agent(self, stays: bool) -> None:
         """Have the agent leave: once all nodes are done, where COMMAND has ended well."""
         self._leaving = True
-        if stays and self._words and self._joined and not self._told:
+        if stays and self._words and self._joined and not self._end_signal:
             with suppress(OSError):
                 os.write(self._leave, _DONE)
             self._until(lambda: self._stays or self._leaves, _ANSWER_PATIENCE_S)
             if self._stays:
-                self._until(lambda: bool(self._told), STAY_S)
+                self._until(lambda: bool(self._end_signal), STAY_S)
         os.close(self._leave)
         self._until(lambda: self._leaves, _ANSWER_PATIENCE_S)
         if self._leaves:

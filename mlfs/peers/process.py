@@ -78,7 +78,7 @@ class AgentProcess:
         self._unsent: deque[bytes] = deque()
         self._server_gone = False
         self._peers: int | None = None  # nodes that have joined this one's, None before all have come
-        self._told: AgentStatistics | None = None
+        self._last_sent: AgentStatistics | None = None
         landing, shelf = self._greet(patience_s)
         self._liveness = Liveness(transport.nodes, transport.node, patience_s)
         self._agent = Agent(transport, shelf, landing, self._to_server, self._liveness)
@@ -152,8 +152,8 @@ class AgentProcess:
     def _tell_counts(self) -> None:
         """Tell the server the agent's figures, if they are others by now."""
         counts = self._agent.statistics()
-        if counts != self._told:
-            self._told = counts
+        if counts != self._last_sent:
+            self._last_sent = counts
             self._to_server(link.pack_json(link.PacketKind.COUNTS, asdict(counts)))
 
     def _hear_server(self, now_s: float) -> bool:

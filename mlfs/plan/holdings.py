@@ -55,14 +55,14 @@ class Holdings:
 
     def __init__(self, samples: int) -> None:
         self._samples = samples
-        self._told: dict[int, dict[int, str]] = {}
+        self._parts: dict[int, dict[int, str]] = {}
         self._whole: set[int] = set()
 
     def hear(self, node: int, at: int, of: int, text: str) -> None:
         """A node tells a piece, and of how many it is. Once all have come, more change nothing."""
         if node not in self._whole and 0 <= at < of:
-            self._told.setdefault(node, {})[at] = text
-            if len(self._told[node]) == of:
+            self._parts.setdefault(node, {})[at] = text
+            if len(self._parts[node]) == of:
                 self._whole.add(node)
 
     @property
@@ -89,7 +89,7 @@ class Holdings:
         return holder
 
     def _flags(self, node: int) -> Flags:
-        parts = self._told[node]
+        parts = self._parts[node]
         try:
             return flags_of([parts[at] for at in range(len(parts))], self._samples)
         except ValueError:

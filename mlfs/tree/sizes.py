@@ -41,7 +41,7 @@ class UnsizedFiles:
         """The bytes that a file has whose size is wrong; None where the size is right, or nobody has counted them."""
         return self.files.get(entry)
 
-    def told(self, entries: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    def shown(self, entries: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sizes that the kernel is told of these entries: where their bytes were counted, that number."""
         if not self.files:
             return sizes

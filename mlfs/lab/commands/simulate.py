@@ -176,7 +176,7 @@ def _simulate(
         step("orders")
         for policy in policies:
             try:
-                results.append(simulation.run(policy, sharing, _told(step, policy.name)))
+                results.append(simulation.run(policy, sharing, _progress_of(step, policy.name)))
             except Unfit as error:
                 unfit[policy.name] = str(error)
     return simulation, results, unfit
@@ -196,8 +196,8 @@ def _detailed(args: argparse.Namespace, scenario: Scenario) -> int:
     with _progress(2 * scenario.job.epochs) as step:
         simulation = _made(scenario, step)
         cluster = Detailed(simulation)  # first: one that is too large is refused before anybody waits for an estimate
-        estimate = simulation.run(POLICIES[DETAILED_POLICY], Sharing.CONSERVING, _told(step, "estimate"))
-        detailed = cluster.run(_told(step, "in detail"))
+        estimate = simulation.run(POLICIES[DETAILED_POLICY], Sharing.CONSERVING, _progress_of(step, "estimate"))
+        detailed = cluster.run(_progress_of(step, "in detail"))
     if args.json:
         plain = {"scenario": args.scenario or args.like, "estimate": estimate.plain(), "detailed": detailed.plain()}
         print(json.dumps(plain))
@@ -234,7 +234,7 @@ def _detailed_table(scenario: Scenario, estimate: PolicyResult, detailed: Detail
     )
 
 
-def _told(step: Any, name: str) -> Progress:
+def _progress_of(step: Any, name: str) -> Progress:
     return lambda epoch: step(f"{name}, epoch {epoch}")
 
 

@@ -55,7 +55,7 @@ class Following:
         table: SampleTable,
         window: Window,
         keeping: Keeping,
-        beside: StrangersAhead,
+        strangers_ahead: StrangersAhead,
         shards: ShardsAhead,
         out: list[Command],
     ) -> None:
@@ -63,7 +63,7 @@ class Following:
         self._window = window
         self._shards = shards
         self._keeping = keeping
-        self._beside = beside
+        self._strangers_ahead = strangers_ahead
         self._opening = Opening()
         self._lately: OrderedDict[int, deque[int]] = OrderedDict()  # by process, the large files that it opened last
         self._out = out
@@ -184,7 +184,7 @@ class Following:
         """Have the jobs match reads of samples that are in place, in their order."""
         if not self._records:
             self.rank_waits.read([read.sample for read in reads], None)
-            self._window.retire(*self._beside.read(reads))
+            self._window.retire(*self._strangers_ahead.read(reads))
             return
         at, end = 0, len(reads)
         while at < end:
@@ -262,7 +262,7 @@ class Following:
         else:
             self._goes_on(read.sample, read.at_s, matched)
         if not followed:
-            self._window.retire(*self._beside.read((read,), coming.coming))
+            self._window.retire(*self._strangers_ahead.read((read,), coming.coming))
 
     def opened(self, opened: Opened) -> None:
         """Count what is known of a read only now that its reader, who waited, goes on."""

@@ -85,9 +85,9 @@ class Scheduler:
         self._out = out
         self.window, self._routing, self._keeping, self.fetching = window, routing, keeping, fetching
         self._pressure = Pressure(limits.window_bytes)
-        self._beside = StrangersAhead(table)
+        self._strangers_ahead = StrangersAhead(table)
         self.shards = ShardsAhead(table)
-        self._following = Following(table, window, keeping, self._beside, self.shards, out)
+        self._following = Following(table, window, keeping, self._strangers_ahead, self.shards, out)
         self._jobs, self._rank_waits = self._following.records, self._following.rank_waits
         self._waiting = Waiting(table, limits, window, routing, keeping, fetching, self._rank_waits, out)
         self.warming = Warming(table, keeping, fetching)
@@ -191,7 +191,7 @@ class Scheduler:
             self._waiting.waited_s, fetching.under_way, self._look, fetching.stopped, fetching.peers_missed,
             fetching.statistics(), self._routing.statistics(), self._keeping.statistics(),
             {job.run.name: job.times.statistics() for job in self._jobs.values()},
-            self._beside.statistics(), self._pressure.full_bytes, self.warming.statistics(),
+            self._strangers_ahead.statistics(), self._pressure.full_bytes, self.warming.statistics(),
             {job.run.name: dict(job.waited_s) for job in self._jobs.values() if job.waited_s},
         )  # fmt: skip
 
@@ -233,11 +233,11 @@ class Scheduler:
         if self._seen:
             self._seen = False
             self._judge(now_s)
-        self.window.retire(*self._beside.expired(now_s))
+        self.window.retire(*self._strangers_ahead.expired(now_s))
         if self._look or room_came_free:
             self._look_ahead(now_s)
         if not self._look and not self.fetching.stopped:
-            self._beside.fetch(now_s, partial(self.fetching.reserve_beside, now_s=now_s))
+            self._strangers_ahead.fetch(now_s, partial(self.fetching.reserve_beside, now_s=now_s))
         before = self.table.window_bytes
         self._evicting.make_room(self._jobs)
         self.fetching.dispatch(self._waiting.is_urgent(now_s))
@@ -252,7 +252,7 @@ class Scheduler:
 
     def _set_alarm(self, now_s: float) -> None:
         """Ask to be woken when a waiting time ends, or at once where the look-ahead has more to do."""
-        due_s = min(self._waiting.next_due_s(), self._beside.next_due_s(), self._pressure.next_due_s())
+        due_s = min(self._waiting.next_due_s(), self._strangers_ahead.next_due_s(), self._pressure.next_due_s())
         wake_s = now_s if self._look or self.warming.has_more else due_s
         if wake_s < self._wake_s:
             self._wake_s = wake_s
@@ -369,7 +369,7 @@ class Scheduler:
 
     def _is_full(self) -> None:
         """The window has no room for what comes next: whatever makes room looks again."""
-        self.window.retire(*self._beside.give_back())
+        self.window.retire(*self._strangers_ahead.give_back())
         self._look = False
 
     def _want(self, sample: int, job: int, epoch: int, now_s: float) -> bool:
@@ -508,12 +508,12 @@ class Scheduler:
         self._look = True
 
     def _read_aside(self, read: e.ReadAside, now_s: float) -> None:
-        self._beside.pages_gone(read.sample)
+        self._strangers_ahead.pages_gone(read.sample)
         self.fetching.keep_aside(read.sample)
 
     def _stage_again(self, sample: int, now_s: float) -> None:
         """A sample is ABSENT although a job may need it: then it is staged before anything else, if there is room."""
-        predicted = self.table.pending[sample] > self._beside.counted(sample)
+        predicted = self.table.pending[sample] > self._strangers_ahead.counted(sample)
         needs = self._following.who_needs(sample) if predicted else None
         if needs is not None and self.table.fits_window(sample) and not self.fetching.stopped:
             self.fetching.reserve(sample, *needs, now_s, first=True)

@@ -94,12 +94,12 @@ class Warming:
         self._later: deque[int] = deque()  # samples that others were having fetched when their turn came
         self._under_way: set[int] = set()
         self._refused = 0  # in a row, for want of room
-        self._told = WarmingStatistics()
+        self._statistics = WarmingStatistics()
         self.has_more = False
 
     def statistics(self) -> WarmingStatistics:
         """Frozen figures."""
-        return replace(self._told, under_way=len(self._under_way))
+        return replace(self._statistics, under_way=len(self._under_way))
 
     def begin(self, samples: npt.NDArray[np.integer[Any]] | None) -> None:
         """Bring these samples, each of which is named once, in this order; with None, nothing more.
@@ -112,22 +112,22 @@ class Warming:
         sizes = np.asarray(self._table.sizes)
         whole = Part(len(samples), int(sizes[samples].sum()))
         self._under_way.clear()  # what lanes have for the warm-up before counts for that one only
-        self._told = WarmingStatistics(self._told.run + 1, WarmingState.RUNNING, whole)
+        self._statistics = WarmingStatistics(self._statistics.run + 1, WarmingState.RUNNING, whole)
         self._coming, self._at, self._refused = samples, 0, 0
 
     def _stop(self) -> None:
         self._coming, self._at, self.has_more = np.empty(0, np.int64), 0, False
         self._chunk.clear()
         self._later.clear()
-        if self._told.state is WarmingState.RUNNING:
-            self._told = replace(self._told, state=WarmingState.STOPPED)
+        if self._statistics.state is WarmingState.RUNNING:
+            self._statistics = replace(self._statistics, state=WarmingState.STOPPED)
 
     # -- what is fetched
 
     def dispatch(self) -> None:
         """Give lanes that have nothing else to do their next samples."""
         self.has_more = False
-        if self._told.state is not WarmingState.RUNNING:
+        if self._statistics.state is not WarmingState.RUNNING:
             return
         for _ in range(LOOKS_A_STEP):
             most = self._fetching.idle_lane_takes()
@@ -136,7 +136,7 @@ class Warming:
             batch = self._next(most)
             if not batch:
                 if not self._under_way and not self._later:
-                    self._told = replace(self._told, state=WarmingState.FINISHED)
+                    self._statistics = replace(self._statistics, state=WarmingState.FINISHED)
                 return
             refused = self._fetching.fill(batch)
             self._under_way |= set(batch).difference(refused)
@@ -183,7 +183,9 @@ class Warming:
         held = np.frombuffer(self._table.held_by, dtype=np.uint8)[ids] != 0
         sizes = np.asarray(self._table.sizes)
         count = int(held.sum())
-        self._told = replace(self._told, there=self._told.there.plus(count, int(sizes[ids[held]].sum())))
+        self._statistics = replace(
+            self._statistics, there=self._statistics.there.plus(count, int(sizes[ids[held]].sum()))
+        )
         left: npt.NDArray[np.integer[Any]] = ids[~held]
         return left
 
@@ -191,11 +193,11 @@ class Warming:
         """A sample's turn has come."""
         state, size = self._table.state[sample], self._table.sizes[sample]
         if self._table.held_by[sample] or not size:
-            self._told = replace(self._told, there=self._told.there.plus(1, size))
+            self._statistics = replace(self._statistics, there=self._statistics.there.plus(1, size))
         elif state in (State.QUEUED, State.FETCHING) or self._keeping.is_promised(sample):
             self._later.append(sample)
         elif state != State.ABSENT or size > LARGEST_KEPT_BYTES:
-            self._told = replace(self._told, not_kept=self._told.not_kept.plus(1, size))
+            self._statistics = replace(self._statistics, not_kept=self._statistics.not_kept.plus(1, size))
         else:
             batch.append(sample)
 
@@ -206,10 +208,10 @@ class Warming:
         for sample in samples:
             size = self._table.sizes[sample]
             if self._keeping.has_room(sample):
-                self._told = replace(self._told, not_kept=self._told.not_kept.plus(1, size))
+                self._statistics = replace(self._statistics, not_kept=self._statistics.not_kept.plus(1, size))
                 continue
             self._refused += 1
-            self._told = replace(self._told, no_room=self._told.no_room.plus(1, size))
+            self._statistics = replace(self._statistics, no_room=self._statistics.no_room.plus(1, size))
         if self._refused >= FULL_AFTER:
             self._leave_the_rest()
 
@@ -220,7 +222,7 @@ class Warming:
         self._at = len(self._coming)
         left = self._without_those_there(left)
         size_bytes = int(np.asarray(self._table.sizes)[left].sum())
-        self._told = replace(self._told, no_room=self._told.no_room.plus(len(left), size_bytes))
+        self._statistics = replace(self._statistics, no_room=self._statistics.no_room.plus(len(left), size_bytes))
 
     # -- what becomes of it
 
@@ -232,7 +234,7 @@ class Warming:
         """A fetch for the warm-up has ended well. One from the source counts later, once a place keeps the sample."""
         if landed.place != SOURCE:  # a copy of an earlier mount that was not known yet
             self._under_way.discard(landed.sample)
-            self._told = replace(self._told, there=self._told.there.plus(1, landed.size_bytes))
+            self._statistics = replace(self._statistics, there=self._statistics.there.plus(1, landed.size_bytes))
 
     def kept(self, sample: int, place: int) -> None:
         """A place keeps the sample now, or with 0 none does."""
@@ -240,7 +242,9 @@ class Warming:
             self.failed(sample)
         elif sample in self._under_way:
             self._under_way.discard(sample)
-            self._told = replace(self._told, fetched=self._told.fetched.plus(1, self._table.sizes[sample]))
+            self._statistics = replace(
+                self._statistics, fetched=self._statistics.fetched.plus(1, self._table.sizes[sample])
+            )
 
     def taken_back(self, sample: int) -> None:
         """A reader waits for a sample that the lane had not begun, and has it fetched himself."""
@@ -252,4 +256,6 @@ class Warming:
         """Count a sample that could not be fetched, or that no place could write."""
         if sample in self._under_way:
             self._under_way.discard(sample)
-            self._told = replace(self._told, failed=self._told.failed.plus(1, self._table.sizes[sample]))
+            self._statistics = replace(
+                self._statistics, failed=self._statistics.failed.plus(1, self._table.sizes[sample])
+            )

@@ -89,7 +89,7 @@ class Rank:
             self._began_s = self._heap.now_s
             self._go_on()
 
-    def _told(self, how: int) -> None:
+    def _opened(self, how: int) -> None:
         assert how == IN_PLACE, "in a cluster without failures nobody is refused"
         self._node.soon(Opened(self._batch[self._at], self._process, self._heap.now_s))
         self._take()
@@ -105,7 +105,7 @@ class Rank:
         """Read until a sample is not in place, or no batch may be read."""
         while self._step < self._allowed:
             while self._at < len(self._batch):
-                if not self._node.open(self._batch[self._at], self._process, PARENT, self._told):
+                if not self._node.open(self._batch[self._at], self._process, PARENT, self._opened):
                     return
                 self._take()
             size = sum(map(self._node.sizes.__getitem__, self._batch))
