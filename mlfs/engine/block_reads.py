@@ -8,7 +8,7 @@ what it was given.
 A reader who goes through a file in order gets whole blocks, and further ones are fetched ahead of him, twice as many
 each time that he comes to a new one. A reader of small ranges here and there gets what he asked for, until nearly all
 of a block was asked for: then the rest of it comes as well, once (`mlfs.places.pieces`). A block that a place of this
-node holds is put into the page cache at the second such READ (`mlfs.engine.near_blocks`).
+node holds is put into the page cache at the second such READ.
 
 Blocks of a file that a job reads are staged ahead of its readers (`mlfs.plan.scheduler.shards_ahead`). A READ of one
 comes for its first page, which tells how far the reader is, and for pages that the kernel has taken back.
@@ -29,8 +29,8 @@ from mlfs.engine.counted_opens import CountedOpens
 from mlfs.engine.digest import Digest
 from mlfs.engine.fetch import Fetched, Fetcher
 from mlfs.engine.hot_contents import HotContent, HotContents
-from mlfs.engine.near_blocks import NearBlocks
 from mlfs.engine.pagecache import Buffer
+from mlfs.engine.runner import Runner, start
 from mlfs.engine.write_behind import WriteBehind
 from mlfs.limits import lacking
 from mlfs.plan.place_kind import PlaceKind
@@ -465,3 +465,48 @@ class BlockReads:
             log.exception("a block could not be fetched ahead")
         finally:
             self._ahead -= 1
+
+
+# -- blocks of this node's places that READs come to again and again
+#
+# A reader of rows here and there comes to each block several times, and each READ costs a request and a hop to a
+# worker. A block that has its second READ gets all of its pages: the third one is the kernel's own. The first READ
+# brings no more than was asked for: where a data set is much larger than memory, none comes to the same block soon.
+# Nobody waits for these pages.
+
+_NEAR_POOL: Final = "near"
+# Blocks whose first READ is remembered.
+_MOST_READ_ONCE: Final = 1 << 16
+# Blocks that wait for the worker, at most. A further one has its turn with its next READ.
+_MOST_WAITING: Final = 4
+
+
+class NearBlocks:
+    """Which blocks were put into the page cache because they are read by ranges.
+
+    Args:
+        most: blocks at most, so that mlfs fills no more of the page cache than the staging window allows. The kernel
+            may have taken back some of them: a block whose READs come again is none of them any more.
+    """
+
+    def __init__(self, runner: Runner, fetcher: Fetcher, most: int) -> None:
+        self._runner, self._fetcher, self._most = runner, fetcher, most
+        self._read_once: OrderedDict[int, None] = OrderedDict()  # in the order of these READs
+        self._near: set[int] = set()
+        self._waiting = 0
+
+    def was_read(self, block: int, generation: int, place: int) -> None:
+        """A range of the block was read from a place of this node, in this generation of its file."""
+        if block not in self._read_once:
+            self._near.discard(block)  # the kernel has taken it back
+            self._read_once[block] = None
+            if len(self._read_once) > _MOST_READ_ONCE:
+                self._read_once.popitem(last=False)
+        elif self._waiting < _MOST_WAITING and len(self._near) < self._most:
+            del self._read_once[block]
+            self._near.add(block)
+            self._waiting += 1
+            start(self._runner, _NEAR_POOL, self._fetcher.put_near, block, place, generation, then=self._is_over)
+
+    def _is_over(self, _result: object, _error: BaseException | None) -> None:
+        self._waiting -= 1

@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import xxhash
@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from mlfs.plan.rows import Rows
 from mlfs.tree.attributes import FileAttributes, Rights
 from mlfs.tree.hard_links import HardLinks
-from mlfs.tree.past import Past, PastContents
 from mlfs.tree.sizes import UnsizedFiles
 from mlfs.tree.times import Times
 
@@ -439,3 +438,51 @@ _NS_MIN, _NS_MAX = -(1 << 63), (1 << 63) - 1
 def clamp_ns(time_ns: int) -> int:
     """A time that fits a column: years beyond 2262 exist on some file systems and do not fit 64 bits of nanoseconds."""
     return time_ns if _NS_MIN <= time_ns <= _NS_MAX else max(_NS_MIN, min(_NS_MAX, time_ns))
+
+
+# -- the attributes of earlier contents, for as long as somebody may ask for them
+#
+# A reader who holds a file open as it was sees its old size. The kernel knows each content as an inode of its own, and
+# says when it has forgotten one.
+
+# Of contents that the kernel never knew it never says that it has forgotten them: the oldest go.
+MOST_PAST_CONTENTS: Final = 65_536
+
+
+class Past(NamedTuple):
+    """The attributes of a content, as stat(2) had them."""
+
+    mode: int
+    nlink: int
+    uid: int
+    gid: int
+    size: int
+    blocks: int
+    mtime_ns: int
+    ctime_ns: int
+    first_name: int  # see mlfs.tree.hard_links
+    first_generation: int
+
+
+class PastContents:
+    def __init__(self, most: int = MOST_PAST_CONTENTS) -> None:
+        self._most = most
+        self._past: dict[tuple[int, int], Past] = {}
+
+    def __len__(self) -> int:
+        """The number of contents that are remembered."""
+        return len(self._past)
+
+    def keep(self, entry: int, generation: int, attributes: Past) -> None:
+        """Keeps a generation of the entry that the source has no more."""
+        self._past[entry, generation] = attributes
+        if len(self._past) > self._most:
+            del self._past[next(iter(self._past))]
+
+    def of(self, entry: int, generation: int) -> Past | None:
+        """The attributes that the entry had; None where they are forgotten."""
+        return self._past.get((entry, generation))
+
+    def forget(self, entry: int, generation: int) -> None:
+        """Forget attributes that nobody can ask for any more."""
+        self._past.pop((entry, generation), None)
