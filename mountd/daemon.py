@@ -390,6 +390,11 @@ class _Service:
                     nursery.start_soon(engine.background.keep_going, "keeping what another server needs", outlive)
                 await self.channel.serve()
                 nursery.cancel_scope.cancel()
+        except Exception:
+            if self.holding is not None and self.holding.is_followed:
+                log.exception("the server failed: another one takes the mount over")
+                os._exit(ExitCode.FAILURE)  # as after any other crash: what is cleaned up here would be missed there
+            raise
         finally:
             if self.holding is not None:
                 self.holding.let_go()  # else the descriptor there would keep alive what ends here
@@ -531,6 +536,7 @@ class _Service:
             if self.left is not None:
                 nursery.start_soon(control.take_up, self.left.jobs, self.left.places)
             nursery.start_soon(control.keep_places, holding.places)
+            nursery.start_soon(holding.beat)
 
     async def _announce(self, runner: Runner) -> None:
         """Say that we serve, once the mount has answered."""

@@ -12,9 +12,9 @@ If the holder dies the server starts another one, and hands everything to it (mo
 server is no child of its holder: nothing here needs it to be.
 
 The server's words: `keep NAME...`, with a descriptor each, in the place of all that was kept before; `serving`, when it
-answers; `over CODE`, when it ends by itself, or the mount has ended: nothing is kept any more. The process that stands
-by hears `begin RESTARTS HOLDER_RESTARTS NAME,... WHY`, with the descriptors; or nothing, and then it ends with the
-holder.
+answers; `alive`, each second from then on; `over CODE`, when it ends by itself, or the mount has ended: nothing is kept
+any more. The process that stands by hears `begin RESTARTS HOLDER_RESTARTS NAME,... WHY`, with the descriptors; or
+nothing, and then it ends with the holder.
 """
 
 from __future__ import annotations
@@ -44,6 +44,9 @@ LONGEST_PAUSE_S = 1.0
 # A server of which threads hang in the source ends without a sign that this could wait for. One that has said that it
 # ends does so at once.
 LOOK_MS, LOOK_SOON_MS = 1000, 10
+# A server that has said nothing for so long is stopped, or its loop hangs. It is not replaced: it may go on, and two of
+# them would answer the same requests.
+HANGS_S = 10.0
 # What stands by is loaded behind the start of a mount, and of its first readers.
 STANDS_BY_AFTER_S = 1.0
 # The threads of a process end one after the other, unless they hang.
@@ -120,6 +123,7 @@ class MountHolder:
         self._server: Child | None = None
         self._stands_by: Child | None = None
         self._serves_since: float | None = None
+        self._heard_s = self._hangs_since = 0.0
         self._over: int | None = None
         self._signals: list[int] = []  # that came while there was no server
         self._hears = True  # whether the server may still say something
@@ -136,7 +140,7 @@ class MountHolder:
         self._pass_signals_on()
         self._deaths, self._holder_restarts = Deaths(restarts), holder_restarts
         self._server = Child(channel, server, pidfd_of(server))
-        self._serves_since = time.monotonic()
+        self._serves_since = self._heard_s = time.monotonic()
         return self._hold()
 
     def _pass_signals_on(self) -> None:
@@ -200,7 +204,7 @@ class MountHolder:
             if self._report_fd >= 0:
                 os.close(self._report_fd)  # the reports end when the server does
                 self._report_fd = -1
-            self._serves_since = None
+            self._serves_since, self._hangs_since = None, 0.0
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         signals, self._signals = self._signals, []
@@ -255,6 +259,17 @@ class MountHolder:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
+    def _see_whether_it_hangs(self, server: Child) -> None:
+        """Say once that the server hangs, and once that it goes on."""
+        silent_s = time.monotonic() - self._heard_s
+        if self._serves_since is not None and silent_s > HANGS_S and not self._hangs_since:
+            self._hangs_since = self._heard_s
+            hangs = f"the server (process {server.pid}) has said nothing for {silent_s:.0f} s: it is stopped, or hangs"
+            say(self._config, f"{hangs}: requests wait until it goes on, or is killed")
+        elif self._hangs_since and silent_s < HANGS_S:
+            say(self._config, f"the server goes on after {self._heard_s - self._hangs_since:.0f} s")
+            self._hangs_since = 0.0
+
     def _watch(self, server: Child) -> str:
         """Hear the server until it has died. Returns how it ended."""
         ready, end = select.poll(), select.poll()
@@ -267,6 +282,7 @@ class MountHolder:
         while not is_over(server.pid):
             (ready if self._hears else end).poll(LOOK_MS if self._over is None else LOOK_SOON_MS)
             self._hear_all(server.channel)
+            self._see_whether_it_hangs(server)
             self._have_one_stand_by(server)
         self._hear_all(server.channel)  # what it said before it died counts
         if server.pidfd >= 0:
@@ -303,6 +319,7 @@ class MountHolder:
 
     def _take(self, said: str, fds: list[int]) -> None:
         word, *rest = said.split(" ")
+        self._heard_s = time.monotonic()
         if word == "keep":
             self._let_go([*self._kept])
             for fd in fds:

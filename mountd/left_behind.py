@@ -39,6 +39,7 @@ FIRST_KERNEL = (6, 9)
 # A holder that cannot be started now, as memory is short, may be later.
 AGAIN_S = 5.0
 SLOT_BYTES = 1 << 20
+BEAT_S = 1.0
 # How far behind the jobs' places may be: some dozens of reads of a fast loader, which no server will see again.
 MOVES_S = 0.02
 
@@ -159,7 +160,7 @@ class Suspects:
 
     def __init__(self, journal: Journal, why: str) -> None:
         self._journal = journal
-        self._crashed = why.rpartition(" ")[2] in CRASHES
+        self._crashed = why.rpartition(" ")[2] in CRASHES or why.startswith("ended")  # a failure of its own
         self._before: set[int] = set()  # given again to the server before this one
         self._guilty: set[int] = set()
         alone = 0
@@ -292,6 +293,18 @@ class Holding:
     def _hand_over(self) -> None:
         if self._kept:
             self._tell("keep " + " ".join(self._kept), [*self._kept.values()])
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether another server takes the mount over when this one dies."""
+        return self._serves and bool(self._kept)
+
+    async def beat(self) -> None:
+        """Tell the holder all the time that the loop goes round."""
+        while True:
+            with suppress(OSError):  # it has died, or is stopped and does not hear
+                socket.send_fds(self._channel, [b"alive"], [], socket.MSG_DONTWAIT)
+            await trio.sleep(BEAT_S)
 
     def let_go(self) -> None:
         """Nobody is to come after this server: it ends the mount, or what it would leave is not the whole of it."""

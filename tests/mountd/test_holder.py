@@ -99,6 +99,16 @@ def test_a_signal_is_passed_on_to_the_server_and_waits_for_it_where_there_is_non
     assert (code, printed[-1]) == (0, "SIGTERM")
 
 
+def test_a_server_that_says_nothing_is_told_of_and_not_replaced(tmp_path: Path) -> None:
+    code, printed, log = held(
+        tmp_path,
+        "keep(); say('serving'); time.sleep(1.0); say('alive'); time.sleep(0.3); say('over 0'); return 0",
+        SCRIPT.replace("def serve", "import mountd.holder as h\nh.HANGS_S, h.LOOK_MS = 0.5, 50\ndef serve"),
+    )
+    assert (code, printed) == (0, ["server 0 [] "])
+    assert [log.count(words) for words in ("has said nothing for", "goes on after")] == [1, 1]
+
+
 def test_pauses_become_longer_and_deaths_come_to_an_end() -> None:
     deaths = Deaths()
     assert [deaths.pause_s(STEADY_S + 1) for _ in range(2 * MOST_DEATHS)] == [0.0] * 2 * MOST_DEATHS
