@@ -165,7 +165,7 @@ def env_fields(environment: Mapping[str, str]) -> dict[str, Any]:
     ranks = ranks_seen(environment)
     if ranks is not None:
         return {"world_size": ranks.world_size, "ranks": list(range(ranks.first, ranks.first + ranks.here))}
-    # Of what each launcher has to have set, what is missing of the one that has set most.
+    # The launcher that has set most of what it has to set, and what is missing of that.
     needed = max(
         ([of.world, of.here, of.node] if of.node else [of.world, of.rank, of.local, of.here] for of in _LAUNCHERS),
         key=lambda names: sum(bool(environment.get(name)) for name in names),

@@ -20,7 +20,7 @@ from mlfs.units import format_size
 
 Read = Callable[[str], str | None]
 
-# Where distributions and container runtimes mount the hierarchies of cgroups; `unified` is v2 beside v1.
+# Distributions and container runtimes mount the hierarchies of cgroups here; `unified` is v2 beside v1.
 _V2_ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
 _V1_PIDS_ROOT = "/sys/fs/cgroup/pids"
 # A thread's stack, as glibc maps it: with less address space than that left, it is that limit that a thread met.

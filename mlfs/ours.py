@@ -20,7 +20,7 @@ OPEN_DIR = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO that nobody writes to must not hold us up
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _PRIVATE_DIR, _PRIVATE_FILE = 0o700, 0o600
-# What is enough to tell a kind of file by: the longest beginning that a kind has is one line.
+# So much tells a kind of file: the longest beginning that a kind has is one line.
 _BEGINNING_BYTES = 4096
 
 Beginning = Callable[[bytes], bool]

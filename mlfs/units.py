@@ -19,7 +19,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(%|([kmgtpe]?)(ib|b|))", re.IGNOREC
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|sec|s|min|m|h|d)", re.IGNORECASE | re.ASCII)
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _PREFIXES = " kmgtpe"
-# Of these Python makes a number, and more are no size nor duration of anything.
+# Python makes a number of so many digits, and more are no size nor duration of anything.
 _MOST_DIGITS = 100
 # More than any file system or memory holds; keeps every size within a signed 64-bit integer.
 _MAX_BYTES = 2**63 - 1

@@ -64,7 +64,7 @@ def headline(now: MountStatistics) -> str:
     if not engine.jobs:
         return _without_job(now)
     reading, cases = engine.scheduler.reading, now.explainer.cases
-    # Where another job explains the reads of one that was registered wrongly, training is that other job.
+    # If another job explains the reads of one that was registered wrongly, training is that other job.
     explained = {name for name, case in cases.items() if case.instead is not None}
     jobs = [job for job in engine.jobs if job.name not in explained] or engine.jobs
     times = [(job, reading.get(job.name, ReadingTime())) for job in jobs]
@@ -262,7 +262,7 @@ def _seconds(seconds: float) -> str:
 PREPROCESSING = "reads do not wait, but the loader does: {who} works all the time, {work} for a batch"
 BY_ITSELF = "reads do not wait, but training does: {who} loads by itself, {work} for a batch"
 SAYS_MORE = "{what}; {more}; mlfs advise workers --from-mount {mountpoint} says more"
-# Where a training step's time is not known, the gain ends where training itself is the limit.
+# The gain ends where training itself is the limit, also while a training step's time is not known.
 GAINS = "num_workers {workers} would make steps {up_to}{gain:.1f} times as fast"
 GAINS_NOTHING = "more workers would gain nothing on {processors}"
 

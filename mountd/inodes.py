@@ -14,7 +14,7 @@ ROOT_INODE = 1
 FIRST_CHANGED = 1 << 32
 FIRST_VIRTUAL = FIRST_CHANGED << 16  # a manifest's generations have 16 bits
 FIRST_VIRTUAL_HANDLE = FIRST_LARGE_HANDLE << 1
-# Of a file that the daemon itself opens to see which of its pages are there: no reader has it.
+# The handle of a file that the daemon itself opens to see which of its pages are there: no reader has it.
 LOOKING_HANDLE = FIRST_VIRTUAL_HANDLE << 1
 _GENERATION_SHIFT = 40
 _ENTRY_MASK = (1 << _GENERATION_SHIFT) - 1

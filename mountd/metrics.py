@@ -58,7 +58,8 @@ def metrics_of(now: MountStatistics) -> list[Metric]:
     """All metrics of one moment."""
     process, engine, source, counted = now.process, now.engine, now.source, now.engine.counters.all
     window, reading = engine.scheduler, engine.scheduler.reading
-    # What counts as staged when a file is opened stays so, though its pages were taken back: a counter must not fall.
+    # A file that counts as staged when it is opened stays so, though its pages were taken back: a counter must not
+    # fall.
     opened = {
         route: (counted.staged.count, counted.staged.bytes)
         if route == PAGE_CACHE

@@ -287,7 +287,7 @@ def _is_commanded(device: str) -> bool:
     """Whether somebody waits for the answer to a command: the mount for commands is busy, the data's need not be."""
     for entry in mount_table():
         if entry.takes_commands and entry.device == device:
-            # It only tells, the first time: EAGAIN, or EBUSY. Whoever comes to the mount next makes it the first time
+            # It only tells, the first time: EAGAIN, or EBUSY. The next visitor of the mount makes it the first time
             # again: we do, with an open that asks the file system nothing.
             if umount2(entry.mountpoint, _UMOUNT_NOFOLLOW | _MNT_EXPIRE) == errno.EBUSY:
                 return True

@@ -25,7 +25,7 @@ from mountd.commands_mount import detached
 
 log = logging.getLogger("mlfs.inodes")
 
-# Whoever looked up so many files of a directory one by one will want the others, too.
+# A reader who looked up so many files of a directory one by one will want the others, too.
 ENOUGH_LOOKUPS = 8
 # A larger directory is not listed because of look-ups: these few files may be all that somebody wants of it.
 MOST_CHILDREN = 20_000

@@ -86,7 +86,7 @@ def index_path(config: MountConfig) -> Path:
 #
 # In: what `mlfs.tree.leaving_links` has found. Out: a line for people.
 
-# Whoever mounts waits so long to hear whether a link leads to a file or to a directory.
+# A user who mounts waits so long to hear whether a link leads to a file or to a directory.
 LINK_PATIENCE_S = 1.0
 
 

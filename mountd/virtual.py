@@ -38,11 +38,12 @@ CONTROL_DIRECTORY = b".mlfs"
 Path = tuple[bytes, ...]
 COMMANDS: Path = (b"commands", b"in")
 WRITABLE: frozenset[Path] = frozenset({(b"control",), (b"lifecycle",)})
-# A served job with tens of thousands of nodes in it. What JSON makes of a line takes thirty times as much at the most.
+# A served job with tens of thousands of nodes in it. A line takes thirty times as much at the most once JSON is made of
+# it.
 LONGEST_LINE_BYTES = 4 << 20
 # Inodes, and handles, that one process may give out.
 NUMBERS_A_LIFE = 1 << 32
-# Of lines that are not whole yet, through all descriptors together.
+# The bytes of lines that are not whole yet, through all descriptors together.
 MOST_PENDING_BYTES = 4 * LONGEST_LINE_BYTES
 _DIRECTORY = stat.S_IFDIR | 0o555
 _FILE = stat.S_IFREG | 0o444

@@ -163,7 +163,7 @@ def _read_by_both(one: Stream, other: Stream) -> int:
     common, first, second = np.intersect1d(one.samples, other.samples, assume_unique=True, return_indices=True)
     if len(common) < SHARED_BY_WORKERS * shorter:
         return 0
-    # What one worker reads in an epoch another one reads in the next, which is an epoch later.
+    # One worker reads in an epoch what another one reads in the next, which is an epoch later.
     apart = np.median(np.abs(one.at[first] - other.at[second]))
     span = min(int(part.at[-1] - part.at[0]) for part in (one, other))
     return len(common) if apart < SIDE_BY_SIDE * span else 0

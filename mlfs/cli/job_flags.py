@@ -39,7 +39,7 @@ _DEFAULTS = {
     **{"columns": "the largest, or all", "document_split": "all", "sequence_length": "none"},
     **{"persistent_workers": "no", "words_before": 0, "words_between": 0, "words_once": 0},
 }
-# What only a JSON object can say: the language's version, and what the mount fills in by itself.
+# These only a JSON object can say: the language's version, and what the mount fills in by itself.
 NO_FLAGS = ("version", "nodes")
 
 

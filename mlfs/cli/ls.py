@@ -25,7 +25,7 @@ examples:
 A mount whose daemon was killed is "dead", one that does not answer within two
 seconds "hangs", and another user's mount is "closed" to all but root.
 """
-# A mount answers from memory. Whoever lists mounts wants them now, and is told which one did not answer.
+# A mount answers from memory. People who list mounts want them now, and are told which one did not answer.
 _TIMEOUT_S = 2.0
 _AT_ONCE = 16
 _PREFIX = "mlfs:"
@@ -60,7 +60,7 @@ def mounts() -> list[dict[str, Any]]:
     """Each mount by its mount point: mountpoint, source, state, pid, jobs, uptime_s, headline."""
     from mountd import interface
 
-    # Of mounts that are stacked on one path, readers see the topmost.
+    # Readers see the topmost of mounts that are stacked on one path.
     found = {entry.mountpoint: entry for entry in interface.mount_table() if entry.is_mlfs}
     visible = [entry for path, entry in sorted(found.items()) if (top := interface.mount_at(path)) and top.is_mlfs]
     if not visible:

@@ -250,9 +250,8 @@ def registration(place: str, environment: Mapping[str, str]) -> list[str]:
     return [f"  mlfs register {place} {values}", f"  (ranks as {ranks.launcher} has them in this environment)"]
 
 
-# -- what a service of type `notify` tells systemd; see sd_notify(3)
-#
-# In: the environment of the unit. Out: a datagram. What needs the mount starts after it.
+# -- what a service of type `notify` tells systemd; see sd_notify(3)  In: the environment of the unit. Out: a datagram.
+# Services that need the mount start after it.
 
 
 def tell_systemd(state: str) -> None:

@@ -37,7 +37,7 @@ like), allow_other or allow-other. A value with a comma in it stands in double q
 is taken and changes nothing: ro, rw (the mount is read-only all the same), _netdev, noauto, nofail, user, noatime,
 x-systemd.* and the like.
 """
-# What mount(8) and systemd make of these words is done before or beside us, or holds for every mount of mlfs.
+# mount(8) and systemd heed these words themselves, or they hold for every mount of mlfs.
 _TAKEN = frozenset(
     (
         *("ro", "rw", "defaults", "auto", "noauto", "nofail", "_netdev", "user", "users", "nouser", "owner", "group"),
@@ -49,7 +49,7 @@ _TAKEN_BEGINNINGS = ("x-", "X-", "comment=", "user=", "uhelper=", "helper=")
 _OPTION = re.compile(r'(?:"[^"]*"|[^,"])+')
 # mount(8) waits until its helper ends.
 _NOT_HERE = ("--foreground", "--no-foreground", "--help")
-# What mount(8) exits with: its own table of bits.
+# The exit codes of mount(8): its own table of bits.
 _EX_USAGE, _EX_SYSERR, _EX_USER, _EX_FAIL = 1, 2, 8, 32
 _EXIT_CODES = {
     ExitCode.OK: 0,

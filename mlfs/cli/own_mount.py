@@ -36,7 +36,7 @@ from mountd import interface
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_REC, _MS_PRIVATE = 1 << 14, 1 << 18
 _PR_SET_PDEATHSIG = 1
-# What a terminal, a batch system or a user ends a command with.
+# The signals by which a terminal, a batch system or a user ends a command.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A daemon lets readers finish for ten seconds, and then commits what it has to write.
 _END_TIMEOUT_S, _LOOK_AGAIN_S = 25.0, 0.05

@@ -12,7 +12,7 @@ from typing import Any
 
 # Most starts take less, and then a command that says nothing but its result is the easiest to read.
 PROGRESS_AFTER_S = 2.0
-# Where each report is a line of its own, as in the log of a batch job, few of them do.
+# A few reports do where each is a line of its own, as in the log of a batch job.
 PLAIN_PROGRESS_EVERY_S = 5.0
 _COUNTED = (("dirs", "directories"), ("files", "files"))
 

@@ -34,7 +34,7 @@ LOOK_EVERY_S = 5.0
 MANY_MORE = 1.5
 # The name that torch gives to the worker processes of a DataLoader.
 WORKER_NAME = "pt_data_worker"
-# What Python runs in a process that multiprocessing has spawned (or multiprocess, which is the same with another
+# Python runs these in a process that multiprocessing has spawned (or multiprocess, which is the same with another
 # pickle), and in the one from which it forks the others, which is a child of whoever asks for them.
 SPAWNED, FORK_SERVER = b"from multiprocess", b".forkserver import "
 

@@ -41,11 +41,11 @@ from mlfs.plan.scheduler.states import State
 
 log = logging.getLogger("mlfs.engine")
 
-# Who has read so much in order goes on, most likely. Until then he costs the source no more than he asks for.
+# A reader who has read so much in order goes on, most likely. Until then he costs the source no more than he asks for.
 IN_ORDER_BYTES: Final = 256 << 10
-# What a READ may leave out and still go on: pages that the kernel has already.
+# A READ may leave out so much and still go on: pages that the kernel has already.
 GAP_BYTES: Final = 128 << 10
-# What a reader of small ranges left out of a block comes as well once it is so small a part of it: so he costs the
+# The rest of a block comes as well once a reader of small ranges has left out so small a part of it: he costs the
 # source little more than he asked for, and most of the last requests for a block are one.
 LITTLE_LEFT: Final = 1 / 8
 # Blocks that are fetched ahead of one reader, at most: at 1 MiB a block enough for 1 GB/s at a latency of 8 ms.
@@ -53,7 +53,7 @@ MOST_AHEAD: Final = 8
 # Readers of one file that are told apart by where they are, and files whose readers are remembered.
 MOST_STREAMS: Final = 16
 MOST_FILES: Final = 1024
-# Who has read in order and asks for nothing so long has stopped, or computes: a block may be brought for another one.
+# A reader in order who asks for nothing so long has stopped, or computes: a block may be brought for another one.
 GOES_ON_S: Final = 2.0
 # A place that has not given a range in time is asked for none so long: each costs a reader that time, and a thread.
 HUNG_S: Final = 60.0
@@ -423,7 +423,7 @@ class BlockReads:
                 raise waiting.error
             if waiting.by_itself:
                 return None
-            # What another node has had fetched may be of before a change that is known by now.
+            # Bytes that another node has had fetched may be of before a change that is known by now.
             brought, staging = waiting.brought, self._fetcher.being_staged.get(block)
             if brought is None and staging is not None:  # the lane that has it counts what the source gave
                 brought = staging._replace(read_before_bytes=staging.size_bytes)

@@ -29,8 +29,8 @@ MOST_READERS = 4096
 # Kinds of what is seen of a file: an open of one that is in place; an open that waits, and its end, which is that the
 # reader goes on, or is refused; bytes that the source gave to a reader who has it open; a READ that tells of a row.
 OPENS, WAITS, GOES_ON, REFUSED, GAVE, ROW = range(6)
-# What was seen and is not told yet: its kind, the file, the reader's thread, when, and the bytes that the source gave
-# (of GOES_ON and GAVE). It is a plain tuple, as one is made for each open.
+# An event that was seen and is not told yet: its kind, the file, the reader's thread, when, and the bytes that the
+# source gave (of GOES_ON and GAVE). It is a plain tuple, as one is made for each open.
 _Seen = tuple[int, int, int, float, int]
 
 

@@ -141,7 +141,7 @@ class Engine:
         self._note_change = observers.changed
         self.background = Background(machine.shortages)
 
-        # What decides, and what fetches.
+        # The parts that decide, and those that fetch.
         rates, infos = Rates(), list(_place_infos(places, limits))
         points = limits.refined.get(infos[0].name) or limits.calibrated.get(infos[0].name, ())
         known = known_source(best(points), limits.calibrated_sample_bytes)
@@ -206,7 +206,7 @@ class Engine:
             RollCall(self._figures),
         )  # fmt: skip
 
-        # Who carries out which command of the scheduler.
+        # By command of the scheduler: the part that carries it out.
         self._hands: dict[type, Callable[[Any], None]] = {
             c.Fetch: self._fetch,
             c.Recall: self._lanes.recall,

@@ -36,7 +36,7 @@ AGAIN_S: Final = 1.0
 SEEN: Final = 1
 NO_ACL: Final = 2
 ACLS: Final = (b"system.posix_acl_access", b"system.posix_acl_default")
-# What a source answers that has no such attribute, or none at all.
+# The answers of a source that has no such attribute, or none at all.
 _NO_ATTRIBUTE: Final = frozenset({errno.ENODATA, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM})
 # Directories whose last look is remembered; then it begins anew, so that memory is bounded.
 MOST_REMEMBERED: Final = 65_536
@@ -84,7 +84,7 @@ class Looks:
         self._clock = clock
         self._seen = np.zeros(0, dtype=np.uint8) if seen is None else seen.copy()
         self._looked_at_s: dict[int, float] = {}
-        # Of directories that were looked at: their change time, and, once that has moved, their ACLs.
+        # By directory that was looked at: its change time, and, once that has moved, its ACLs.
         self._ctime_ns: dict[int, int] = {}
         self._acls: dict[int, tuple[bytes | None, ...]] = {}
         self._changed_at: dict[int, int] = {}  # by entry: the number of its last change

@@ -33,7 +33,7 @@ Then = Callable[[T | None, BaseException | None], None]
 SPARE = "spare"
 # After a thread could not be started, none is tried for so long: to try costs as much as a sample.
 TRY_AGAIN_S = 1.0
-# What a thread may have open at a time: its eventfd, a file of the source, a copy on a disk.
+# A thread may have so many descriptors open at a time: its eventfd, a file of the source, a copy on a disk.
 DESCRIPTORS_A_THREAD = 3
 
 

@@ -47,7 +47,7 @@ LONGEST_JOB_BYTES = 16 << 20
 # Reads that came as an order says before it is told: a wrong finding mostly lasts for fewer, and each costs all nodes a
 # plan and its withdrawal.
 BORNE_OUT_READS = 32
-# What differs between nodes, or shows only later, and is nothing to the order.
+# These fields differ between nodes, or show only later, and are nothing to the order.
 _NOT_THE_ORDER = ("name", "ranks", "batch_size", "start_epoch", "start_step", "epochs")
 
 OTHER_NODES = (

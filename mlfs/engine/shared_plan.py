@@ -33,7 +33,7 @@ from mlfs.plan.scheduler.keeping import Plan
 
 log = logging.getLogger("mlfs.peers")
 
-# What is known of who reads what takes at most so much memory for a job: else fewer epochs are looked at.
+# The knowledge of who reads what takes at most so much memory for a job: else fewer epochs are looked at.
 MOST_READERS_BYTES = 256 << 20
 
 Tell = Callable[[Mapping[str, Any], int | None], None]

@@ -20,11 +20,11 @@ from mlfs.job.presets import PRESETS
 from mlfs.job.refusals import nearest, show
 from mlfs.job.spec import COMMON, VERSION, JobSpec, describe
 
-# What MOUNT/.mlfs/jobs/NAME.json says besides the fields of the job: how far it is, how long its data set is, and for a
-# served order a hash of what it rests on in the tree (`mlfs.orders.served`).
+# MOUNT/.mlfs/jobs/NAME.json says these besides the fields of the job: how far it is, how long its data set is, and for
+# a served order a hash of what it rests on in the tree (`mlfs.orders.served`).
 SHOWN_BESIDES = frozenset({"state", "samples", "tree"})
 COMPOSED = "composed"
-# Who gives one of these puts an order together, and need not say so: nothing else reads them.
+# A job with one of these puts an order together, and need not say so: nothing else reads them.
 PUTS_TOGETHER = frozenset(field for field in JobSpec.model_fields if readers_of(field) == [COMPOSED])
 # Generators and draws as scripts call them.
 _CALLED = {

@@ -775,7 +775,7 @@ LAYOUT_FIELDS: Final = frozenset(
 )
 # Fields that say which samples a job has.
 DATA_FIELDS: Final = tuple(field for field, info in JobSpec.model_fields.items() if info.json_schema_extra == _DATA)
-# What every job has, whatever its sampler.
+# Every job has these, whatever its sampler.
 COMMON: Final = frozenset(
     field
     for field, info in JobSpec.model_fields.items()

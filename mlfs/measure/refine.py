@@ -30,10 +30,10 @@ Points = Sequence[tuple[float, float]]  # lanes, bytes a second of all of them t
 # The earlier curve weighs as much as so many batches. With fewer, one odd batch would move plans; with more, a file
 # system that has become slower since the calibration would be planned with as it was for long.
 PRIOR_BATCHES = 16.0
-# What was measured weighs at most as much as so many batches, so that the weights of two numbers of lanes stay
-# comparable in a mount that lasts for weeks.
+# A measurement weighs at most as much as so many batches, so that the weights of two numbers of lanes stay comparable
+# in a mount that lasts for weeks.
 MOST_BATCHES = 1024.0
-# What is assumed of a place that was never measured: the order of magnitude of a copy in memory, and of a SATA SSD.
+# A place that was never measured is taken to give this: the order of magnitude of a copy in memory, and of a SATA SSD.
 MEMORY_BYTES_PER_S = 10e9
 DISK_BYTES_PER_S = 500e6
 # A ratio counts as if it were at most so many times above or below the median of all: the place does not change by more

@@ -19,7 +19,7 @@ from mlfs.measure.meter import PIECE_BYTES, Budget, Meter, Rate, Work
 TEMPORARY_PREFIX = ".mlfs-calibrate-"
 # A file of this size keeps a disk streaming; larger ones would only use the budget up sooner.
 LARGEST_TEST_FILE_BYTES = 16 << 20
-# What a thread copies from or into: more than the caches of most processors hold.
+# A thread copies from or into so much: more than the caches of most processors hold.
 _MEMORY_BYTES = 32 << 20
 
 Point = tuple[int, float]

@@ -124,7 +124,7 @@ def _bytes(path: str, field: str) -> bytes:
 # file system cannot be taken back. There are never more than a few of those.
 
 
-# The order of 100 million samples as indices, or of 20 million as paths. What is read takes that much memory.
+# The order of 100 million samples as indices, or of 20 million as paths. The lines that are read take that much memory.
 MOST_BYTES = 1 << 30
 # Longer than a server of a network file system takes to fail over to another one, mostly.
 PATIENCE_S = 20.0
@@ -232,7 +232,7 @@ class ExplicitOrder:
         self._resolve = resolve
         files = spec.world_size if self._per_rank else 1
         self._file = lru_cache(maxsize=EPOCHS_KEPT * files)(self._load)
-        # Whoever adds up the lengths of all epochs should not have every path of every epoch looked up.
+        # Adding up the lengths of all epochs should not look up every path of every epoch.
         self._count = lru_cache(maxsize=None)(lambda path: len(read_lines(path)))
 
     def stream_length(self, epoch: int) -> int:

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 from mlfs.errors import ConfigError, ExitCode, MlfsError
 from mlfs.peers.liveness import LEAVE_PATIENCE_S
 
-# What a launcher tells its own process: COMMAND is not that process, and MPI in it would take itself for it.
+# A launcher tells its own process these: COMMAND is not that process, and MPI in it would take itself for it.
 _LAUNCHERS = ("PMI_", "PMIX_", "HYDI_", "PMI2_")
 # A node whose COMMAND ended well goes on giving what it holds until the others are done, and for no longer than this.
 STAY_S = 300.0
@@ -33,7 +33,7 @@ STAY_S = 300.0
 # libraries take ten seconds for (mlfs.peers.mpi).
 _ANSWER_PATIENCE_S = 3.0
 _END_PATIENCE_S = LEAVE_PATIENCE_S + 13.0
-# What a batch system, a terminal or a user ends this command with: all of it is COMMAND's.
+# The signals by which a batch system, a terminal or a user ends this command: all of them are COMMAND's.
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # By it Hydra tells all processes of the job that one has died.
 _LAUNCHERS_OWN = signal.SIGUSR1
@@ -315,7 +315,7 @@ def say_goodbye() -> None:
     with suppress(OSError):
         os.write(int(fd), b"cmd=finalize\n")
         until_s, answer = time.monotonic() + _PATIENCE_S, b""
-        # What the agent has asked for and not heard is answered first. Who ends before the answer was not heard.
+        # A question of the agent that waits is answered first. An agent that ends before the answer was not heard.
         while b"finalize_ack" not in answer and (left_s := until_s - time.monotonic()) > 0:
             if not select.select([int(fd)], [], [], left_s)[0] or not (more := os.read(int(fd), 4096)):
                 return

@@ -42,9 +42,9 @@ _CALLS_AWAITING = 8
 # Sends are looked at in each so manyth poll.
 _SENDS_EVERY = 8
 _GOES_ON = -2  # stands for the size of what has not ended
-# What UCX hands to the kernel of each TCP connection at most; the kernel makes it twice that. What lies there is sent
-# before any message: by itself the kernel takes 4 MB, over a link of 150 Mbit/s 0.2 s of it. This much keeps 20 Gbit/s
-# of one connection busy over 100 us. Who has set it otherwise is not overruled.
+# UCX hands so much to the kernel of each TCP connection at most; the kernel makes it twice that. The bytes that lie
+# there are sent before any message: by itself the kernel takes 4 MB, over a link of 150 Mbit/s 0.2 s of it. This much
+# keeps 20 Gbit/s of one connection busy over 100 us. A user who has set it otherwise is not overruled.
 _SETTINGS = {"UCX_TCP_SNDBUF": "128k"}
 # Some library needs that long on a busy machine, when all peers are there.
 FINALIZE_PATIENCE_S = 10.0

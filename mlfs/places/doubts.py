@@ -18,7 +18,7 @@ from mlfs.tree.learn_times import FILES_LOOKED_AT, learn, look_at, neighbours
 from mlfs.tree.manifest import Manifest
 from mlfs.tree.times import Looks
 
-# Where each read moves a file's times, so many others are read to see whether theirs move as well, so far of each.
+# If each read moves a file's times, so many others are read to see whether theirs move as well, so far of each.
 FILES_READ: Final = 2
 BEGINNING_BYTES: Final = 4096
 

@@ -31,8 +31,8 @@ from mlfs.places.secret import Secret
 from mlfs.places.tier import Version
 
 _T = TypeVar("_T")
-# Where the data starts at least, so that keys of up to 64 bytes do not change what a sample occupies. It is less than
-# on the SSD, as samples here are small and share pages.
+# The data starts here at least, so that keys of up to 64 bytes do not change what a sample occupies. It is less than on
+# the SSD, as samples here are small and share pages.
 _HEAD_FLOOR_BYTES = 144
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")  # LMDB's pages are the system's
 _PAGE_HEAD_BYTES = 16

@@ -43,8 +43,9 @@ class Writer:
         self._faults = faults
         self._changed = changed
         self._batch_bytes = batch_bytes
-        # What is not committed yet, by digest: a value, or None for a deletion. An entry is taken out only when this
-        # very object has been committed, so a reader that finds nothing here finds the value in the environment.
+        # The puts that are not committed yet, by digest: a value, or None for a deletion. An entry is taken out only
+        # when this very object has been committed, so a reader that finds nothing here finds the value in the
+        # environment.
         self._waiting: dict[bytes, bytes | None] = {}
         self._waiting_bytes = 0
         self._urgent = 0

@@ -17,7 +17,7 @@ from blake3 import blake3
 from mlfs.places.secret import Secret
 from mlfs.tree.samples import Version
 
-# What a range costs more than it has, at most twice; and 256 bytes of sums for a copy of 1 MiB.
+# A range costs at most so much more than it has, at each end; and 256 bytes of sums for a copy of 1 MiB.
 PART_BYTES: Final = 64 << 10
 _SUM_BYTES: Final = 16
 # Copies that are remembered: 64 GiB of them, in some 35 MB.

@@ -25,16 +25,16 @@ import xxhash
 from mlfs.places.memory_file import MemoryFile, in_pages
 from mlfs.tree.samples import Version
 
-# Ranges that are shorter are not remembered: to remember one takes 100 bytes and some time. Who reads past the page
-# cache alone asks for so little (O_DIRECT).
+# Ranges that are shorter are not remembered: to remember one takes 100 bytes and some time. Only a reader past the page
+# cache (O_DIRECT) asks for so little.
 LEAST_PIECE_BYTES: Final = 512
 # Pieces that have moved take 300 bytes of memory each.
 MOST_MOVED: Final = 1 << 17
 # Offsets in a file of pieces only grow, and some file systems end at 16 TiB. Beyond this offset all of its pieces are
 # forgotten, and it begins again.
 LAST_OFFSET: Final = 8 << 40
-# Where a read of a file has taken so long, its disk hangs: what lies there is read from the source until it ends. It is
-# half of the time after which a READ is made once more (`hedge_s`).
+# A disk hangs when a read of a file on it has taken so long: what lies there is read from the source until it ends. It
+# is half of the time after which a READ is made once more (`hedge_s`).
 HANGS_S: Final = 5.0
 
 Read = Callable[[int, int], bytes]

@@ -42,7 +42,7 @@ UNSIZED: Final = (errno.EOVERFLOW, "the source file has another number of bytes 
 _RETRIES: Final = 3
 # O_NONBLOCK, so that a FIFO that has taken a file's place cannot hang the open. It is cleared again before the read.
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
-# What a read fails with on something that is no file, or on a file that cannot be read without waiting.
+# The errors of a read of something that is no file, or on a file that cannot be read without waiting.
 _NO_FILE: Final = frozenset({errno.EAGAIN, errno.ESPIPE, errno.EISDIR, errno.EINVAL, errno.ENXIO})
 # One read(2) gives at most 2 GiB less a page. Up to half of that a file is read by one call into one allocation.
 ONE_READ_BYTES: Final = 1 << 30
@@ -216,8 +216,8 @@ class PosixFile:
             try:
                 now, seen = attributes_now(fd, ask=True), self._seen
                 same = (now.ino, now.size, now.mtime_ns) == (seen.ino, seen.size, seen.mtime_ns)
-                # A file that has lost its name has another ctime. Where a source finds files by their names, what has
-                # taken it has a name.
+                # A file that has lost its name has another ctime. A source that finds files by their names has a name
+                # for what has taken it.
                 if not same or (now.ctime_ns != seen.ctime_ns and now.nlink) or _is_unsized(fd, now.size):
                     _raise(errno.ESTALE, "the source has another content than was looked at")
                 if not self._source.swap(self, fd, self._number):

@@ -27,7 +27,7 @@ from mlfs.places.source_statistics import RootState, RootStatistics
 from mlfs.tree.manifest import Manifest, clamp_ns
 from mlfs.tree.openat import open_beneath
 
-# What calls on a file system fail with that is gone. Each can also be the failure of one file.
+# The errors of calls on a file system that is gone. Each can also be the failure of one file.
 GONE: Final = frozenset(
     {errno.ENOTCONN, errno.ECONNABORTED, errno.ESTALE, errno.EIO, errno.ENODEV, errno.EHOSTDOWN, errno.ESHUTDOWN}
 )

@@ -24,7 +24,7 @@ from mlfs.places.part_sums import PartSums
 from mlfs.places.secret import Secret
 from mlfs.places.tier import Version
 
-# Where the data starts at least, so that keys of up to 176 bytes (most paths) do not change what a sample occupies.
+# The data starts here at least, so that keys of up to 176 bytes (most paths) do not change what a sample occupies.
 _HEAD_FLOOR_BYTES = 256
 _BLOCK_BYTES = 4096
 _MAX_BLOCK_BYTES = 65536  # a few file systems report their stripe as the block; nothing allocates in such units

@@ -158,7 +158,7 @@ def _cost(
     if peer_bytes:
         busy[NETWORK] = peer_bytes / nodes / model.network_bytes_per_s
     for storage in model.classes:
-        # What other nodes ask for is read from the same classes, in proportion to what each holds.
+        # Samples that other nodes ask for are read from the same classes, in proportion to what each holds.
         share = storage.capacity_bytes / model.node_capacity_bytes if model.node_capacity_bytes else 0.0
         read = by_class.get(storage.name, 0.0) + share * peer_bytes
         if read:

@@ -27,7 +27,7 @@ from mlfs.plan.rank_load import (
 from mlfs.plan.threads import TOLERANCE, PiecewiseLinear
 
 # Batches of a rank that figures are taken from, the last ones: enough for a mean that does not jump, few enough to
-# follow a job that changes. Where a rank has many workers, there are so many batches of each, up to the most of all.
+# follow a job that changes. A rank with many workers has so many batches of each, up to the most of all.
 KEPT_BATCHES = 64
 KEPT_OF_A_WORKER = 2
 MOST_KEPT_BATCHES = 2048
@@ -42,9 +42,9 @@ QUARTILES_APART = 1.349
 # most so large a share of one line's squares: of times that have nothing to do with bytes they leave nine tenths.
 BATCHES_OF_A_LINE = 16
 CLEARLY_LESS = 2 / 3
-# An evaluation or a checkpoint in the midst of an epoch has each process wait once for long. That is a pause if the
+# An evaluation or a checkpoint in the midst of an epoch has each process wait once for long. A gap is a pause if the
 # time lies beyond the upper quartile of the others by so many standard deviations, and if it happens to a process once,
-# or in one batch of so many. What happens more often belongs to the usual steps.
+# or in one batch of so many. A longer step that comes more often belongs to the usual ones.
 PAUSE_BEYOND = 6.0
 PAUSE_ONCE_IN = 16
 # A job that has read nothing for so long, and for so many of its steps, has ended, or does something else than train.

@@ -159,7 +159,7 @@ class Members:
             "nodes": len(self.nodes) - len(self.away), "samples": int(owned.sum()),
             "bytes": int(room_taken[owned].sum()), "shared": shared,
         }  # fmt: skip
-        # What it owns itself is nobody's to ask: also not of a node that had this number in another job.
+        # Its own samples are nobody's to ask: also not of a node that had this number in another job.
         owner = np.where(owned, np.int16(NOBODY), shares.owner)
         plan = Plan(np.where(owned, shares.level, np.int8(NOWHERE)), owner, about)
         room = self.capacities_bytes[self.nodes.index(self.own)]

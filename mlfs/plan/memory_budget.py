@@ -10,15 +10,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 MIB = 1 << 20
-# What the daemon takes beside all that is counted here: the interpreter and its libraries (45 MiB resident after a
+# The daemon takes this beside all that is counted here: the interpreter and its libraries (45 MiB resident after a
 # start), what the kernel keeps for it, and the manifest of some hundred thousand files.
 OWN_BYTES = 64 * MIB
 # The default window is a tenth of the memory within these bounds: less would hold few samples ahead of the readers, and
 # more than a few seconds of reads ahead gains nothing and takes memory from the caches.
 LEAST_DEFAULT_WINDOW_BYTES = 64 * MIB
 MOST_DEFAULT_WINDOW_BYTES = 2048 * MIB
-# What is fetched and not yet kept, and contents that several READs ask for: an eighth of what is left, and no more than
-# what full speed needs.
+# Samples that are fetched and not yet kept, and contents that several READs ask for: an eighth of what is left, and no
+# more than what full speed needs.
 MOST_BUFFER_BYTES = 128 * MIB
 LEAST_BUFFER_BYTES = 4 * MIB
 # Below that a mount would only get in the way of itself.

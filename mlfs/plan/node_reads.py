@@ -19,7 +19,7 @@ Nodes = npt.NDArray[np.int16]
 Storages = npt.NDArray[np.int8]
 Readers = npt.NDArray[np.unsignedinteger[Any]]
 
-# What no node and no class keeps lies at the source only.
+# A sample that no node and no class keeps lies at the source only.
 PFS = -1
 
 

@@ -122,7 +122,7 @@ def _squares(sums: Floats) -> Floats:
     """The squares that the best line leaves of some measurements. Args: of 1, x, y, xx, xy and yy, shape (6, ...)."""
     count, x, y, xx, xy, yy = sums
     spread, along, height = xx - x * x / count, xy - x * y / count, yy - y * y / count
-    # Where all x are the same, rounding leaves a little of the difference.
+    # Rounding leaves a little of the difference where all x are the same.
     slanted = spread > 1e-12 * np.maximum(xx, 1e-300)
     squares: Floats = height - np.where(slanted, along * along / np.where(slanted, spread, 1.0), 0.0)
     return squares

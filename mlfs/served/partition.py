@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-# What is kept takes whole pages (the page cache's, and those of the files of the RAM class).
+# A sample that is kept takes whole pages (the page cache's, and those of the files of the RAM class).
 PAGE_BYTES = 4096
 NOBODY = -1
 # Samples that are hashed together, so that the arrays stay within a processor's cache.

@@ -76,7 +76,7 @@ class ServedSampler(Sampler[int]):
         self.num_replicas = world_size if num_replicas is None else num_replicas
         self.epoch = 0
         self._is_told_epochs = self._has_read = False
-        # Where the epoch begins, how many indices it has given since, and whether these were the last ones.
+        # The place where the epoch begins, how many indices it has given since, and whether these were the last ones.
         self._start = self._given = 0
         self._is_over = False
         self._order: tuple[int, npt.NDArray[np.int64]] | None = None  # an epoch and what is read in it

@@ -21,9 +21,10 @@ import numpy.typing as npt
 
 from mlfs.errors import JobError
 
-# What a job is told besides what its order rests on: which ranks run on this node, how far it is read, where it begins.
+# A job is told these besides what its order rests on: which ranks run on this node, how far it is read, where it
+# begins.
 _NOT_OF_THE_ORDER = {"ranks", "state", "epochs", "start_epoch", "start_step", "prefetch_factor"}
-# What the loader does, of which DistributedSampler's order knows nothing. Other samplers draw from a generator from
+# The loader does these, of which DistributedSampler's order knows nothing. Other samplers draw from a generator from
 # which the loader draws too.
 _LOADERS = {"num_workers", "persistent_workers", "loader_drop_last"}
 _KNOWS_NO_LOADER = {"torch-distributed"}

@@ -179,7 +179,8 @@ def _read_head(file: BinaryIO) -> tuple[bytes, bytes, bytes, int]:
 
 def _read_columns(file: BinaryIO, column_bytes: int, described: dict[str, list[Any]]) -> dict[str, NDArray[Any]]:
     """The columns, each in memory of its own. All lengths are checked against the file's before memory is taken."""
-    # Names and dtypes are those of COLUMNS. What the file says is only compared with them, so it brings no others in.
+    # Names and dtypes are those of COLUMNS. The file's own words are only compared with them, so it brings no others
+    # in.
     if list(described) != list(COLUMNS):
         raise _UnusableError("it has other columns")
     left = column_bytes

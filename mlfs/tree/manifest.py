@@ -445,7 +445,7 @@ def clamp_ns(time_ns: int) -> int:
 # A reader who holds a file open as it was sees its old size. The kernel knows each content as an inode of its own, and
 # says when it has forgotten one.
 
-# Of contents that the kernel never knew it never says that it has forgotten them: the oldest go.
+# The kernel never says that it has forgotten a content that it never knew: the oldest go.
 MOST_PAST_CONTENTS: Final = 65_536
 
 

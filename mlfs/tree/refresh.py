@@ -96,7 +96,7 @@ class _Comparison:
 
     def _compare(self, directory: int, scanned: int) -> None:
         if scanned in self._unread_now:
-            # What was seen of it before is more than nothing: it stays.
+            # An earlier look is more than nothing: what it saw stays.
             if not len(self._old.children(directory)):
                 self._unreadable[directory] = self._unread_now[scanned]
             return

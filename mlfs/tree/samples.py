@@ -297,7 +297,7 @@ class _InBlocks(_WholeFiles):
         return self.version_of_part(super().version_of(self.file_of(sample)), self.sizes[sample])
 
     def version_of_part(self, of_file: Version, size_bytes: int) -> Version:
-        # Of a source whose times are all alike, a file's length tells one content from another, and a block has not
+        # In a source whose times are all alike, a file's length tells one content from another, and a block has not
         # that length.
         return of_file._replace(size_bytes=size_bytes, mtime_ns=of_file.mtime_ns ^ of_file.size_bytes)
 

@@ -44,7 +44,7 @@ _PATHS_KEPT = 10_000
 _LIST = os.O_RDONLY | os.O_DIRECTORY
 # Directories whose times are looked at again after they were listed.
 LOOKED_AT_AGAIN: Final = 64
-# What a directory answers when it is gone or no longer a directory.
+# The errors of a directory that is gone, or no longer one.
 GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE)
 _U64: Final = (1 << 64) - 1
 # The columns of a row, in the order that `row_of` fills them, and those of 64 bits.

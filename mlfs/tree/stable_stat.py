@@ -26,7 +26,7 @@ S = TypeVar("S")
 
 # The longest tick of a Linux kernel (CONFIG_HZ=100), twice.
 TICK_NS = 20_000_000
-# Where a stamp is of a whole second, the file system may keep no finer ones.
+# A file system whose stamp is of a whole second may keep no finer ones.
 COARSE_TICK_NS = 1_000_000_000
 # A file that still changes after so many waits is not waited for any longer: the look after the read will tell.
 ROUNDS: Final = 2

@@ -57,8 +57,8 @@ class Times:
         self.both = mtime and ctime
         self.directories = directories
         self._lock = threading.Lock()
-        # Where no time tells two contents apart, a copy of another mount or node can never be vouched for: so this,
-        # which no other mount has, stands in the place of the change time.
+        # If no time tells two contents apart, a copy of another mount or node can never be vouched for: so this, which
+        # no other mount has, stands in the place of the change time.
         self._only_here = uuid.uuid4().int >> 66
 
     def statistics(self) -> TimesStatistics:

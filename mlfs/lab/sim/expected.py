@@ -29,7 +29,7 @@ from mlfs.plan.node_reads import PFS
 from mlfs.plan.rank_load import NOTABLE_WORK_S, Imbalance, RankLoad, imbalance
 from mlfs.units import format_duration
 
-# What a loader takes for a batch at least: the time of one that only reads may be measured as nothing.
+# A loader takes so long for a batch at least: the time of one that only reads may be measured as nothing.
 LEAST_WORK_S = 1e-9
 
 

@@ -27,7 +27,7 @@ from mlfs.plan.rank_load import Imbalance, RankLoad, StepLimit
 
 # Epochs after the second are alike for the policy that mounts have.
 MOST_EPOCHS = 5
-# What is assumed of a network over which nothing has come yet: 10 Gbit/s.
+# A network over which nothing has come yet is taken to have 10 Gbit/s.
 NETWORK_BYTES_PER_S = 1.25e9
 STAGING_THREADS = 4
 
@@ -222,7 +222,7 @@ def _scenario(status: _Status, job: _Job, ranks: list[RankLoad]) -> Scenario:
         for tier in status.tiers
         if not tier.passed_over
     ]
-    # What this node gets of the source it gets while the others read as well.
+    # This node gets its share of the source while the others read as well.
     cluster = {
         "nodes": nodes, "gpus": here, "compute_MBps": here * batch_bytes / computes_s / MB,
         "preprocess_MBps": here * batch_bytes / works_s / MB,

@@ -76,9 +76,8 @@ def _portfolio(value: object) -> float | dict[float, dict[float, float]]:
     return portfolio
 
 
-# What can be simulated at all: arrays of so many samples fit a machine, and so many reads a gigabyte
-# or two and a day. Sizes and rates
-# beyond these are slips of the pen, and would leave the range of what is computed with them.
+# The most that can be simulated: arrays of so many samples fit a machine, and so many reads a gigabyte or two and a
+# day. Sizes and rates beyond these are slips of the pen, and would leave the range of what is computed with them.
 MOST_SAMPLES = 100_000_000
 MOST_READS = 2_000_000_000
 _MOST_THREADS = 1 << 16

@@ -49,7 +49,7 @@ def distances(samples: int, streams: Iterable[tuple[Ids, int]]) -> Distances:
     for ids, ahead in streams:
         inside = np.flatnonzero(ids >= 0)[::-1]
         read = ids[inside]
-        # Of what is assigned to a sample several times the last stays, which is the nearest.
+        # The last of several assignments to a sample stays, which is the nearest.
         result[read] = np.minimum(result[read], inside + ahead)
     return result
 

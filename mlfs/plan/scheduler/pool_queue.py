@@ -17,11 +17,11 @@ from typing import NamedTuple
 BATCH_S = 0.004
 # The most samples in a batch, however fast they are: the hop is cheap beside so many, and other lanes get work, too.
 MOST_IN_BATCH = 64
-# Of what waits for peers a batch has this part, divided by UNHURRIED_LANES (by all lanes, if those are fewer), where
+# A batch has this part of what waits for peers, divided by UNHURRIED_LANES (by all lanes, if those are fewer), where
 # that is more than BATCH_S of work. All of a batch is asked for at once, and the first answer takes a millisecond or
 # two, in which two agents are woken: with 4 ms of work lanes mostly wait for it. A larger part keeps what is needed
-# soonest behind what is not: with an eighth, or with 30 ms of work, small epochs of the simulated cluster took 3 to
-# 15 % longer.
+# soonest behind what is not: with an eighth, or with 30 ms of work, small epochs of the simulated cluster took 3 to 15
+# % longer.
 PEERS_PARTS = 16
 # Lanes to peers while none of this node's readers waits: then what others' readers wait for takes precedence on the
 # links. A node that is late at an epoch's end begins the next one with an empty window; with as many lanes for all it

@@ -434,7 +434,7 @@ class Scheduler:
         if wanted is not None and not landed.staged and sample in self._waiting.waiters:
             self._waiting.begin(sample, now_s)
             return
-        # Whoever has waited for a file closes it, which ends the use of its pages; a block is not closed.
+        # A reader who has waited for a file closes it, which ends the use of its pages; a block is not closed.
         read_soon = sample in self._waiting.waiters and not is_block
         self._waiting.landed(sample, now_s)
         if not read_soon and landed.staged:

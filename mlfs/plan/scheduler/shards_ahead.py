@@ -20,7 +20,7 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from mlfs.plan.scheduler.states import SampleTable, State
 
-# Who has come to one of so many last blocks of a file may have opened the next one.
+# A reader who has come to one of so many last blocks of a file may have opened the next one.
 AT_THE_END = 3
 
 
@@ -102,7 +102,7 @@ class ShardsAhead:
         if self._table.readers.get(file) == 1:  # whoever has read it before is another one
             shard.last, shard.in_order = -1, True
         other = self._readers.get(shard.line)
-        # Who opens the next file has not closed the one before maybe, and is at its end.
+        # A reader who opens the next file may not have closed the one before, and is at its end.
         if other is not None and other.last < len(other.blocks) - AT_THE_END:
             self._leave_line(shard)
             self._join_line(shard, (line, file))

@@ -23,7 +23,7 @@ from mlfs.plan.scheduler.config import SOURCE, PlaceInfo
 from mlfs.plan.scheduler.events import Landed, Released
 from mlfs.plan.scheduler.keeping import Plan
 
-# What dropping a sample's pages takes: 46,000 a second were measured with posix_fadvise on a file of the own mount.
+# Dropping a sample's pages takes so long: 46,000 a second were measured with posix_fadvise on a file of the own mount.
 DROP_S = 1 / 46_000
 
 
