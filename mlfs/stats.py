@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 PAGE_CACHE = "page_cache"
 # Epochs that have ended and are told of, the last ones: a job of a million short epochs stays small.
@@ -204,6 +205,26 @@ class Counters:
         return CounterStatistics(
             self.all.statistics(), self.epoch.statistics(), self.by_choice.statistics(), errors, tuple(self.past)
         )
+
+    def noted(self) -> dict[str, Any]:
+        """The counts since the mount, as JSON may have them, for the process that serves it after this one."""
+        routes = {name: getattr(self.all, name) for name in ("reads", "taken_back", "fetches")}
+        stalls = self.all.stalls
+        return {
+            **{name: {route: [one.count, one.bytes] for route, one in of.items()} for name, of in routes.items()},
+            "stalls": [stalls.count, stalls.total_s, stalls.worst_s],
+            "by_choice": [self.by_choice.count, self.by_choice.bytes],
+            "errors": self.errors,
+        }
+
+    def go_on(self, noted: Mapping[str, Any]) -> None:
+        """Count on from what another process has noted."""
+        for name in ("reads", "taken_back", "fetches"):
+            for route, one in noted[name].items():
+                getattr(self.all, name)[route] = CountAndBytes(*one)
+        self.all.stalls = Stalls(*noted["stalls"])
+        self.by_choice = CountAndBytes(*noted["by_choice"])
+        self.errors.update(noted["errors"])
 
     def begin_epoch(self) -> None:
         """A job's first rank entered its next epoch."""

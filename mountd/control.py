@@ -140,15 +140,19 @@ class Control:
                 if specifications.get(job.name, (None, ""))[0] is not job.spec:
                     specifications[job.name] = job.spec, job.spec.to_json()
             now = {
-                job.name: {"at": job.place(), "spec": specifications[job.name][1]}
+                job.name: {"at": job.place(), "spec": specifications[job.name][1], "inferred": job.inferred}
                 for job in self.engine.jobs.values()
-                if not job.inferred
             }
             if not self._to_go_on:
-                places.write(now)
+                places.write({"jobs": now, "counters": self.engine.counters.noted()})
 
     async def take_up(self, jobs: Mapping[str, str], places: Mapping[str, Mapping[str, Any]]) -> None:
-        """Register jobs again that were registered with the server before this one, where they are by now."""
+        """Register jobs again that were registered with the server before this one, where they are by now; and expect
+        those again that it had found."""
+        for place in places.values():
+            if place["inferred"] and place["at"] is not None:
+                epoch, step = place["at"]
+                self.engine.offer(json.loads(place["spec"]) | {"start_epoch": epoch, "start_step": step})
         for name, told in jobs.items():
             place = places.get(name, {"at": (), "spec": told})
             if place["at"] is None:

@@ -519,7 +519,10 @@ class _Service:
             self._note("change", [entry, change])
 
     def _tell_what_happened(self, left: LeftBehind, engine: Engine, refreshing: Refreshing) -> None:
-        """Have the tree be as the kernel knows it: what the server before this one has noticed, in its order."""
+        """Have the tree be as the kernel knows it: what the server before this one has noticed, in its order. Count on
+        from its counters."""
+        if left.counters is not None:
+            engine.counters.go_on(left.counters)
         for happened in left.changes:
             if isinstance(happened, str):
                 refreshing.grew_before(unpacked(happened))

@@ -224,7 +224,8 @@ class LeftBehind:
         fuse, source, index: descriptors. ram: those of the RAM tier (mlfs.places.ram); none where it begins empty.
         facts: see `Facts`. commands: the directory of the mount for commands, None where there is none.
         changes: of files, and as texts growths of the tree (mlfs.tree.growing.packed), in their order.
-        jobs: by name, as they were registered. places: the jobs', as `mountd.control` has written them.
+        jobs: by name, as they were registered. places: the jobs', found ones among them, as `mountd.control` has
+            written them. counters: `mlfs.stats.Counters.noted`; None where nothing was read.
     """
 
     def __init__(self, kept: Mapping[str, int], journal: Journal, places: JobPlaces, why: str) -> None:
@@ -234,7 +235,9 @@ class LeftBehind:
         self.commands: str | None = None
         self.changes: list[Any] = []
         self.jobs: dict[str, str] = {}
-        self.places: dict[str, Any] = places.read() or {}
+        last = places.read() or {"jobs": {}, "counters": None}
+        self.places: dict[str, Any] = last["jobs"]
+        self.counters: dict[str, Any] | None = last["counters"]
         for kind, value in journal.facts():
             if kind == "mount":
                 self.facts = Facts(**value | {"mounted": _entry_of(**value["mounted"])})

@@ -119,7 +119,8 @@ class Engine:
         opens, ranges, row_reads, holes, digest: what the request handlers call.
         shared: where jobs are registered, and end.
         background: runs what goes on beside the readers' way.
-        scheduler, counters: for tests; others ask for `statistics`.
+        counters: the next server of this mount counts on from them.
+        scheduler: for tests; others ask for `statistics`.
     """
 
     def __init__(
@@ -284,6 +285,10 @@ class Engine:
         of_each = (blocks.of(sample) or (sample,) * (sample < blocks.rows.first) for sample in samples.tolist())
         found = np.concatenate([np.asarray(of_one, np.int64) for of_one in of_each])
         return found[np.sort(np.unique(found, return_index=True)[1])] if are_rows.any() else found
+
+    def offer(self, fields: dict[str, object]) -> None:
+        """Nobody has registered this job, and the reads before had its order: perhaps those to come have."""
+        self._jobs.offer(fields)
 
     def stop_prefetching(self, stop: bool) -> None:
         """Before an unmount: fetch nothing ahead any more; or go on after all."""

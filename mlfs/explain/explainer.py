@@ -37,6 +37,7 @@ class Explainer:
         # Both are there while `run` runs.
         self._inference: Inference | None = None
         self._registered: RegisteredJobs | None = None
+        self._offered: list[dict[str, object]] = []  # before that
 
     async def run(self, jobs: Jobs) -> None:
         """Search whenever there is a need, for as long as the mount lives."""
@@ -44,6 +45,8 @@ class Explainer:
         if self._build is not None:
             self._inference = Inference(jobs, self._build)
         self.jobs_changed()  # some may have been registered before
+        for fields in self._offered:
+            self.offer(fields)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._registered.run)
             if self._inference is not None:
@@ -69,9 +72,11 @@ class Explainer:
             self._inference.jobs_changed()
 
     def offer(self, fields: dict[str, object]) -> None:
-        """Try what explains the reads of another node."""
+        """Try what explains the reads of another node, or explained those of the server before this one."""
         if self._inference is not None:
             self._inference.offer(fields)
+        else:
+            self._offered.append(fields)
 
     def _explain_anew(self, opens: Sequence[Open]) -> None:
         """Explain the first reads of an epoch to whose order a registered job does not lead."""

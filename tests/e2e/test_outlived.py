@@ -238,7 +238,10 @@ def test_what_was_noticed_and_refreshed_before_a_kill_is_so_behind_it(tmp_path: 
 def kill_now_and_then(mount: MlfsMount, times: int, over: Any, told: Any) -> None:
     """Kill the server each time that some hundred opens have come; tell how often that was."""
     killed = 0
-    while killed < times and happened(lambda: over.is_set() or mount.status()["opens"] > 150) and not over.is_set():
+    while killed < times:
+        enough = mount.status()["opens"] + 150
+        if not happened(lambda enough=enough: over.is_set() or mount.status()["opens"] > enough) or over.is_set():
+            break
         kill_server(mount)
         killed += 1
     told.put(killed)
@@ -268,5 +271,25 @@ def test_a_training_is_not_told_that_its_server_was_killed(tmp_path: Path) -> No
         assert job["name"] == "train"
         assert job["agreement"] == 1.0, job
         assert job["observed_opens"] > 100  # the last server's
+        assert 0.9 < mount.status()["opens"] / sum(len(epoch) for rank in wanted for epoch in rank) <= 1.0
         # Samples in RAM were not lost: read again is what was on its way there, each time.
         assert source.counts()["opens"] < 1.1 * len(wanted[0][0]) * len(wanted)
+
+
+@pytest.mark.promise("outlived-jobs")
+def test_a_job_that_was_found_is_expected_again_where_it_was(tmp_path: Path) -> None:
+    source = make_tree(tmp_path / "source", image_folder(classes=4, files=100, size=1_000))
+    how = {"ranks": 1, "workers": 0, "epochs": 2, "batch_size": 8, "seed": 5}
+    with MlfsMount(source, infer=True) as mount:
+        train(mount.path, **how)
+        mount.settle()
+        wait_until(lambda: [job["inferred"] for job in mount.status()["jobs"]] == [True])
+        (job,) = mount.status()["jobs"]
+        kill_server(mount)
+        train(mount.path, **how, first_epoch=2)
+        mount.settle()
+        (again,) = mount.status()["jobs"]
+        assert (again["name"], again["spec"]["seed"]) == (job["name"], job["spec"]["seed"])
+        assert again["inferred"]
+        assert again["agreement"] > 0.98
+        assert mount.status()["inference"]["searches"] == 0
