@@ -1,25 +1,23 @@
 """Samples: what a training job reads, as ranges of the data set's files, each with an id of its own.
 
-In: the manifest and, for samples inside files, three columns: file, offset, length. Out: `Samples`, which answers where
-a sample lies, how long it is, which samples a file has, under which key tiers keep it, and which version of it is
-current.
+In: the manifest. Out: `Samples`, which answers where a sample lies, how long it is, which samples a file has, under
+which key tiers keep it, and which version of it is current.
 
 A sample is (file, offset, length); a file is an entry of the manifest. In most data sets each regular file is one
 sample: `Samples.whole_files`. A large file is many: its blocks (`Samples.in_blocks`), whose ids stand behind those of
-all entries; behind them come the rows that jobs name (`mlfs.plan.rows`). Or a file holds samples at offsets that
-somebody names: `Samples.of_parts`. Whoever holds a sample's id
-asks here for everything else, and never takes it for an entry of the manifest, although for whole files they are equal.
+all entries; behind them come the rows that jobs name (`mlfs.plan.rows`). Whoever holds a sample's id asks here for
+everything else, and never takes it for an entry of the manifest, although for whole files they are equal.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import xxhash
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from mlfs.plan.file_blocks import FileBlocks
 from mlfs.plan.rows import Rows, room_behind
@@ -66,15 +64,6 @@ class Samples(ABC):
         gets ids for its blocks, while there are some; what lies behind its blocks then belongs to no sample.
         """
         return _InBlocks(manifest, above_bytes, block_bytes)
-
-    @staticmethod
-    def of_parts(manifest: Manifest, files: ArrayLike, offsets: ArrayLike, lengths: ArrayLike) -> Samples:
-        """Sample `i` is `lengths[i]` bytes from `offsets[i]` of the file `files[i]`. Parts may overlap or leave gaps.
-
-        Raises ValueError when the columns differ in length, when a file is no regular file of the manifest, or when a
-        part does not lie within its file.
-        """
-        return _Parts(manifest, np.asarray(files), np.asarray(offsets), np.asarray(lengths))
 
     @property
     @abstractmethod
@@ -289,7 +278,7 @@ class _InBlocks(_WholeFiles):
             return super().key(sample)
         # Not the length that it has now: the copy of a last block is to be found when its file has changed.
         block_bytes = self._blocks.block_bytes
-        return _key_of_part(self.manifest.path(self.file_of(sample)), self.offset_of(sample), block_bytes)
+        return b"%b\0%d+%d" % (self.manifest.path(self.file_of(sample)), self.offset_of(sample), block_bytes)
 
     def version_of(self, sample: int) -> Version:
         if sample < self._entries:
@@ -310,73 +299,3 @@ class _InBlocks(_WholeFiles):
         for column in (files, firsts):
             numbers.update(column)
         return f"{super().fingerprint()}-{numbers.hexdigest()}"
-
-
-class _Parts(Samples):
-    """Three columns, 20 bytes a sample; and where files do not ascend, the ids sorted by file, 4 bytes more.
-
-    The places of the parts were read from the files when they had the size that the manifest had then. A file that
-    changes later keeps its parts: those that it has become too short for are read short.
-    """
-
-    def __init__(self, manifest: Manifest, files: NDArray[Any], offsets: NDArray[Any], lengths: NDArray[Any]) -> None:
-        _check_parts(manifest, files, offsets, lengths)
-        self.manifest = manifest
-        self._file = files.astype(np.uint32)
-        self._offset = offsets.astype(np.int64)
-        self._length = lengths.astype(np.int64)
-        # The samples of one file stand together in `_by_file`; without it they do so by their ids.
-        self._by_file: NDArray[np.uint32] | None = None
-        self._file_ascending = self._file
-        if np.any(self._file[1:] < self._file[:-1]):
-            self._by_file = np.argsort(self._file, kind="stable").astype(np.uint32)
-            self._file_ascending = self._file[self._by_file]
-        self._file_view, self._offset_view, self.sizes = self._file.data, self._offset.data, self._length.data
-
-    @property
-    def ids(self) -> NDArray[np.uint32]:
-        return np.arange(len(self._file), dtype=np.uint32)
-
-    def __len__(self) -> int:
-        return len(self._file)
-
-    def file_of(self, sample: int) -> int:
-        return self._file_view[sample]
-
-    def offset_of(self, sample: int) -> int:
-        return self._offset_view[sample]
-
-    def length_of(self, sample: int) -> int:
-        return self.sizes[sample]
-
-    def of_file(self, entry: int) -> Sequence[int]:
-        first = int(np.searchsorted(self._file_ascending, entry, side="left"))
-        end = int(np.searchsorted(self._file_ascending, entry, side="right"))
-        return range(first, end) if self._by_file is None else self._by_file[first:end].tolist()
-
-    def is_whole_file(self, sample: int) -> bool:
-        return False
-
-    def key(self, sample: int) -> bytes:
-        return _key_of_part(self.manifest.path(self._file_view[sample]), self._offset_view[sample], self.sizes[sample])
-
-    def version_of(self, sample: int) -> Version:
-        manifest, entry = self.manifest, self._file_view[sample]
-        times = manifest.times.version(manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry])
-        return Version(self.sizes[sample], *times)
-
-
-def _key_of_part(path: bytes, offset: int, length: int) -> bytes:
-    return b"%b\0%d+%d" % (path, offset, length)
-
-
-def _check_parts(manifest: Manifest, files: NDArray[Any], offsets: NDArray[Any], lengths: NDArray[Any]) -> None:
-    if not (files.ndim == 1 and files.shape == offsets.shape == lengths.shape):
-        raise ValueError("the columns of samples do not fit each other")
-    if not np.isin(files, manifest.files).all():
-        raise ValueError("a sample lies in something that is not a regular file of the manifest")
-    if len(files) and (offsets.min() < 0 or lengths.min() < 0):
-        raise ValueError("a sample's offset or length is negative")
-    # Not offset + length: their sum might not fit 64 bits.
-    if np.any(offsets > manifest.size[files.astype(np.int64)] - lengths):
-        raise ValueError("a sample reaches beyond the end of its file")

@@ -16,23 +16,12 @@ from support.trees import content, make_tree
 from mlfs.engine.fetch import Fetcher
 from mlfs.places.place import Places, SourcePlace
 from mlfs.places.posix import PosixSource
-from mlfs.tree.manifest import Manifest
 from mlfs.tree.samples import Samples
 from mlfs.tree.scan import scan
 
 
 def never(*args: object) -> None:
     raise AssertionError
-
-
-def samples_of(manifest: Manifest) -> Samples:
-    """Each file of two samples, which are all of what its size says."""
-    sizes = manifest.size[manifest.files].astype(int)
-    halves = sizes // 2
-    files = manifest.files.repeat(2)
-    offsets = [offset for half in halves.tolist() for offset in (0, half)]
-    lengths = [part for size, half in zip(sizes.tolist(), halves.tolist(), strict=True) for part in (half, size - half)]
-    return Samples.of_parts(manifest, files, offsets, lengths)
 
 
 @pytest.mark.promise("lies-size")
@@ -44,18 +33,18 @@ def test_no_part_is_pushed_or_given_under_a_size_that_is_wrong(tmp_path: Path) -
             lying.lie(name, size=draw.choice([-1, -2000, 1, 5000]))
         fd = os.open(lying.path, os.O_RDONLY | os.O_DIRECTORY)
         manifest = scan(fd, workers=1)
-        samples, pages = samples_of(manifest), FakePages()
+        samples, pages = Samples.in_blocks(manifest, 2900, 2500), FakePages()
         with closing(PosixSource(fd, manifest)) as source:
             fetcher = Fetcher(samples, source, Places(SourcePlace(source, samples)), pages, never, *no_names(source))
             for name in draw.sample(names[1:], 5):
                 entry = manifest.find(name.encode())
-                for sample in samples.of_file(entry):
+                for sample in samples.blocks_of(entry):
                     assert fetcher.fetch(sample, 0).error is not None
                 with pytest.raises(OSError, match=os.strerror(errno.EOVERFLOW) + "|another number of bytes"):
                     fetcher.open_unchanged(entry)
             assert not pages.held
             entry = manifest.find(names[0].encode())
-            parts = b"".join(bytes(fetcher.fetch(sample, 0).data or b"") for sample in samples.of_file(entry))
+            parts = b"".join(bytes(fetcher.fetch(sample, 0).data or b"") for sample in samples.blocks_of(entry))
             assert parts == content(names[0], 5000)
             fetcher.open_unchanged(entry).close()
         os.close(fd)

@@ -1,4 +1,4 @@
-"""The contract of places as tests: every kind of place runs all of them, over whole files and over parts of files.
+"""The contract of places as tests: every kind of place runs all of them, over whole files and over blocks of files.
 
 A test module subclasses `PlaceContract`, or `StoringPlaceContract` for a place that keeps what it is given, and
 overrides the fixture `make_place`.
@@ -62,11 +62,11 @@ class PlaceContract:
         """Override: return a function that makes a place over the data set's samples."""
         raise NotImplementedError
 
-    @pytest.fixture(params=["whole files", "parts"])
+    @pytest.fixture(params=["whole files", "blocks"])
     def data(
         self, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> Iterator[DataSet]:
-        """Files of many sizes: each is a sample, or has samples at its begin, in its middle and at its end."""
+        """Files of many sizes: each is a sample, or the large ones are many."""
         monkeypatch.setattr("mlfs.tree.stable_stat.TICK_NS", 0)
         root = tmp_path / "source"
         (root / "d").mkdir(parents=True)
@@ -74,16 +74,8 @@ class PlaceContract:
             (root / "d" / f"f{size}").write_bytes(random.Random(size).randbytes(size))
         fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
         manifest = scan(fd, workers=1)
-        samples = Samples.whole_files(manifest)
-        if request.param == "parts":
-            rows = [
-                (entry, size * part // 3, size * (part + 1) // 3 - size * part // 3)
-                for part in (2, 0, 1)
-                for entry in manifest.files.tolist()
-                for size in [manifest.size_view[entry]]
-            ]
-            rows = list(dict.fromkeys(rows))  # of the smallest files some parts are the same
-            samples = Samples.of_parts(manifest, *([row[column] for row in rows] for column in range(3)))
+        in_blocks = request.param == "blocks"
+        samples = Samples.in_blocks(manifest, 1000, 1500) if in_blocks else Samples.whole_files(manifest)
         source = PosixSource(fd, manifest)
         yield DataSet(root, fd, manifest, source, samples)
         source.close()

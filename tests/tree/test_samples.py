@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tree_support import model, on_disk, trees
@@ -35,17 +33,6 @@ def tree_of(files: dict[str, int]) -> Manifest:
 
 
 FILES = tree_of({f"d{number % 2}/f{number}": size for number, size in enumerate(SIZES)})
-
-
-@st.composite
-def parts(draw: Callable[..., int]) -> list[tuple[int, int, int]]:
-    """Any parts of the files of `FILES`, in any order."""
-    found = []
-    for _ in range(draw(st.integers(0, 12))):
-        entry = int(draw(st.sampled_from(FILES.files.tolist())))
-        offset = draw(st.integers(0, FILES.size_view[entry]))
-        found.append((entry, offset, draw(st.integers(0, FILES.size_view[entry] - offset))))
-    return found
 
 
 @settings(max_examples=50, deadline=None)
@@ -86,58 +73,21 @@ def test_sizes_of_whole_files_follow_the_manifest() -> None:
     assert samples.key(sample) == key
 
 
-@settings(max_examples=200, deadline=None)
-@given(rows=parts())
-def test_parts_are_the_rows_they_were_made_of(rows: list[tuple[int, int, int]]) -> None:
-    samples = Samples.of_parts(FILES, *([row[column] for row in rows] for column in range(3)))
-    assert samples.ids.tolist() == list(range(len(rows)))
-    assert len(samples) == len(samples.sizes) == len(rows)
-    for sample, row in enumerate(rows):
-        assert (samples.file_of(sample), samples.offset_of(sample), samples.length_of(sample)) == row
-        assert samples.sizes[sample] == row[2]
-        assert samples.version_of(sample) == Version(row[2], FILES.mtime_ns_view[row[0]], FILES.ctime_ns_view[row[0]])
-        assert not samples.is_whole_file(sample)
-    for entry in range(len(FILES)):
-        assert list(samples.of_file(entry)) == [sample for sample, row in enumerate(rows) if row[0] == entry]
+def test_a_key_is_of_one_range_of_one_file() -> None:
+    files = tree_of({f"d{number % 2}/f{number}": size for number, size in enumerate((0, 1, 100, 4096, 70_000))})
+    samples, whole = Samples.in_blocks(files, 200, 100), Samples.whole_files(files)
+    keys = [samples.key(sample) for sample in samples.ids.tolist()]
+    assert len(set(keys)) == len(keys) == 3 + 41 + 700
+    large = {whole.key(entry) for entry in files.files.tolist() if files.size_view[entry] > 200}
+    assert not large & set(keys)
 
 
-@settings(max_examples=200, deadline=None)
-@given(rows=parts())
-def test_a_key_is_of_one_range_of_one_file(rows: list[tuple[int, int, int]]) -> None:
-    parts_of = Samples.of_parts(FILES, *([row[column] for row in rows] for column in range(3)))
-    whole = Samples.whole_files(FILES)
-    keys = {parts_of.key(sample): row for sample, row in enumerate(rows)}
-    assert len(keys) == len(set(rows))
-    assert not keys.keys() & {whole.key(sample) for sample in whole.ids.tolist()}
-    assert [keys[parts_of.key(sample)] for sample in range(len(rows))] == rows
-
-
-def test_parts_beyond_4_gib() -> None:
+def test_blocks_beyond_4_gib() -> None:
     manifest = tree_of({"big": (5 << 30) + 10})
-    entry = int(manifest.files[0])
-    samples = Samples.of_parts(manifest, [entry, entry], [5 << 30, 0], [10, 5 << 30])
-    assert (samples.offset_of(0), samples.length_of(1)) == (5 << 30, 5 << 30)
-    assert samples.key(0) == b"big\0%d+10" % (5 << 30)
-
-
-@pytest.mark.parametrize(
-    ("files", "offsets", "lengths"),
-    [
-        ([FILES.find(b"d0")], [0], [0]),  # a directory
-        ([len(FILES)], [0], [0]),
-        ([-1], [0], [0]),
-        ([FILES.find(b"d0/f2")], [0], [101]),
-        ([FILES.find(b"d0/f2")], [101], [0]),
-        ([FILES.find(b"d0/f2")], [-1], [5]),
-        ([FILES.find(b"d0/f2")], [5], [-1]),
-        ([FILES.find(b"d0/f2")], [np.iinfo(np.int64).max], [np.iinfo(np.int64).max]),
-        ([FILES.find(b"d0/f2")], [0, 1], [1, 1]),
-        ([[FILES.find(b"d0/f2")]], [[0]], [[1]]),
-    ],
-)
-def test_parts_that_cannot_be_are_refused(files: list[int], offsets: list[int], lengths: list[int]) -> None:
-    with pytest.raises(ValueError, match=r"sample"):
-        Samples.of_parts(FILES, files, offsets, lengths)
+    samples = Samples.in_blocks(manifest, 1 << 30, 1 << 30)
+    last = samples.blocks_of(int(manifest.files[0]))[-1]
+    assert (samples.offset_of(last), samples.length_of(last)) == (5 << 30, 10)
+    assert samples.key(last) == b"big\0%d+%d" % (5 << 30, 1 << 30)
 
 
 def test_a_block_of_a_file_of_another_length_is_another_version_though_all_times_are_alike() -> None:
