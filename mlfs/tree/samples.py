@@ -11,7 +11,6 @@ everything else, and never takes it for an entry of the manifest, although for w
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -39,8 +38,10 @@ class Version(NamedTuple):
     ctime_ns: int = 0
 
 
-class Samples(ABC):
+class Samples:
     """The samples of a data set. Ids are numbers from 0 to `len(samples) - 1`; not every one of them need be a sample.
+
+    This class takes each regular file for one sample, by the file's entry; `_InBlocks` has blocks and rows behind them.
 
     Attributes:
         manifest: the tree that the samples' files belong to.
@@ -48,13 +49,14 @@ class Samples(ABC):
             with the manifest when a source file does. It says nothing for an id that is no sample.
     """
 
-    manifest: Manifest
-    sizes: memoryview
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.sizes = manifest.size_view
 
     @staticmethod
     def whole_files(manifest: Manifest) -> Samples:
         """Every regular file is one sample. A directory's id or a link's is no sample, and its length is 0."""
-        return _WholeFiles(manifest)
+        return Samples(manifest)
 
     @staticmethod
     def in_blocks(manifest: Manifest, above_bytes: int, block_bytes: int) -> Samples:
@@ -66,33 +68,33 @@ class Samples(ABC):
         return _InBlocks(manifest, above_bytes, block_bytes)
 
     @property
-    @abstractmethod
     def ids(self) -> NDArray[np.uint32]:
         """The ids of all samples, ascending."""
+        return self.manifest.files
 
-    @abstractmethod
     def __len__(self) -> int:
         """How long an array has to be that has a place for every id."""
+        return len(self.manifest)
 
-    @abstractmethod
     def file_of(self, sample: int) -> int:
         """The file that the sample lies in, as an entry of the manifest."""
+        return sample
 
-    @abstractmethod
     def offset_of(self, sample: int) -> int:
         """The offset of the sample in its file, in bytes."""
+        return 0
 
-    @abstractmethod
     def length_of(self, sample: int) -> int:
         """How many bytes the sample has now; 0 for an id that is no sample."""
+        return self.sizes[sample] if self.manifest.is_file(sample) else 0
 
-    @abstractmethod
     def of_file(self, entry: int) -> Sequence[int]:
         """The samples that lie in a file, ascending; none for an entry that is no regular file.
 
         The entry of a large file is among them, as jobs call it by that, with all blocks that it had in this mount, and
         its rows.
         """
+        return range(entry, entry + 1) if self.manifest.is_file(entry) else range(0)
 
     def blocks_of(self, entry: int) -> range:
         """The blocks that a file has now, in the order of their offsets; none for a file that is one sample."""
@@ -115,17 +117,17 @@ class Samples(ABC):
         """A digest of how samples are numbered: two nodes with the same one call each sample by the same id."""
         return self.manifest.fingerprint()
 
-    @abstractmethod
     def is_whole_file(self, sample: int) -> bool:
         """Whether the sample is a whole file, however long that may be."""
+        return True
 
-    @abstractmethod
     def key(self, sample: int) -> bytes:
         """The name under which tiers keep the sample: the same in every mount of this source, and of this range only.
 
         It is the file's path; for a part the path, a zero byte (which no path contains), and `OFFSET+LENGTH`. A last
         block has the length of the others there.
         """
+        return self.manifest.path(sample)
 
     def name(self, sample: int) -> bytes:
         """The sample as people are shown it: its file's path, and of a part its offset and length between tabs."""
@@ -134,58 +136,22 @@ class Samples(ABC):
             return path
         return b"%b\t%d\t%d" % (path, self.offset_of(sample), self.sizes[sample])
 
-    @abstractmethod
     def version_of(self, sample: int) -> Version:
         """The version that the manifest says is current."""
+        manifest = self.manifest
+        times = manifest.mtime_ns_view[sample], manifest.ctime_ns_view[sample]
+        return Version(self.sizes[sample], *(times if manifest.times.both else manifest.times.version(*times)))
 
     def version_of_part(self, of_file: Version, size_bytes: int) -> Version:
         """The version of a part of so many bytes, of a file that has this version."""
         return of_file._replace(size_bytes=size_bytes)
 
 
-class _WholeFiles(Samples):
-    """A sample's id is its file's entry, so nothing is stored a sample."""
-
-    def __init__(self, manifest: Manifest) -> None:
-        self.manifest = manifest
-        self.sizes = manifest.size_view
-
-    @property
-    def ids(self) -> NDArray[np.uint32]:
-        return self.manifest.files
-
-    def __len__(self) -> int:
-        return len(self.manifest)
-
-    def file_of(self, sample: int) -> int:
-        return sample
-
-    def offset_of(self, sample: int) -> int:
-        return 0
-
-    def length_of(self, sample: int) -> int:
-        return self.sizes[sample] if self.manifest.is_file(sample) else 0
-
-    def of_file(self, entry: int) -> Sequence[int]:
-        return range(entry, entry + 1) if self.manifest.is_file(entry) else range(0)
-
-    def is_whole_file(self, sample: int) -> bool:
-        return True
-
-    def key(self, sample: int) -> bytes:
-        return self.manifest.path(sample)
-
-    def version_of(self, sample: int) -> Version:
-        manifest = self.manifest
-        times = manifest.mtime_ns_view[sample], manifest.ctime_ns_view[sample]
-        return Version(self.sizes[sample], *(times if manifest.times.both else manifest.times.version(*times)))
-
-
 # So many blocks may come later at least, or a quarter of those that there are.
 FEWEST_LATER: Final = 16_384
 
 
-class _InBlocks(_WholeFiles):
+class _InBlocks(Samples):
     """Whole files, and behind them the blocks of large ones: 8 bytes a block, and some for each large file.
 
     A file has up to an eighth more ids than it has blocks, in steps of its own size: so a node that mounts after it has
