@@ -12,6 +12,9 @@ from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from mlfs.explain.evidence import SEED_BITS, bits_of_distinct
 from mlfs.explain.question import FEWEST_READS, DataSet, Reading, read_in, step
 from mlfs.orders.mt19937 import TorchWords
@@ -119,7 +122,7 @@ def _in_order(data_set: DataSet) -> Finding | None:
     return None
 
 
-def confirm_order(drawn: Indices, data_set: DataSet) -> Finding | None:
+def confirm_order(drawn: npt.NDArray[np.int32] | Indices, data_set: DataSet) -> Finding | None:
     """How ranks read an order that one generator draws for all of them, if some process reads it from its start.
 
     Once the samples are numbered as they were drawn, the data set is read in their order. Others may read beside it.

@@ -11,8 +11,7 @@ i % batch for the first of several workers (torch/utils/data/dataloader.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from itertools import chain
 from math import log2
@@ -55,18 +54,35 @@ class Probe(NamedTuple):
     tests: tuple[Condition, ...]
 
 
-@dataclass(eq=False)
 class Trie:
     """A trie of tests, in the order of their words: those that several probes begin with are made once.
 
+    Its branches are made when somebody comes to them: nobody comes to most of them where few seeds are tried.
+
+    Args:
+        probes: in the order of their tests, which agree up to the depth.
+
     Attributes:
-        below: what follows, by the next test. tag: of the probe that ends here, -1 for none.
-        reach: the highest word of all tests below.
+        tag: of the first probe that ends here, -1 for none.
     """
 
-    below: dict[Condition, Trie] = field(default_factory=dict)
-    tag: int = -1
-    reach: int = 0
+    def __init__(self, probes: Sequence[Probe], depth: int = 0) -> None:
+        self.tag = next((probe.tag for probe in probes if len(probe.tests) == depth), -1)
+        self._probes, self._depth = probes, depth
+
+    @cached_property
+    def below(self) -> dict[Condition, Trie]:
+        """The tries that follow, by the next test."""
+        depth, alike = self._depth, dict[Condition, list[Probe]]()
+        for probe in self._probes:
+            if len(probe.tests) > depth:
+                alike.setdefault(probe.tests[depth], []).append(probe)
+        return {test: Trie(probes, depth + 1) for test, probes in alike.items()}
+
+    @cached_property
+    def reach(self) -> int:
+        """The highest word of all tests below."""
+        return max((test.word for probe in self._probes for test in probe.tests[self._depth :]), default=0)
 
     @cached_property
     def tests(self) -> npt.NDArray[np.int64]:
@@ -76,14 +92,7 @@ class Trie:
 
 def compile_trie(probes: Iterable[Probe]) -> Trie:
     """The trie of the probes; of several that have the same tests, that of the first."""
-    trie = Trie()
-    for tag, tests in sorted(probes, key=lambda probe: probe.tests):
-        at, reach = trie, max((test.word for test in tests), default=0)
-        for test in tests:
-            at.reach = max(at.reach, reach)
-            at = at.below.setdefault(test, Trie())
-        at.tag = tag if at.tag < 0 else at.tag
-    return trie
+    return Trie(sorted(probes, key=lambda probe: probe.tests))
 
 
 # -- the ways in which a permutation may have been read
@@ -148,7 +157,7 @@ def places_of(stream: npt.NDArray[np.int32] | Indices, wanted: Iterable[int]) ->
     return dict(zip(stream[at][::-1].tolist(), at[::-1].tolist(), strict=True))
 
 
-def read_in(order: Indices, data_set: DataSet) -> DataSet:
+def read_in(order: npt.NDArray[np.int32] | Indices, data_set: DataSet) -> DataSet:
     """The first reads as places in an order of the data set, the first one of each sample; -1 for what is not in it."""
     place = np.full(data_set.n, -1, dtype=np.int64)
     place[order[::-1]] = np.arange(len(order) - 1, -1, -1)  # of those that are assigned to one sample the last stays
@@ -243,11 +252,16 @@ def _tests(data_set: DataSet, reading: Reading) -> tuple[Condition, ...]:
     h, n = reading, data_set.n
     tests: list[Condition] = []
     values = data_set.heads[h.head][h.skipped :]
-    for i, value in enumerate(values if h.batch else values[:_WITHOUT_GAP]):
-        position = h.rank + h.world * step(i, h.batch, h.workers)
+    for value, position in zip(values, _positions(h.rank, h.world, h.batch, h.workers, len(values)), strict=False):
         word = h.words_before + position
         if word >= WORDS_IN_REACH or position >= n - 1 or len(tests) == MOST_TESTS:
             break
         if value >= position:  # see above
             tests.append(Condition(word, n - position, value - position))
     return tuple(tests)
+
+
+@lru_cache(maxsize=4096)
+def _positions(rank: int, world: int, batch: int, workers: int, reads: int) -> tuple[int, ...]:
+    """The places of a process' first reads in the permutation, as far as they are tested."""
+    return tuple(rank + world * step(i, batch, workers) for i in range(reads if batch else min(reads, _WITHOUT_GAP)))

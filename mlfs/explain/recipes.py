@@ -22,7 +22,7 @@ from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields
 from mlfs.explain.question import DataSet, read_in
 from mlfs.explain.splits import SplitPart
 from mlfs.explain.usual import FEWEST_IN_A_ROUND, UsualOrder, usual_orders, usual_seeds
-from mlfs.job import JobSpec, parse_job
+from mlfs.job import parse_job
 from mlfs.job.parse import COMPOSED
 from mlfs.orders.order import Indices, Resolve, build_order
 
@@ -50,6 +50,9 @@ _MOST_RANKS = 16
 # rank's samples too, but not three in a row.
 _FEWEST_TELLING, _TELLING_READS = 3, 4
 _LARGEST_WITH_GAPS = 512
+
+
+Drawn = npt.NDArray[np.int32]
 
 
 class Recipe(NamedTuple):
@@ -125,10 +128,18 @@ def explaining(
 
 
 class FirstEpoch(NamedTuple):
-    """A job's first epoch: what each of its ranks reads, as far as ranks are looked at."""
+    """A job's first epoch, of which thousands are kept.
 
-    spec: JobSpec
-    streams: tuple[Indices, ...]
+    Attributes:
+        sampler, world_size, num_workers, worker_dealing: of the job.
+        streams: what each of its ranks reads, as far as ranks are looked at.
+    """
+
+    sampler: str
+    world_size: int
+    num_workers: int | None
+    worker_dealing: str | None
+    streams: tuple[Drawn, ...]
 
 
 def first_epoch(fields: Fields, n: int) -> FirstEpoch | None:
@@ -178,7 +189,7 @@ class _ByGroups:
             self._may_be_read[alike] = begun is not None and self._begins(begun.streams[0])
         return _draw(tuple(fields.items()), n, self._groups) if self._may_be_read[alike] else None
 
-    def _begins(self, drawn: Indices) -> bool:
+    def _begins(self, drawn: Drawn) -> bool:
         """Whether some process has a rank's first two samples. No more ranks than half of these samples are tried."""
         heads = (head[:2] for head in read_in(drawn, self._data_set).heads)
         return any(len(places) == 2 and 0 <= places[0] < places[1] - places[0] for places in heads)
@@ -188,36 +199,40 @@ def _draw(fields: tuple[tuple[str, object], ...], n: int, resolve: Resolve | Non
     try:
         spec = parse_job({"name": JOB_NAME, "epochs": EPOCHS, **dict(fields)})
         order = build_order(spec, n, resolve)
-        return FirstEpoch(spec, tuple(order.rank_stream(0, rank) for rank in range(min(spec.world_size, _MOST_RANKS))))
+        streams = [order.rank_stream(0, rank) for rank in range(min(spec.world_size, _MOST_RANKS))]
+        kept = tuple(stream.astype(np.int32) for stream in streams)
+        return FirstEpoch(spec.sampler, spec.world_size, spec.num_workers, spec.worker_dealing, kept)
     except JobError:
         return None
 
 
 # The same few orders are tried of all parts of a data set, and parts of one length come one after another
-# (`mlfs.explain.search`). An order takes eight bytes a sample, so fewer are kept of larger data sets: up to 100 MB.
-_DRAWN_BEFORE: Final = ((2048, lru_cache(maxsize=4096)(_draw)), (200_000, lru_cache(maxsize=64)(_draw)))
+# (`mlfs.explain.search`). An order takes four bytes a sample, so fewer are kept of larger data sets: up to 70 MB.
+_DRAWN_BEFORE: Final = tuple(
+    (most, lru_cache(maxsize=kept)(_draw)) for most, kept in ((1 << 10, 1 << 14), (1 << 13, 1 << 11), (200_000, 64))
+)
 
 
 def _shape(epoch: FirstEpoch, data_set: DataSet, cached: int) -> Fields | None:
     """The fields that say how its ranks read an order, as far as they show; None unless some process reads its first
     epoch from the start."""
-    spec, streams = epoch
-    if spec.sampler == "hf-streaming" or spec.worker_dealing == "parts":
-        return _of_workers(streams[0], data_set, spec.num_workers or 1)
-    if spec.sampler == COMPOSED:
+    streams = epoch.streams
+    if epoch.sampler == "hf-streaming" or epoch.worker_dealing == "parts":
+        return _of_workers(streams[0], data_set, epoch.num_workers or 1)
+    if epoch.sampler == COMPOSED:
         return _dealt(streams[0], data_set)
-    threads = spec.sampler in OF_THREADS
+    threads = epoch.sampler in OF_THREADS
     read = [_without_repeats(stream[stream >= cached]) for stream in streams]
     readers = [_Readers(stream, data_set, threads, cached > 0) for stream in read]
     if not any(reader.proved for reader in readers):
         return None
-    found: Fields = {"epochs": EPOCHS, "world_size": spec.world_size}
+    found: Fields = {"epochs": EPOCHS, "world_size": epoch.world_size}
     ranks = [rank for rank, reader in enumerate(readers) if reader.here]
-    if not threads and 2 * len(ranks) < spec.world_size:
+    if not threads and 2 * len(ranks) < epoch.world_size:
         found["ranks"] = ranks  # else the others are taken to be here, and not to have begun yet
-    if spec.sampler == STATEFUL:
+    if epoch.sampler == STATEFUL:
         found["num_workers"] = readers[0].processes
-    if threads or (spec.sampler == "ra-sampler" and spec.world_size == 1):
+    if threads or (epoch.sampler == "ra-sampler" and epoch.world_size == 1):
         return found  # their reads show no batch
     batch = _batch_with_gaps(streams[0], data_set) if cached else max(reader.batch for reader in readers)
     if cached and batch:
@@ -225,7 +240,7 @@ def _shape(epoch: FirstEpoch, data_set: DataSet, cached: int) -> Fields | None:
     return found | ({"batch_size": batch} if batch else {})
 
 
-def _of_workers(stream: Indices, data_set: DataSet, workers: int) -> Fields | None:
+def _of_workers(stream: Drawn, data_set: DataSet, workers: int) -> Fields | None:
     """The fields of a list of shards, of which each worker reads some; None unless workers read theirs from the start.
 
     A shard takes long, so the reads of all of them are evidence together.
@@ -238,7 +253,7 @@ def _of_workers(stream: Indices, data_set: DataSet, workers: int) -> Fields | No
     return {"epochs": EPOCHS, "world_size": 1, "batch_size": 1} if bits >= SEED_BITS else None
 
 
-def _batch_with_gaps(stream: Indices, data_set: DataSet) -> int:
+def _batch_with_gaps(stream: Drawn, data_set: DataSet) -> int:
     """The batch size of a rank whose workers read a part of each batch only, powers of two before other sizes that fit
     as well; 0 where nothing shows it."""
     workers = len(data_set.heads)
@@ -249,7 +264,7 @@ def _batch_with_gaps(stream: Indices, data_set: DataSet) -> int:
     return 0
 
 
-def _dealt(drawn: Indices, data_set: DataSet) -> Fields | None:
+def _dealt(drawn: Drawn, data_set: DataSet) -> Fields | None:
     """The fields by which ranks read what one generator has drawn; None unless one of them does."""
     finding = confirm_order(drawn, data_set)
     if finding is None:
@@ -262,7 +277,7 @@ def _dealt(drawn: Indices, data_set: DataSet) -> Fields | None:
     return found | ({"batch_size": finding.batch} if finding.batch else {})
 
 
-def _without_repeats(stream: Indices) -> Indices:
+def _without_repeats(stream: Drawn) -> Drawn:
     """A stream without samples that are read again at once, as the first reads have it."""
     return stream[np.flatnonzero(np.diff(stream, prepend=-1))]
 
@@ -276,7 +291,7 @@ class _Readers:
         batch: the rank's batch size, 0 where nothing shows it.
     """
 
-    def __init__(self, stream: Indices, data_set: DataSet, threads: bool, gaps: bool) -> None:
+    def __init__(self, stream: Drawn, data_set: DataSet, threads: bool, gaps: bool) -> None:
         heads = [list(head) for head in read_in(stream, data_set).heads]
         patterns = [pattern for places in heads if (pattern := pattern_of(places, 0, 1)) is not None]
         proving = [one for one in patterns if bits_of_distinct(data_set.n, one.matched) >= SEED_BITS]

@@ -23,7 +23,7 @@ and the caller may stop at any of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -111,23 +111,35 @@ def find(data_sets: list[DataSet], extent: SearchExtent = EVERYTHING) -> Iterato
 
 def _stages(data_sets: list[DataSet], extent: SearchExtent) -> Iterator[Iterator[Event]]:
     """The stages in their order: each gives how far it is, and whatever explains the reads."""
-    sure, rest = likely(data_sets), [] if extent.again else unlikely(data_sets)
+    sure, rest = _tested(data_sets, likely(data_sets)), _tested(data_sets, [] if extent.again else unlikely(data_sets))
+    drawn = _tested(data_sets, _drawn(sure.readings))
     first, popular, further = _first_looks(extent)
-    yield _common(data_sets, (sure, rest), extent, range(min(_SMALLEST_SEEDS, extent.common)))
-    yield _chosen(data_sets, sure, first)
-    yield _common(data_sets, (sure, rest), extent, range(extent.common))
+    yield _common(data_sets, (sure, rest), drawn, extent, range(min(_SMALLEST_SEEDS, extent.common)))
+    yield _chosen(data_sets, drawn, first)
+    yield _common(data_sets, (sure, rest), drawn, extent, range(extent.common))
     if not extent.again:
-        yield _chosen(data_sets, sure, popular)
+        yield _chosen(data_sets, drawn, popular)
         yield _recipes(OTHERS_STAGE, data_sets, partial(usual, hints=extent.hints))
         yield _parts(data_sets, extent)
         yield _recipes(UNUSUAL_STAGE, data_sets, partial(less_usual, hints=extent.hints))
-        yield _chosen(data_sets, sure, further)
-    yield _chosen(data_sets, sure, _last_looks(extent, [*first, *popular]), extent.quick)
+        yield _chosen(data_sets, drawn, further)
+    yield _chosen(data_sets, drawn, _last_looks(extent, [*first, *popular]), extent.quick)
     yield _all("all seeds", data_sets, sure, extent)
     yield _all("all seeds, other nodes' ranks", data_sets, rest, extent)
     if not extent.again:
         yield _parts(data_sets, extent, late=True)
         yield _recipes(UNUSUAL_STAGE, data_sets, partial(less_usual, hints=extent.hints, late=True))
+
+
+class _Tested(NamedTuple):
+    """Ways in which a permutation may have been read, and what they demand of its seed."""
+
+    readings: list[Reading]
+    trie: Trie
+
+
+def _tested(data_sets: list[DataSet], readings: list[Reading]) -> _Tested:
+    return _Tested(readings, compile_trie(probes(data_sets, readings)))
 
 
 def _may_be_drawn(finding: Finding, extent: SearchExtent) -> bool:
@@ -196,11 +208,31 @@ def _order_of(part: SplitPart, extent: SearchExtent) -> SeedFound | Recipe | Non
     found = next(filter(None, explaining(data_sets, orders, part.cached)), None)
     if found is not None or part.seed is None:
         return found
-    look = _Look(part.seed, SAMPLER_SEED_WORD, min(extent.latest, _FIRST_LOOK >> int(part.bits)))
-    readings = likely(data_sets)
-    by_seeds = _common(data_sets, (readings,), extent, range(0)) if part.data_set.n > FEW else ()
-    by_words = _chosen(data_sets, readings, [look])
+    by_seeds: Iterator[Event] = iter(())
+    if part.data_set.n > FEW:
+        sure = _tested(data_sets, likely(data_sets))
+        by_seeds = _common(data_sets, (sure,), _tested(data_sets, _drawn(sure.readings)), extent, range(0))
+    by_words = _of_words(part.seed, min(extent.latest, _FIRST_LOOK >> int(part.bits)), part.data_set)
     return next((event for event in chain(by_seeds, by_words) if isinstance(event, SeedFound)), None)
+
+
+def _of_words(seed: int, end: int, data_set: DataSet) -> Iterator[SeedFound]:
+    """The words of a split's seed that seed the order of a part. Many parts are of one seed: each of its words is tried
+    as a seed once for all of them, up to the first word that it gives, which tells what is drawn first."""
+    words, begun = _words_that_seed(seed, end)
+    drawn_first = np.zeros(data_set.n, dtype=bool)
+    drawn_first[begun % data_set.n] = True
+    readings = [h for h in _drawn(likely([data_set])) if drawn_first[data_set.heads[h.head][h.skipped]]]
+    trie = _tested([data_set], readings).trie
+    for at, finding in _confirmed(words, search(trie, words, begun=begun), readings, [data_set]):
+        yield SeedFound(finding, (Draw(seed, at),))
+
+
+@lru_cache(maxsize=64)
+def _words_that_seed(seed: int, end: int) -> tuple[Words, Words]:
+    """The words of a seed's generator that may seed a sampler, and the first word of each such generator."""
+    words = TorchWords(seed).take(max(end, SAMPLER_SEED_WORD))[SAMPLER_SEED_WORD:]
+    return words, first_words(words, 0)
 
 
 def _confirmed(
@@ -215,23 +247,20 @@ def _confirmed(
 
 
 def _common(
-    data_sets: list[DataSet], all_readings: tuple[list[Reading], ...], extent: SearchExtent, numbers: range
+    data_sets: list[DataSet], all_: tuple[_Tested, ...], drawn: _Tested, extent: SearchExtent, numbers: range
 ) -> Iterator[Event]:
     """Stage 1, and 3: hints, seeds that people choose, and these numbers."""
     yield StageProgress(COMMON_STAGE, 0, len(numbers))
     liked = [seed for _, seed in usual_seeds(extent.hints) if seed not in numbers and seed < ALL_SEEDS]
     seeds = np.concatenate([np.array(liked, dtype=np.uint32), np.arange(len(numbers), dtype=np.uint32)])
-    for readings in all_readings:
-        hits = search(compile_trie(probes(data_sets, readings)), seeds)
-        for _, finding in _confirmed(seeds, hits, readings, data_sets):
+    for tested in all_:
+        for _, finding in _confirmed(seeds, search(tested.trie, seeds), tested.readings, data_sets):
             yield SeedFound(finding)
-        if readings is not all_readings[0]:
+        if tested is not all_[0]:
             continue  # torch draws for one rank, whose readings are among the first ones
-        of_one_rank = _drawn(readings)
-        trie = compile_trie(probes(data_sets, of_one_rank))
         for word in (SAMPLER_SEED_WORD, SHARED_SEED_WORD):
             words = first_words(seeds, word)
-            for at, finding in _confirmed(words, search(trie, words), of_one_rank, data_sets):
+            for at, finding in _confirmed(words, search(drawn.trie, words), drawn.readings, data_sets):
                 yield SeedFound(finding, (Draw(int(seeds[at]), word - SAMPLER_SEED_WORD),))
     yield StageProgress(COMMON_STAGE, len(numbers), len(numbers))
 
@@ -272,12 +301,9 @@ def _words_of(seed: int, latest: int, first: int = SAMPLER_SEED_WORD) -> Iterato
         yield start, words.take(min(_WORDS_AT_ONCE, latest - start))
 
 
-def _chosen(
-    data_sets: list[DataSet], readings: list[Reading], looks: list[_Look], quick: bool = False
-) -> Iterator[Event]:
+def _chosen(data_sets: list[DataSet], drawn: _Tested, looks: list[_Look], quick: bool = False) -> Iterator[Event]:
     """Search stage 2: seeds that people choose."""
-    readings = _drawn(readings)
-    trie = compile_trie(probes(data_sets, readings))
+    readings, trie = drawn
     if not looks or not trie.below:
         return
     done, of = 0, sum(end - first for _, first, end in looks)
@@ -313,9 +339,9 @@ def _slices(
             yield StageProgress(stage, done, of), seeds, hits
 
 
-def _all(stage: str, data_sets: list[DataSet], readings: list[Reading], extent: SearchExtent) -> Iterator[Event]:
+def _all(stage: str, data_sets: list[DataSet], tested: _Tested, extent: SearchExtent) -> Iterator[Event]:
     """Stages 5 and 6."""
-    trie = compile_trie(probes(data_sets, readings))
+    readings, trie = tested
     for progress, seeds, hits in _slices(stage, trie, extent.ranges, extent.quick) if trie.below else ():
         for _, finding in _confirmed(seeds, hits, readings, data_sets):
             yield SeedFound(finding)

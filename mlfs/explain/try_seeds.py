@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.explain.question import Condition, Trie
+from mlfs.orders.mt19937 import TorchWords
 
 Words = npt.NDArray[np.uint32]
 Places = npt.NDArray[np.int64]
@@ -28,6 +29,7 @@ _FACTOR, _THIRTY = np.array(1812433253, dtype=np.uint32), np.array(30, dtype=np.
 _NUMBERS = [np.array(i, dtype=np.uint32) for i in range(624)]
 _LINE, _ALL, _WORD = 16, slice(None), 0xFFFFFFFF
 _WORDS_AT_ONCE = 1 << 22
+_FEW = 64  # generators that are made one by one in less time than side by side
 _ONE = np.uint32(1)
 _UPPER, _LOWER = np.uint32(0x80000000), np.uint32(0x7FFFFFFF)
 _TWIST, _B, _C = np.uint32(0x9908B0DF), np.uint32(0x9D2C5680), np.uint32(0xEFC60000)
@@ -63,12 +65,18 @@ class Outputs:
     """
 
     def __init__(self, seeds: Words, reach: int) -> None:
+        self._words: Words | None = None
+        if len(seeds) <= _FEW:
+            self._words = np.array([TorchWords(seed).take(reach + 1) for seed in seeds.tolist()], dtype=np.uint32).T
+            return
         self._low = np.empty((reach + 2, len(seeds)), dtype=np.uint32)
         self._high = np.empty((reach + 1, len(seeds)), dtype=np.uint32)
         _seed(seeds, self._low, self._high)
 
     def word(self, i: Any, which: Places | slice = _ALL) -> Words:
         """Word i of the generators `which`."""
+        if self._words is not None:
+            return self._words[i, which]
         y = (self._low[i, which] & _UPPER) | (self._low[i + 1, which] & _LOWER)
         z: Words = self._high[i, which] ^ (y >> _ONE) ^ ((y & _ONE) * _TWIST)
         z ^= z >> 11
@@ -87,11 +95,12 @@ def first_words(seeds: Words, index: int) -> Words:
     return result
 
 
-def search(trie: Trie, seeds: Words, quick: bool = False) -> list[tuple[int, int]]:
+def search(trie: Trie, seeds: Words, quick: bool = False, begun: Words | None = None) -> list[tuple[int, int]]:
     """Each (index into seeds, tag) whose probe holds.
 
     Args:
         quick: whether numba is installed, and worth compiling for.
+        begun: the first word of each seed's generator, where it is known: most seeds are told by it alone.
     """
     if quick and trie.below:  # an extra: it is imported only when it is needed
         from mlfs.explain import search_numba
@@ -100,7 +109,9 @@ def search(trie: Trie, seeds: Words, quick: bool = False) -> list[tuple[int, int
     held: dict[Condition, list[Places]] = {test: [np.empty(0, dtype=np.int64)] for test in trie.below}
     first_reach = max((test.word for test in held), default=0)
     for start in range(0, len(seeds) if held else 0, CHUNK):
-        for test, at in _passing(held, Outputs(seeds[start : start + CHUNK], first_reach).word):
+        chunk = slice(start, start + CHUNK)
+        known = None if begun is None or first_reach else _as_word(begun[chunk])
+        for test, at in _passing(held, known or Outputs(seeds[chunk], first_reach).word):
             held[test].append(at + start)
     passed = {test: np.concatenate(parts) for test, parts in held.items()}
     which = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *passed.values()]))
@@ -113,6 +124,11 @@ def search(trie: Trie, seeds: Words, quick: bool = False) -> list[tuple[int, int
             hits = _holding(trie.below[test], outputs.word, np.searchsorted(part, inside))
             found += [(int(part[index]), tag) for index, tag in hits]
     return found
+
+
+def _as_word(words: Words) -> WordOf:
+    """The one word of each generator that is known."""
+    return lambda _, which=_ALL: words[which]
 
 
 def search_words(trie: Trie, words: Words, count: int) -> list[tuple[int, int]]:

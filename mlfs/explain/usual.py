@@ -296,7 +296,7 @@ def preset_of(fields: Fields) -> Fields:
 # -- both
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def usual_orders(
     n: int, seeds: tuple[Seed, ...], count: int | None = None, most: float = 1 << 10
 ) -> tuple[UsualOrder, ...]:

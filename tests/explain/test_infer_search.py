@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.explaining import FILES
 
 from mlfs.explain.confirm import order_head
 from mlfs.explain.question import (
@@ -123,7 +124,7 @@ def test_a_20_bit_seed_is_found_from_ten_reads(seed: int, n: int) -> None:
 @pytest.mark.parametrize("rank", [0, 5])
 def test_any_seed_is_found_when_the_search_comes_to_it(monkeypatch: pytest.MonkeyPatch, quick: bool, rank: int) -> None:
     monkeypatch.setattr("mlfs.explain.search_stages.has_numba", lambda: quick)
-    seed, n = 3_000_000_019, 5000
+    seed, n = 3_000_000_019, FILES
     reads = tuple(order_head(n, seed, 0, 200)[rank::8][:16])
     ranges = ((seed - 9000, seed - 4000), (seed - 1000, seed + 1000))
     found = last_of(list(find([DataSet(n, (reads,))], SearchExtent(ranges, 256, FEW_WORDS))))
@@ -132,7 +133,7 @@ def test_any_seed_is_found_when_the_search_comes_to_it(monkeypatch: pytest.Monke
 
 
 def test_the_generator_that_drew_the_seed_is_found_as_well() -> None:
-    generator, n = 4_000_000_123, 3000
+    generator, n = 4_000_000_123, FILES
     drawn = int(TorchWords(generator).take(4)[3])
     reads = (tuple(order_head(n, drawn, 0, 16)),)
     ranges = ((drawn, drawn + 64), (generator - 100, generator + 28))
@@ -239,7 +240,7 @@ def test_orders_of_seeds_that_fewer_people_choose_are_found_before_all_seeds_are
 
 def test_all_generators_that_drew_the_seed_are_told_the_likeliest_first() -> None:
     """758485056 has the same fourth word as 3141592653: the order of one epoch cannot tell them apart."""
-    generators, n = (758485056, 3141592653), 1600
+    generators, n = (758485056, 3141592653), FILES
     drawn = 1398446480
     assert [int(TorchWords(generator).take(4)[3]) for generator in generators] == [drawn, drawn]
     reads = (tuple(order_head(n, drawn, 0, 16)),)
@@ -277,8 +278,8 @@ def test_parts_of_one_length_are_searched_with_orders_that_are_drawn_once(monkey
         return build_order(spec, n, resolve)
 
     monkeypatch.setattr("mlfs.explain.recipes.build_order", build)
-    reads = tuple(random.Random("in no order").sample(range(4800), 16))
-    events = find([DataSet(4800, (reads,))], SearchExtent(NO_RANGE, 256, latest=FEW_WORDS))
+    reads = tuple(random.Random("in no order").sample(range(1200), 16))
+    events = find([DataSet(1200, (reads,))], SearchExtent(NO_RANGE, 256, latest=FEW_WORDS))
     for event in events:
         if isinstance(event, StageProgress) and event.stage == SPLITS_STAGE:
             if event.done == 0:
