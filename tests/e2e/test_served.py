@@ -295,7 +295,22 @@ def test_ranks_come_from_the_process_group_or_the_launcher(tmp_path: Path) -> No
         torch.distributed.destroy_process_group()
 
 
-READER = "import pathlib, sys\nfor path in sys.stdin.read().split():\n    pathlib.Path(path).read_bytes()\n"
+READER = "import pathlib, sys\nfor path in sys.stdin:\n    pathlib.Path(path.strip()).read_bytes()\n"
+# A search has enough to go by, and as much again of an epoch is left to bear out what it finds.
+FIRST_READS = 48
+
+
+def read_in_another_order(mount: MlfsMount, paths: Sequence[str]) -> None:
+    """A script reads the files. It waits among them until mlfs has begun to look for their order: what is found counts
+    once further reads bear it out, and a busy machine might hear of all of them at once."""
+    before = mount.status()["jobs"][0]["searches"]
+    with subprocess.Popen([sys.executable, "-c", READER], stdin=subprocess.PIPE, text=True) as script:
+        assert script.stdin is not None
+        script.stdin.writelines(f"{path}\n" for path in paths[:FIRST_READS])
+        script.stdin.flush()
+        wait_until(lambda: mount.status()["jobs"][0]["searches"] > before)
+        script.stdin.writelines(f"{path}\n" for path in paths[FIRST_READS:])
+    assert script.returncode == 0
 
 
 def test_a_script_that_reads_its_own_order_is_told_so_and_followed(source: Path) -> None:
@@ -305,11 +320,11 @@ def test_a_script_that_reads_its_own_order_is_told_so_and_followed(source: Path)
         mount.register(epochs=3, batch_size=8, world_size=2, ranks=[0], seed=3, serve="locality", nodes=nodes)
         paths = sorted(mount.path.glob("c*/*.jpg"))
         own = DistributedSampler(paths, 2, 0, seed=3)  # type: ignore[arg-type]
-        for epoch in (0, 1):
-            own.set_epoch(epoch)
-            read = "\n".join(str(paths[index]) for index in own)
-            subprocess.run([sys.executable, "-c", READER], input=read, text=True, check=True)
-            wait_until(lambda: "use mlfs.torch.ServedSampler" in str(mount.status()["jobs"][0]["found_out"]))
+        read_in_another_order(mount, [str(paths[index]) for index in own])
+        wait_until(lambda: "use mlfs.torch.ServedSampler" in str(mount.status()["jobs"][0]["found_out"]))
+        own.set_epoch(1)
+        read = "\n".join(str(paths[index]) for index in own)
+        subprocess.run([sys.executable, "-c", READER], input=read, text=True, check=True)
         mount.settle()
         [job] = mount.status()["jobs"]
         assert job["agreement"] > 0.99
@@ -327,7 +342,7 @@ def test_reads_in_another_order_before_training_change_nothing_of_the_served_one
         served = [(mount.path / f".mlfs/order/train/{epoch}/0").read_text() for epoch in range(3)]
         paths = sorted(mount.path.glob("c*/*.jpg"))
         own = [str(paths[index]) for index in DistributedSampler(paths, 2, 0, seed=3)][:100]  # type: ignore[arg-type]
-        subprocess.run([sys.executable, "-c", READER], input="\n".join(own), text=True, check=True)
+        read_in_another_order(mount, own)
         wait_until(lambda: "serve" not in mount.status()["jobs"][0]["spec"])
         assert json.loads(job.read_bytes()) | {"state": ""} == registered
         assert [(mount.path / f".mlfs/order/train/{epoch}/0").read_text() for epoch in range(3)] == served
