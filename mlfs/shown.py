@@ -21,6 +21,8 @@ ROUTE_NAMES = {
     "pfs": "source",
 }
 """The places that answer reads, the fastest first, as people call them."""
+ROUTES_OF_ALL = ("page_cache", "pfs")
+"""The routes that every mount has: the others are shown once they have answered a read."""
 
 
 class StatusPart:

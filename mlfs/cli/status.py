@@ -18,6 +18,7 @@ from mlfs.errors import ConfigError, ExitCode, MlfsError
 from mlfs.shown import (
     NONE,
     ROUTE_NAMES,
+    ROUTES_OF_ALL,
     StatusPart,
     count,
     count_of,
@@ -316,8 +317,7 @@ def _reads(status: StatusPart) -> list[RenderableType]:
     names = _ROUTES | {name: name for part in (total, epoch, fetches) for name in part if name not in _ROUTES}
     for key, name in names.items():
         now, ever, ahead = epoch[key], total[key], fetches[key]
-        # A place that gave nothing has no row: most mounts have two or three of these.
-        if key not in ("page_cache", "pfs") and not any(map(number, (now.reads, ever.reads, ahead.count))):
+        if key not in ROUTES_OF_ALL and not any(map(number, (now.reads, ever.reads, ahead.count))):
             continue
         cells = [count(now.reads), size(now.bytes), count(ever.reads), size(ever.bytes)]
         table.add(name, *cells, count(ahead.count), size(ahead.bytes))

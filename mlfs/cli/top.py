@@ -23,6 +23,7 @@ from mlfs.errors import ConfigError, ExitCode, MlfsError
 from mlfs.shown import (
     NONE,
     ROUTE_NAMES,
+    ROUTES_OF_ALL,
     StatusPart,
     count,
     duration,
@@ -45,7 +46,6 @@ examples:
 
 keys: q or Ctrl-C ends it. Rates are those since the screen changed last.
 """
-_ALWAYS = ("page_cache", "pfs")  # the other routes are shown once they have answered a read
 _BAR_COLUMNS = 20
 _NAME_COLUMNS = 26
 # A screen narrower than this has fewer columns.
@@ -213,7 +213,7 @@ def _reads(now: Moment, before: Moment, look: _Detail) -> RenderableType:
     rates = {key: _read_since(now, before, key) for key in ROUTE_NAMES}
     in_all = sum(reads for reads, _ in rates.values())
     for key, name in ROUTE_NAMES.items():
-        if key not in _ALWAYS and not now.status.reads["all"][key].reads:
+        if key not in ROUTES_OF_ALL and not now.status.reads["all"][key].reads:
             continue
         reads, size_bytes = rates[key]
         if seconds <= 0:
