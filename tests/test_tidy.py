@@ -180,6 +180,17 @@ def test_links_between_pages_lead_to_pages_and_headings() -> None:
                 assert heading in {anchor_of(title) for title in headings}, f"{page.relative_to(ROOT)}: {link}"
 
 
+def test_another_page_leads_to_each_page() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    led_to = {
+        (page.parent / link.partition("#")[0]).resolve()
+        for page in pages
+        for link in re.findall(r"\]\(([^)\s:]+\.md[^)\s]*)\)", page.read_text())
+        if (page.parent / link.partition("#")[0]).resolve() != page
+    }
+    assert set(ROOT.glob("docs/*.md")) - led_to == set()
+
+
 def anchor_of(title: str) -> str:
     """The anchor that GitHub gives a heading."""
     return re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
