@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeVar
 from mlfs.errors import ExitCode, MlfsError
 
 FSTYPE = "fuse.mlfs"
-# What the mount of ours shows that takes commands, and no data (mountd.commands_mount).
+# The mount of ours that takes commands, and has no data, shows this (mountd.commands_mount).
 COMMANDS_ROOT = "/.mlfs/commands"
 PROBE_TIMEOUT_S = 5.0
 _MNT_DETACH, _MNT_EXPIRE = 2, 4

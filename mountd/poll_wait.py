@@ -35,7 +35,7 @@ from mlfs.engine.runner import Calls
 # takes a hundred microseconds and more once requests have pushed its memory out of the processor's caches: every 64
 # requests it was a tenth of what a staged read takes.
 REQUESTS_A_TURN = 256
-# What a reader does between two opens is mostly over by then; longer only delays the other tasks.
+# The work of a reader between two opens is mostly over by then; longer only delays the other tasks.
 LINGER_S = 0.0003
 # Most demand reads are over by then. trio's timers are served that often while workers are busy.
 BUSY_LINGER_S = 0.01
@@ -46,7 +46,7 @@ AWAKE_S = 0.0002
 LONGEST_GAP_S = 0.001
 # A trial has enough requests for its mean to be steady, and lasts less than a second while readers read fast.
 TRIAL_REQUESTS = 512
-# What a trial decided holds for so many requests: trials cost at most a few percent of the time.
+# The outcome of a trial holds for so many requests: trials cost at most a few percent of the time.
 KEPT_REQUESTS = 32 * TRIAL_REQUESTS
 # Polling takes a core. It must win clearly: by more than two trials differ by chance.
 GAIN = 1.05

@@ -165,8 +165,8 @@ def _unmount(mountpoint: str, timeout_s: float, force: bool) -> int:
         if not done and not force:
             raise _busy(entry, timeout_s, daemon)
     except BaseException as error:
-        # This is done after Ctrl-C, too: a mount that stays goes on fetching ahead. Where it cannot be done (kill -9)
-        # the daemon does not hear of this any more, and goes on by itself (mountd.control.Ending).
+        # This is done after Ctrl-C, too: a mount that stays goes on fetching ahead. If it cannot be done (kill -9) the
+        # daemon does not hear of this any more, and goes on by itself (mountd.control.Ending).
         if not hung and interface.mount_at(mountpoint) == entry:
             _control(mountpoint, "resume")
             if isinstance(error, KeyboardInterrupt):

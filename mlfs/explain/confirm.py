@@ -22,7 +22,7 @@ from mlfs.orders.order import Indices
 
 # So much of an order is made at most, whatever world size and workers a hypothesis has: it takes a tenth of a second.
 _FURTHEST = 1 << 16
-# Of a process' reads, the share of steps forward by which it may read in the order of the files: half is chance.
+# The share of steps forward among a process' reads by which it may read in the order of the files: half is chance.
 _FORWARD_SHARE = 0.8
 # Worlds of which a node may see half of the ranks or more, each of which reads a piece of the data set.
 _WORLDS_IN_PIECES = (*range(2, 17), 20, 24, 28, 32, 40, 48, 56, 64)

@@ -80,7 +80,7 @@ def unexplained(job: JobRun) -> list[Unexplained]:
     before = [seen.cell.epoch for seen in list(job.score.history)[: -len(opens)] if seen.agrees]
     an_epoch = job.ranks.epoch_reads
     if len(before) < READS_BEFORE:  # nothing ever fitted: the script has just begun, or it began some epochs ago
-        # That is the registered one, or the one that a run has begun anew.
+        # It is the registered one, or the one that a run has begun anew.
         begun = job.begun_in
         asked = [Unexplained(opens, [begun])]
         passes = max(0, job.score.observed - UNFIT_READS) // an_epoch

@@ -118,7 +118,7 @@ _WORKERS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 _MOST_RANKS_WITH_SMALL_BATCHES = 8
 _HEADS_WITH_SMALL_BATCHES = 4  # the first that begin: one of them is a rank's first worker
 _LATE_HEADS = 2  # that may have read something else first
-# Of a node of several ranks with several workers each, some process is a rank's first worker.
+# Some process of a node of several ranks with several workers each is a rank's first worker.
 _HEADS_OF_OTHER_NODES, _HEADS_OF_LARGE_WORLDS, _LARGE_WORLD = 8, 4, 16
 _WITHOUT_GAP = 8  # reads that come without a gap where the batch is no small one
 _MOST_RANK = 64

@@ -34,11 +34,11 @@ from mlfs.explain.search_stages import (
 from mlfs.processes import OF_HELPER, be_killed_sooner
 
 LOW_PRIORITY = 10  # a niceness
-# What nearly all scripts do is found within so much time of a core.
+# The ways of nearly all scripts are found within so much time of a core.
 PROMPT_S = 6.0
 PROGRESS_EVERY_S = 0.5  # often enough for a person who watches `mlfs status`
 RANGES_VARIABLE = "MLFS_INFER_SEEDS"
-# Of a generator, and small numbers, where the ranges are narrowed: only tests do that.
+# Words of a generator, and small numbers, where the ranges are narrowed: only tests do that.
 FEW_WORDS, FEW_SEEDS = 1 << 12, 1 << 17
 _ONE_THREAD = {name: "1" for name in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 

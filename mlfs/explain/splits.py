@@ -35,7 +35,7 @@ _BITS_OF_ROUNDING: Final = 3.0
 MOST_BITS: Final = 7.0
 """So unusual parts are tried, with the seed of the split among their bits."""
 
-# A part is no guess worth a look where all reads lie in it by chance so often. Of ten reads nine tenths pass.
+# A part is no guess worth a look where all reads lie in it by chance so often. Nine tenths of ten reads pass.
 _MOST_BY_CHANCE: Final = 0.4
 
 

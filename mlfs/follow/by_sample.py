@@ -180,7 +180,8 @@ class SampleMatcher:
         places = [(entry, at) for entry, at in mine if at.position > floor + self._near and at.x >= 0]
         if len(places) < FOUND_BY:
             return []
-        # Where most of them lie: in another order than this one they lie anywhere, and few of them so close together.
+        # The place where most of them lie: in another order than this one they lie anywhere, and few of them so close
+        # together.
         begins = sorted(at.position for _, at in places)
         best = max(enumerate(begins), key=lambda one: bisect_right(begins, one[1] + self.lag) - one[0])[1]
         seen = [(entry, at) for entry, at in places if best <= at.position <= best + self.lag]

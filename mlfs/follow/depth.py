@@ -103,7 +103,7 @@ def depth_of(process: Numbers, x: Numbers, seconds: Seconds, shape: Shape, lengt
     starts = [at for at, _ in waits if at is not None]
     if len(starts) < workers:
         return Depth(least)
-    # P*W <= b + W - c. Of c it is sure that the loop takes the batch that a single worker has read before it waits; of
+    # P*W <= b + W - c. For c it is sure that the loop takes the batch that a single worker has read before it waits; of
     # several workers, one that is not the first may wait before the loop has taken any batch.
     given = 1 if workers == 1 else 0
     most = min((part[at].number + workers - given) // workers for part, at in zip(by_worker, starts, strict=True))

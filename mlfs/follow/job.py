@@ -712,7 +712,7 @@ class JobRun:
         if said:
             self.registered = other.registered or other
         other.matcher.forget(opens)
-        # What was read in an order that nobody knew then says nothing of the prediction since.
+        # A read in an order that nobody knew then says nothing of the prediction since.
         unknown = epochs_in_unknown_order(other.score.cells) if said else {}
         for (epoch, index), cell in other.score.cells.items():
             rank = other.spec.ranks[index] if index >= 0 else -1

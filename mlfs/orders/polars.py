@@ -22,7 +22,7 @@ from mlfs.orders.stopping import stop_if_asked
 _WORD: Final = (1 << 32) - 1
 _LONG: Final = (1 << 64) - 1
 _ASKED_EVERY: Final = 1 << 14
-# Where rand's samples are drawn in another way.
+# At these lengths rand's samples are drawn in another way.
 _FEWEST, _FEW, _MANY = 11, 163, 500_000
 
 

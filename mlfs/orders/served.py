@@ -36,8 +36,8 @@ from mlfs.served.rounds import Rounds, in_rounds, published_level, rounds_for
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
 
-# What a small CNN with batch normalization learned as well from, on a tree sorted by class; with 0.8 it lost thirteen
-# points in its first epochs (docs/served-orders.md, "What it does to learning").
+# A small CNN with batch normalization learned as well from this level, on a tree sorted by class; with 0.8 it lost
+# thirteen points in its first epochs (docs/served-orders.md, "What it does to learning").
 LEVEL = 0.9
 # Samples that are dealt at once: some hundred megabytes of intermediate arrays.
 SAMPLES_AT_ONCE = 1 << 21
