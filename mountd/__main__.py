@@ -1,5 +1,7 @@
 """`python -m mountd --config-fd N --status-fd M`: the holder of one mount, as `mlfs mount` starts it, and its server.
 
+With `--foreground 1` it is what systemd has started.
+
 A server whose holder has died starts another one: `--config-fd N --channel-fd M --server PID --restarts A
 --holder-restarts B`.
 """
@@ -38,8 +40,10 @@ def main() -> int:
         config = pipe.read()
     if "--server" not in flags:
         report_fd = int(flags["--status-fd"])
+        os.set_inheritable(report_fd, False)
+        told = os.environ.pop("NOTIFY_SOCKET", "")  # no program that is started from here is to speak for this one
         try:
-            return MountHolder(config, load, report_fd).run()
+            return MountHolder(config, load, report_fd, told if "--foreground" in flags else "").run()
         except OSError as error:  # no process can be had
             from mountd.launch import not_started, reported
 

@@ -133,13 +133,13 @@ PR_SET_PDEATHSIG = 1
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 
 
-def serve(config: MountConfig, report: Report, holding: Holding | None = None) -> int:
+def serve(config: MountConfig, report: Report, holding: Holding) -> int:
     """Mount and serve. Returns the exit code; a start that fails raises MlfsError with nothing left behind.
 
     Args:
-        holding: the connection to what holds this process; None: the mount ends with it.
+        holding: the connection to what holds this process.
     """
-    left = holding.left if holding is not None else None
+    left = holding.left
     os.umask(0o077)  # what a mount writes is for its user alone
     log_to(config.log_file, config.log_format, config.log_size_bytes, config.log_files)
     _keep_freed_memory()
@@ -148,7 +148,7 @@ def serve(config: MountConfig, report: Report, holding: Holding | None = None) -
         check_start()
         if left is None:
             source_fd = os.open(config.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            view = make_view(config, source_fd, report, keep=holding is not None and can_be_taken_over())
+            view = make_view(config, source_fd, report, keep=can_be_taken_over())
         else:
             source_fd = left.source
             view = view_as_it_was(config, source_fd, left.index, left.facts.how, left.facts.links)
@@ -273,12 +273,12 @@ class _Service:
         showcase: Showcase,
         notes: Sequence[str],
         report: Report,
-        holding: Holding | None,
+        holding: Holding,
     ) -> None:
         self.config = config
         self.holding = holding
-        self.left = holding.left if holding is not None else None
-        self.lives = holding.restarts if holding is not None else 0
+        self.left = holding.left
+        self.lives = holding.restarts
         self.started = time.time() if self.left is None else self.left.facts.started
         self.generation = secrets.randbits(31) + 1 if self.left is None else self.left.facts.generation
         self.index = tree.view.kept if self.left is None else self.left.index
@@ -315,9 +315,7 @@ class _Service:
         recorders = Recorders(self.manifest.paths, runner, time.monotonic)
         auditor = Auditor(runner, self.config.strict_order)
         primer = InodePrimer(self.manifest, os.fsencode(self.config.mountpoint), runner)
-        listeners: list[Listener] = [recorders, primer, auditor]
-        if self.holding is not None:
-            listeners.append(self.holding.places)
+        listeners: list[Listener] = [recorders, primer, auditor, self.holding.places]
         engine = self._make_engine(runner, explainer, listeners, shortages, descriptors)
         life = LifeNote(self.config.mountpoint, takes_over=self.left is not None)
         if life.died is not None:
@@ -356,7 +354,7 @@ class _Service:
         try:
             runtime.write(
                 self.config.mountpoint, self.config.source, self.config.log_file, settings=self.config.model_dump(),
-                holder=self.holding.holder if self.holding is not None else 0, started=self.started,
+                holder=self.holding.holder, started=self.started,
             )  # fmt: skip
         except OSError as error:
             remark = f"no record of this mount could be written to {runtime.runtime_dir()}: {error.strerror}"
@@ -385,19 +383,17 @@ class _Service:
                     watch_mounts = partial(self.commands.watch, engine.runner, self.mounted.device)
                     nursery.start_soon(engine.background.keep_going, "watching the mount", watch_mounts)
                 nursery.start_soon(engine.background.keep_going, "reopening the log", self._reopen_log_on_signal)
-                if self.holding is not None:
-                    outlive = partial(self._outlive, self.holding, engine, control)
-                    nursery.start_soon(engine.background.keep_going, "keeping what another server needs", outlive)
+                outlive = partial(self._outlive, engine, control)
+                nursery.start_soon(engine.background.keep_going, "keeping what another server needs", outlive)
                 await self.channel.serve()
                 nursery.cancel_scope.cancel()
         except Exception:
-            if self.holding is not None and self.holding.is_followed:
+            if self.holding.is_followed:
                 log.exception("the server failed: another one takes the mount over")
                 os._exit(ExitCode.FAILURE)  # as after any other crash: what is cleaned up here would be missed there
             raise
         finally:
-            if self.holding is not None:
-                self.holding.let_go()  # else the descriptor there would keep alive what ends here
+            self.holding.let_go()  # else the descriptor there would keep alive what ends here
             # Still there after a second signal, a failure of ours, or an aborted connection.
             self._detach()
             self.channel.close(unmount=False)  # the binding would unmount by path: what lies below is not ours
@@ -502,7 +498,7 @@ class _Service:
 
     def _keep(self, fuse: int) -> None:
         """The kernel has agreed to be served: by this process, or by another one."""
-        if self.holding is not None and self.index >= 0 and self.mounted is not None:
+        if self.index >= 0 and self.mounted is not None:
             if self.left is None:
                 facts = Facts(self.generation, self.mounted, self.started, self.how, self.links)
                 self._note("mount", facts.noted())
@@ -511,8 +507,7 @@ class _Service:
             self.holding.keep({"fuse": fuse, "source": self.source.root.fd, "index": self.index} | ram)
 
     def _note(self, kind: str, value: object) -> None:
-        if self.holding is not None:
-            self.holding.journal.note(kind, value)
+        self.holding.journal.note(kind, value)
 
     def _note_change(self, entry: int, change: FileChange) -> None:
         if self.left is None or not self.left.changes:  # else it is one of those that were noted
@@ -533,7 +528,8 @@ class _Service:
                 engine.changed_before(entry, change)
         left.changes.clear()
 
-    async def _outlive(self, holding: Holding, engine: Engine, control: Control) -> None:
+    async def _outlive(self, engine: Engine, control: Control) -> None:
+        holding = self.holding
         async with trio.open_nursery() as nursery:
             nursery.start_soon(holding.watch, engine.runner, self._leave_record)
             if self.left is not None:
@@ -545,14 +541,11 @@ class _Service:
         """Say that we serve, once the mount has answered."""
         mountpoint = os.fsencode(self.config.mountpoint)
         await runner.run("look", os.stat, mountpoint + b"/.mlfs/status")
-        if self.holding is not None:
-            self.holding.serves()
+        self.holding.serves()
         if self.left is not None:
             gc.collect()
             gc.freeze()
-            log.warning(
-                "the server before this one %s: %s goes on", self.holding and self.holding.why, self.config.mountpoint
-            )
+            log.warning("the server before this one %s: %s goes on", self.holding.why, self.config.mountpoint)
             return
         if self.commands.wanted and self.mounted is not None:
             await runner.run("look", self.commands.make, self.mounted.device)

@@ -110,11 +110,13 @@ class MountHolder:
 
     Args:
         config: of the mount, as JSON. load: loads what a server does, in a process of its own; that returns its exit
-            code. report_fd: of the first server's reports.
+            code. report_fd: of the first server's reports. notify: the socket at which systemd hears that the mount
+            serves; "" for none.
     """
 
-    def __init__(self, config: str, load: Callable[[], Serve], report_fd: int = -1) -> None:
+    def __init__(self, config: str, load: Callable[[], Serve], report_fd: int = -1, notify: str = "") -> None:
         self._config = config
+        self._notify = notify
         self._load = load
         self._report_fd = report_fd
         self._kept: dict[str, int] = {}
@@ -222,6 +224,7 @@ class MountHolder:
             raise
         if pid == 0:
             mine.close()
+            os.setpgid(0, 0)  # Ctrl-C in the terminal of a mount in the foreground is passed on, once
             for number, handler in self._before.items():
                 signal.signal(number, handler)
             raise SystemExit(does(theirs))
@@ -327,6 +330,8 @@ class MountHolder:
             self._kept = dict(zip(rest, fds, strict=True))
         elif word == "serving":
             self._serves_since = time.monotonic()
+            tell_systemd(self._notify, "READY=1")
+            self._notify = ""
         elif word == "over":
             self._over = int(rest[0])
             self._let_go([*self._kept])
@@ -357,6 +362,18 @@ class MountHolder:
                 signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         return int(why.rpartition(" ")[2]) if why.rpartition(" ")[2].isdecimal() else 1
+
+
+def tell_systemd(address: str, state: str) -> None:
+    """Tell the state of a service of type `notify`; see sd_notify(3). Nobody may be there to hear it."""
+    if not address:
+        return
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
+            # A name that begins with @ is an abstract one, which has a null byte there.
+            out.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
+    except OSError:
+        return
 
 
 def pidfd_of(pid: int) -> int:

@@ -6,14 +6,13 @@ process, no mount and no runtime record are left. Called through mountd.interfac
 The daemon gets its config as JSON on one pipe and reports on another, one JSON object a line: {"progress": {"phase",
 "dirs", "files"}}, then {"serving": {"pid", "files", "bytes", "how", "notes"}} or {"error": {"message", "hint",
 "exit_code"}}.
-With --foreground the daemon runs in this process, and the same reports come by calls.
+With --foreground this process becomes the daemon, and a child of it tells what that reports.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import importlib
 import json
 import os
 import select
@@ -55,27 +54,31 @@ class ProgressDisplay(Protocol):
         """Time has passed, and there was no report."""
 
 
-def serve_here(config: MountConfig, progress: ProgressDisplay, serving: Callable[[Serving], None]) -> int:
-    """Serve in this process until the mount ends. Returns the exit code. Raises the MlfsError that the daemon reports.
-
-    Args:
-        serving: called once the mount serves. Nobody verifies from here that it answers: this is the loop that would
-            have to.
-    """
-    errors: list[MlfsError] = []
-
-    def report(message: dict[str, Any]) -> None:
-        if "progress" in message:
-            progress.update(message["progress"])
-        elif "serving" in message:
-            serving(message["serving"])
-        elif "error" in message:
-            errors.append(reported_error(message["error"]))
-
-    code = int(importlib.import_module("mountd.daemon").serve(config, report))
-    if errors:
-        raise errors[0]
-    return code
+def serve_here(config: MountConfig, progress: ProgressDisplay) -> Serving:
+    """Become the daemon, whose exit code is then this process's. Returns what it reported when it began to serve, in a
+    child that has nothing else to do than to tell. Raises there the MlfsError of what went wrong."""
+    status_read, status_write = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    between = os.fork()
+    if between:
+        os.waitpid(between, 0)
+    elif os.fork():
+        os._exit(0)  # so that what tells is no child of the daemon, which looks after its own only
+    else:
+        os.close(status_write)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # the daemon hears them, and ends, which this process sees
+        try:
+            return _wait_until_serving(None, status_read, progress)
+        except _DiedSilentlyError:
+            raise MlfsError(f"the daemon ended before it served {config.mountpoint}", "see what it logged") from None
+    config_fd = os.memfd_create("mlfs-config")
+    os.pwrite(config_fd, config.to_json().encode("ascii"), 0)
+    for fd in (config_fd, status_write):
+        os.set_inheritable(fd, True)
+    fds = ["--config-fd", str(config_fd), "--status-fd", str(status_write), "--foreground", "1"]
+    os.execve(DAEMON_COMMAND[0], [*DAEMON_COMMAND, *fds], _daemon_environment())
 
 
 def start_daemon(config: MountConfig, progress: ProgressDisplay, note: Note) -> Serving:
@@ -210,7 +213,7 @@ class _DiedSilentlyError(Exception):
     """The status pipe ended without `serving` or `error`."""
 
 
-def _wait_until_serving(daemon: subprocess.Popen[bytes], status_fd: int, progress: ProgressDisplay) -> Serving:
+def _wait_until_serving(daemon: subprocess.Popen[bytes] | None, status_fd: int, progress: ProgressDisplay) -> Serving:
     for message in _messages(daemon, status_fd, progress):
         if "serving" in message:
             return dict(message["serving"])
@@ -221,7 +224,9 @@ def _wait_until_serving(daemon: subprocess.Popen[bytes], status_fd: int, progres
     raise _DiedSilentlyError
 
 
-def _messages(daemon: subprocess.Popen[bytes], status_fd: int, progress: ProgressDisplay) -> Iterator[dict[str, Any]]:
+def _messages(
+    daemon: subprocess.Popen[bytes] | None, status_fd: int, progress: ProgressDisplay
+) -> Iterator[dict[str, Any]]:
     pending, ended = b"", False
     while True:
         if select.select([status_fd], [], [], 0 if ended else _POLL_S)[0]:
@@ -238,7 +243,7 @@ def _messages(daemon: subprocess.Popen[bytes], status_fd: int, progress: Progres
             progress.tick()
             # A process that the daemon started may hold the pipe open longer than the daemon lives. What the daemon
             # wrote last is read once more, and then that is the end.
-            ended = daemon.poll() is not None
+            ended = daemon is not None and daemon.poll() is not None
 
 
 def reported_error(error: dict[str, Any]) -> MlfsError:

@@ -118,7 +118,7 @@ class MountParts:
 
     Attributes:
         requests: how many there were of the kernel so far, by kind. The channel counts them.
-        holding: the connection to what holds this process; None: nothing does.
+        holding: the connection to what holds this process.
     """
 
     about: About
@@ -130,13 +130,11 @@ class MountParts:
     read_failures: ReadFailures
     refreshing: Refreshing
     auditor: Auditor
-    holding: Holding | None = None
+    holding: Holding
 
     def _processes(self) -> Sequence[ProcessOfMount]:
         """The processes of the mount, this one last."""
-        here = (("server", os.getpid(), 0, ""),)
-        lives = self.holding.lives() if self.holding is not None else here
-        return [ProcessOfMount(*life, *used_by(life[1])) for life in lives]
+        return [ProcessOfMount(*life, *used_by(life[1])) for life in self.holding.lives()]
 
     def _about_now(self) -> About:
         """A refresh may have read what the first scan could not."""

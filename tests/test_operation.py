@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -108,6 +109,11 @@ def test_a_mount_in_the_foreground_says_when_it_serves_and_its_metrics_are_found
         assert len({family.name for family in families}) == len(families)
         (info,) = [family for family in families if family.name == "mlfs_info"]
         assert str(mount.path) in {sample.labels["mountpoint"] for sample in info.samples}
+        server = mount.pid
+        os.kill(server, signal.SIGKILL)
+        assert mount.pid != server
+        assert (mount.path / "a").read_bytes() == b"x"
+        assert mount.status()["processes"][0]["pid"] == mount.process.pid
         mount.process.terminate()
         assert mount.process.wait(PATIENCE_S) == 0
         wait_until(lambda: not mount.is_mounted)

@@ -1,7 +1,7 @@
 """`mlfs mount SOURCE [MOUNTPOINT]`: check everything, start the daemon, return when the mount answers.
 
 In: parsed arguments. Out: a few lines that say what was mounted and what to do next, an exit code. Called by
-`mlfs.cli.commands`. With --foreground this process serves the mount itself.
+`mlfs.cli.commands`. With --foreground this process becomes the holder of the mount.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from mlfs.cli.progress import Progress
@@ -165,7 +164,7 @@ def _is_ending(mountpoint: str) -> bool:
 
 
 def _mount(config: MountConfig, started: Callable[[], None]) -> int:
-    """Mount, and in the foreground serve. `started` is called once the mount serves."""
+    """Mount; in the foreground a child of what holds the mount comes back. `started` is called once it serves."""
     with Progress() as progress:
 
         def note(line: str) -> None:
@@ -173,12 +172,10 @@ def _mount(config: MountConfig, started: Callable[[], None]) -> int:
             _say(line)
 
         if config.foreground:
-
-            def serving(said: interface.Serving) -> None:
-                started()
-                _serving_here(config, said, progress)
-
-            return interface.serve_here(config, progress, serving)
+            said = interface.serve_here(config, progress)
+            started()
+            _tell(config, said, progress)
+            return ExitCode.OK
         if config.log_file is None:
             config = config.model_copy(update={"log_file": interface.default_log_file(config.mountpoint)})
         _tell(config, interface.start_daemon(config, progress, note), progress)
@@ -190,11 +187,6 @@ def _tell(config: MountConfig, serving: interface.Serving, progress: Progress) -
     for line in serving.get("notes", ()):
         _say(printable(str(line)))
     print("\n".join(map(printable, summary(config, serving))), flush=True)
-
-
-def _serving_here(config: MountConfig, serving: interface.Serving, progress: Progress) -> None:
-    _tell(config, serving, progress)
-    tell_systemd("READY=1")
 
 
 def _say(text: str) -> None:
@@ -248,17 +240,3 @@ def registration(place: str, environment: Mapping[str, str]) -> list[str]:
         ]
     values = f"--sampler torch-distributed --seed 0 --epochs 90 --batch-size 64 {ranks.flags}"
     return [f"  mlfs register {place} {values}", f"  (ranks as {ranks.launcher} has them in this environment)"]
-
-
-# -- what a service of type `notify` tells systemd; see sd_notify(3)  In: the environment of the unit. Out: a datagram.
-# Services that need the mount start after it.
-
-
-def tell_systemd(state: str) -> None:
-    """Send the state, as "READY=1", to who started this process; nobody may be there to hear it."""
-    address = os.environ.pop("NOTIFY_SOCKET", "")  # a program that this one starts is not to speak for it
-    if not address:
-        return
-    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out:
-        # A name that begins with @ is an abstract one, which has a null byte there.
-        out.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from mlfs.launchers import ranks_seen
 from mlfs.printable import printable
 from mountd import launch, mounts, runtime
 
+SERVING = {"serving": {"pid": 12, "files": 2000, "bytes": 1024, "how": "read from it"}}
 SMALL = ["--ram", "1M", "--staging", "1M"]
 RUN = f"""import sys
 from mlfs.cli import main
@@ -162,33 +164,32 @@ def test_a_log_file_that_cannot_be_written_is_named(tmp_path: Path, capsys: pyte
     assert "/proc/none/log" in capsys.readouterr().err
 
 
-def test_in_the_foreground_it_serves_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("reports", "code", "out", "err"),
+    [
+        ([{"progress": {"phase": "scan", "dirs": 1, "files": 2}}, SERVING], 0, "2,000 files, 1 KiB (read from it)", ""),
+        ([{"error": {"message": "no", "exit_code": 5}}], 5, "", "mlfs: no\n"),
+        ([], 1, "", "mlfs: the daemon ended before it served"),
+    ],
+)
+def test_in_the_foreground_it_becomes_the_daemon_and_tells_what_that_reports(
+    source: str, tmp_path: Path, reports: list[object], code: int, out: str, err: str
 ) -> None:
-    # Not the odd name: what pytest captures in this process has to be text.
-    (tmp_path / "set" / "a").mkdir(parents=True)
-    source = str(tmp_path / "set")
-
-    class Daemon:
-        @staticmethod
-        def serve(config: object, report: object) -> int:
-            assert callable(report)
-            report({"progress": {"phase": "scan", "dirs": 1, "files": 2}})
-            report({"serving": {"pid": 12, "files": 2000, "bytes": 1024, "how": "read from the index"}})
-            return 0
-
-    monkeypatch.setitem(sys.modules, "mountd.daemon", Daemon)
-    assert cli.main(["mount", source, "--foreground", *SMALL]) == 0
-    assert "2,000 files, 1 KiB (read from the index)" in capsys.readouterr().out
-
-    def fail(config: object, report: object) -> int:
-        assert callable(report)
-        report({"error": {"message": "no", "exit_code": 5}})
-        return 5
-
-    monkeypatch.setattr(Daemon, "serve", staticmethod(fail))
-    assert cli.main(["mount", source, "--foreground", *SMALL]) == 5
-    assert capsys.readouterr().err == "mlfs: no\n"
+    lines = "".join(json.dumps(report) + "\n" for report in reports)
+    daemon = tmp_path / "daemon.py"
+    daemon.write_text(
+        "import os, sys\nflags = dict(zip(sys.argv[1::2], sys.argv[2::2]))\nprint(os.getpid(), flush=True)\n"
+        f"os.write(int(flags['--status-fd']), {lines.encode()!r})\nsys.exit({code})\n"
+    )
+    command = subprocess.Popen(
+        [sys.executable, "-c", RUN.replace(TINY_FS, str(daemon)), "mount", source, *SMALL, "--foreground"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True,
+    )  # fmt: skip
+    said, wrong = command.communicate(timeout=60)
+    assert command.returncode == code
+    assert said.startswith(f"{command.pid}\n")
+    assert out in said
+    assert wrong.startswith(err)
 
 
 def test_progress_is_told_only_when_it_takes_long(
