@@ -282,7 +282,7 @@ class MountHolder:
         if server.pidfd >= 0:
             ready.register(server.pidfd, select.POLLIN)
             end.register(server.pidfd, select.POLLIN)
-        while not is_over(server.pid):
+        while not is_over(server):
             (ready if self._hears else end).poll(LOOK_MS if self._over is None else LOOK_SOON_MS)
             self._hear_all(server.channel)
             self._see_whether_it_hangs(server)
@@ -384,10 +384,16 @@ def pidfd_of(pid: int) -> int:
         return -1
 
 
-def is_over(pid: int) -> bool:
+def is_over(process: Child) -> bool:
     """Whether a process will do nothing any more: it has ended, but for threads that hang in the kernel."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
+        knows_us = os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        knows_us = False
+    if process.pidfd >= 0 and not knows_us:  # it is of another namespace of processes
+        return bool(select.select([process.pidfd], [], [], 0)[0])
+    try:
+        with open(f"/proc/{process.pid}/stat", "rb") as stat:
             return stat.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
     except (OSError, IndexError):
         return True

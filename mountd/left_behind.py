@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import trio
 
 from mlfs.engine.runner import Runner
-from mlfs.processes import children
+from mlfs.processes import children, stat_fields
 from mountd.holder import Start
 from mountd.mounts import MountEntry
 
@@ -281,7 +281,8 @@ class Holding:
 
     def lives(self) -> tuple[tuple[str, int, int, str], ...]:
         """The processes, the server last: name, number, how often it was started again, how the one before it ended."""
-        stands_by = (("standby", pid, 0, "") for pid in children(self._holder) if pid != os.getpid())
+        living = (pid for pid in children(self._holder) if stat_fields(pid)[:1] != [b"Z"])
+        stands_by = (("standby", pid, 0, "") for pid in living if pid != os.getpid())
         return (
             ("holder", self._holder, self._holder_restarts, "died" if self._holder_restarts else ""),
             *stands_by,

@@ -91,6 +91,18 @@ def metrics_of(now: MountStatistics) -> list[Metric]:
         Metric("mlfs_uptime_seconds", "seconds", "Time since the mount", process.uptime_s),
         Metric("mlfs_rss_bytes", "bytes", "Resident memory of the daemon", process.rss_bytes),
         Metric(
+            "mlfs_process_rss_bytes", "bytes", "Resident memory of each process of the mount",
+            {one.name: one.rss_bytes for one in now.processes}, ("process",),
+        ),
+        Metric(
+            "mlfs_process_cpu_seconds", "seconds", "What each process of the mount has computed since it was started",
+            {one.name: one.cpu_s for one in now.processes}, ("process",),
+        ),
+        Metric(
+            "mlfs_process_restarts_total", "times", "Times that a process of the mount was started again",
+            {one.name: one.restarts for one in now.processes}, ("process",),
+        ),
+        Metric(
             "mlfs_reads_total", "opens", "Opens by where the bytes were when the open came",
             {route: count for route, (count, _) in opened.items()}, ("route",),
         ),

@@ -29,7 +29,7 @@ from mlfs.plan.scheduler.reading_times import ReadingTime
 from mlfs.plan.scheduler.routing import RoutingStatistics
 from mlfs.plan.scheduler.statistics import Statistics as SchedulerStatistics
 from mlfs.stats import ROUTES, CounterStatistics, SpanStatistics, StallStatistics, Tally
-from mountd.statistics import About, MountStatistics, ProcessStatistics
+from mountd.statistics import About, MountStatistics, ProcessOfMount, ProcessStatistics
 
 GB = 10**9
 
@@ -133,5 +133,6 @@ def mount(of: EngineStatistics, **changed: Any) -> MountStatistics:
         explainer=ExplainerStatistics(InferenceStatistics(InferenceState.IDLE), {}),
         requests={"open": 1000},
         directories_to_list=0,
+        processes=(ProcessOfMount("server", 4711, 1, "was killed by SIGKILL", 1 << 26, 3.5),),
     )
     return replace(made, **changed)
