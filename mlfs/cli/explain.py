@@ -12,6 +12,7 @@ import os
 import sys
 from array import array
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mlfs.cli.job_flags import add_job_flags
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from mlfs.tree.manifest import Manifest
 
 MOST_LINES = 1 << 26
+_MOST_PARTS = 4  # of a data set, each of which takes a search of its own
 _MOST_DIGITS = 18  # of a number that no data set reaches
 _EPILOG = """\
 examples:
@@ -43,7 +45,7 @@ FILE has what one rank reads, in its order: a path (absolute, or relative to SOU
 line, from the first epoch on. An empty line begins the next epoch; without one, what follows a pass is the next one.
 Ten reads tell an epoch; a second epoch tells how the generator is seeded. What a flag says is taken for known,
 everything else is tried, with the seeds that people choose. Without --root the data set is the directory that has all
-the class directories that FILE names.
+the class directories that FILE names; for indices SOURCE itself, and then each directory in it.
 """
 
 
@@ -76,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
     with job_streams(args.source, parse_job(fields)) as (streams, manifest):
         epochs, are_paths = _epochs(args.file, args.source, streams, manifest)
         root = _common_directory(epochs, streams, manifest) if are_paths and "root" not in known else ""
+        others = [] if are_paths or "root" in known else _parts(manifest)
     if not epochs or len(epochs[0]) < FEWEST_READS:
         count = len(epochs[0]) if epochs else 0
         raise MlfsError(f"{args.file} has {count} reads, which many orders give", f"give at least {FEWEST_READS}")
@@ -86,6 +89,10 @@ def run(args: argparse.Namespace) -> int:
         with suppress(JobError), job_streams(args.source, parse_job(fields | {"root": root})) as (below, manifest):
             if moved := _moved(epochs, streams, below, len(manifest)):
                 data_sets.insert(0, (moved, len(below.sample_ids), known | {"root": root}))
+    for part in others:  # a script trains with `train` beside `val`, and its indices do not say so
+        with suppress(JobError), job_streams(args.source, parse_job(fields | {"root": part})) as (below, _):
+            if max(map(max, epochs)) < len(below.sample_ids):
+                data_sets.append((epochs, len(below.sample_ids), known | {"root": part}))
     found, tried = list["Fields"](), 0
     with Progress() as progress:
         for epochs, n, known in data_sets:
@@ -144,6 +151,12 @@ def _common_directory(epochs: list[array[int]], streams: JobStreams, manifest: M
     classes = manifest.paths(np.unique(manifest.parent[entries[entries >= 0]]))
     above = {os.path.dirname(path) for path in classes}
     return os.fsdecode(os.path.commonpath(above)) if above else ""
+
+
+def _parts(manifest: Manifest) -> list[str]:
+    """The directories right below the source that have directories themselves, as `train` beside `val` has; a few."""
+    has_some = (top for top in manifest.children(0) if any(map(manifest.is_dir, manifest.children(top)[:64])))
+    return [os.fsdecode(manifest.path(top)) for top in islice(has_some, _MOST_PARTS)]
 
 
 def _moved(epochs: list[array[int]], streams: JobStreams, below: JobStreams, n_entries: int) -> list[array[int]]:

@@ -112,6 +112,10 @@ def test_paths_below_a_directory_of_the_source_name_the_data_set(
     assert cli.main(["explain", both, str(tmp_path / "read.txt"), *flags, *job[2:], "--json"]) == ExitCode.OK
     found = json.loads(capsys.readouterr().out)
     assert {(job["root"], job["seed"]) for job in found} == {("train", 42)}
+    indices = np.random.default_rng(42).permutation(N * 3 // 4)[:15].tolist()
+    (tmp_path / "read.txt").write_text("\n".join(map(str, indices)))
+    assert cli.main(["explain", both, str(tmp_path / "read.txt"), *flags, *job[2:], "--json"]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out) == found
 
 
 def test_a_directory_of_few_samples_that_is_read_later_is_part_of_the_data_set(
