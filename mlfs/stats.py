@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 PAGE_CACHE = "page_cache"
@@ -222,7 +222,7 @@ class Counters:
         for name in ("reads", "taken_back", "fetches"):
             for route, one in noted[name].items():
                 getattr(self.all, name)[route] = CountAndBytes(*one)
-        self.all.stalls = Stalls(*noted["stalls"])
+        self.all = replace(self.all, stalls=Stalls(*noted["stalls"]))
         self.by_choice = CountAndBytes(*noted["by_choice"])
         self.errors.update(noted["errors"])
 
