@@ -4,7 +4,7 @@ In: a directory to work in. Out: lines on stdout, a case each. Each case is read
 (scripts/benchmark/big_readers.py): from the local disk, over a plain mount of the slow source (bindfs, the kernel's
 read-ahead), and through mlfs: cold, again, and after a mount anew. All pages that the kernel has of its files, and of
 mlfs's copies, are given up before each of them. A case whose library is not installed is left out. SystemExit where a
-byte was wrong.
+byte was wrong. BIG_CASES="rows,windows" chooses cases, and BIG_SHARE=0.1 makes all files so much smaller.
 """
 
 from __future__ import annotations
