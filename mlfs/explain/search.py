@@ -111,12 +111,12 @@ def find(data_sets: list[DataSet], extent: SearchExtent = EVERYTHING) -> Iterato
 
 def _stages(data_sets: list[DataSet], extent: SearchExtent) -> Iterator[Iterator[Event]]:
     """The stages in their order: each gives how far it is, and whatever explains the reads."""
-    sure, rest = _tested(data_sets, likely(data_sets)), _tested(data_sets, [] if extent.again else unlikely(data_sets))
-    drawn = _tested(data_sets, _drawn(sure.readings))
+    sure, rest = likely(data_sets), [] if extent.again else unlikely(data_sets)
+    every, drawn = _tested(data_sets, [*sure, *rest]), _tested(data_sets, _drawn(sure))
     first, popular, further = _first_looks(extent)
-    yield _common(data_sets, (sure, rest), drawn, extent, range(min(_SMALLEST_SEEDS, extent.common)))
+    yield _common(data_sets, every, drawn, extent, range(min(_SMALLEST_SEEDS, extent.common)))
     yield _chosen(data_sets, drawn, first)
-    yield _common(data_sets, (sure, rest), drawn, extent, range(extent.common))
+    yield _common(data_sets, every, drawn, extent, range(extent.common))
     if not extent.again:
         yield _chosen(data_sets, drawn, popular)
         yield _recipes(OTHERS_STAGE, data_sets, partial(usual, hints=extent.hints))
@@ -124,8 +124,8 @@ def _stages(data_sets: list[DataSet], extent: SearchExtent) -> Iterator[Iterator
         yield _recipes(UNUSUAL_STAGE, data_sets, partial(less_usual, hints=extent.hints))
         yield _chosen(data_sets, drawn, further)
     yield _chosen(data_sets, drawn, _last_looks(extent, [*first, *popular]), extent.quick)
-    yield _all("all seeds", data_sets, sure, extent)
-    yield _all("all seeds, other nodes' ranks", data_sets, rest, extent)
+    yield _all("all seeds", data_sets, _tested(data_sets, sure), extent)
+    yield _all("all seeds, other nodes' ranks", data_sets, _tested(data_sets, rest), extent)
     if not extent.again:
         yield _parts(data_sets, extent, late=True)
         yield _recipes(UNUSUAL_STAGE, data_sets, partial(less_usual, hints=extent.hints, late=True))
@@ -211,7 +211,7 @@ def _order_of(part: SplitPart, extent: SearchExtent) -> SeedFound | Recipe | Non
     by_seeds: Iterator[Event] = iter(())
     if part.data_set.n > FEW:
         sure = _tested(data_sets, likely(data_sets))
-        by_seeds = _common(data_sets, (sure,), _tested(data_sets, _drawn(sure.readings)), extent, range(0))
+        by_seeds = _common(data_sets, sure, _tested(data_sets, _drawn(sure.readings)), extent, range(0))
     by_words = _of_words(part.seed, min(extent.latest, _FIRST_LOOK >> int(part.bits)), part.data_set)
     return next((event for event in chain(by_seeds, by_words) if isinstance(event, SeedFound)), None)
 
@@ -232,7 +232,7 @@ def _of_words(seed: int, end: int, data_set: DataSet) -> Iterator[SeedFound]:
 def _words_that_seed(seed: int, end: int) -> tuple[Words, Words]:
     """The words of a seed's generator that may seed a sampler, and the first word of each such generator."""
     words = TorchWords(seed).take(max(end, SAMPLER_SEED_WORD))[SAMPLER_SEED_WORD:]
-    return words, first_words(words, 0)
+    return words, first_words(words, 0)[0]
 
 
 def _confirmed(
@@ -247,21 +247,19 @@ def _confirmed(
 
 
 def _common(
-    data_sets: list[DataSet], all_: tuple[_Tested, ...], drawn: _Tested, extent: SearchExtent, numbers: range
+    data_sets: list[DataSet], every: _Tested, drawn: _Tested, extent: SearchExtent, numbers: range
 ) -> Iterator[Event]:
-    """Stage 1, and 3: hints, seeds that people choose, and these numbers."""
+    """Stage 1, and 3: hints, seeds that people choose, and these numbers. Args: drawn: see `_drawn`."""
     yield StageProgress(COMMON_STAGE, 0, len(numbers))
     liked = [seed for _, seed in usual_seeds(extent.hints) if seed not in numbers and seed < ALL_SEEDS]
     seeds = np.concatenate([np.array(liked, dtype=np.uint32), np.arange(len(numbers), dtype=np.uint32)])
-    for tested in all_:
-        for _, finding in _confirmed(seeds, search(tested.trie, seeds), tested.readings, data_sets):
-            yield SeedFound(finding)
-        if tested is not all_[0]:
-            continue  # torch draws for one rank, whose readings are among the first ones
-        for word in (SAMPLER_SEED_WORD, SHARED_SEED_WORD):
-            words = first_words(seeds, word)
-            for at, finding in _confirmed(words, search(drawn.trie, words), drawn.readings, data_sets):
-                yield SeedFound(finding, (Draw(int(seeds[at]), word - SAMPLER_SEED_WORD),))
+    hits = sorted(search(every.trie, seeds), key=lambda hit: hit[1])  # the likeliest ways of reading are the first ones
+    for _, finding in _confirmed(seeds, hits, every.readings, data_sets):
+        yield SeedFound(finding)
+    before = (SAMPLER_SEED_WORD, SHARED_SEED_WORD)
+    for word, words in zip(before, first_words(seeds, *before), strict=True):
+        for at, finding in _confirmed(words, search(drawn.trie, words), drawn.readings, data_sets):
+            yield SeedFound(finding, (Draw(int(seeds[at]), word - SAMPLER_SEED_WORD),))
     yield StageProgress(COMMON_STAGE, len(numbers), len(numbers))
 
 

@@ -86,13 +86,15 @@ class Outputs:
         return z
 
 
-def first_words(seeds: Words, index: int) -> Words:
-    """Word `index` of each seed's generator, shape (len(seeds),)."""
-    result = np.empty_like(seeds)
+def first_words(seeds: Words, *numbers: int) -> list[Words]:
+    """Some of the first words of each seed's generator, by their numbers; each of shape (len(seeds),)."""
+    found = [np.empty_like(seeds) for _ in numbers]
     for start in range(0, len(seeds), CHUNK):
         part = slice(start, start + CHUNK)
-        result[part] = Outputs(seeds[part], index).word(index)
-    return result
+        outputs = Outputs(seeds[part], max(numbers))
+        for words, number in zip(found, numbers, strict=True):
+            words[part] = outputs.word(number)
+    return found
 
 
 def search(trie: Trie, seeds: Words, quick: bool = False, begun: Words | None = None) -> list[tuple[int, int]]:

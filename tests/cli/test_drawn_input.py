@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.drawn import cases
 
 from mlfs.cli.replay import MOST_OPENS
 from mlfs.user_input import MOST_JSON_BYTES, MOST_LINE_BYTES, InputError, parse_json, parse_toml, read_bytes, read_lines
@@ -21,7 +22,7 @@ DRAWN = str(Path(__file__).parent / "drawn_input.py")
 
 
 @pytest.mark.promise("input-bounded")
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(cases(1)))
 def test_each_field_of_each_command_is_answered_in_one_line(tmp_path: Path, seed: int) -> None:
     words = [sys.executable, DRAWN, str(tmp_path), str(seed), "1"]
     done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=300)
