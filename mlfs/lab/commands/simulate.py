@@ -25,7 +25,7 @@ from mlfs.lab.sim.clock import Sharing
 from mlfs.lab.sim.expected import expected_of_run, uneven_words
 from mlfs.lab.sim.like import Like, like
 from mlfs.lab.sim.run import PolicyResult, Progress, Simulation
-from mlfs.lab.sim.scenario import Scenario, load, nearest_of, shipped_names
+from mlfs.lab.sim.scenario import Scenario, load, nearest_of, shipped_folder, shipped_names
 from mlfs.orders.stopping import stoppable
 from mlfs.shown import count_of, duration, percent, size
 from mlfs.units import format_size
@@ -322,7 +322,7 @@ def _list() -> int:
         policies.add_row(policy.name, policy.summary)
     console = _console()
     console.print(scenarios)
-    console.print()
+    console.print(f"\nscenarios to copy lie in {shipped_folder()}\n")
     console.print(policies)
     return ExitCode.OK
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Annotated, Any
 
 import numpy as np
@@ -316,10 +317,15 @@ def source_sizes(source: str) -> Floats:
     return sizes
 
 
+def shipped_folder() -> Traversable:
+    """The folder of the scenarios that come with mlfs."""
+    return resources.files("mlfs.lab.sim") / SHIPPED
+
+
 def shipped_names() -> list[str]:
     """Names of the scenarios that come with mlfs."""
-    folder = resources.files("mlfs.lab.sim") / SHIPPED
-    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    names = [entry.name for entry in shipped_folder().iterdir()]
+    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
 
 
 def load(name: str) -> Scenario:
@@ -327,7 +333,7 @@ def load(name: str) -> Scenario:
     if "/" not in name and not name.endswith(".toml"):
         if name not in shipped_names():
             raise ConfigError(f"no scenario {name!r}", nearest_of(name, shipped_names()))
-        text = (resources.files("mlfs.lab.sim") / SHIPPED / f"{name}.toml").read_bytes()
+        text = (shipped_folder() / f"{name}.toml").read_bytes()
     else:
         try:
             text = read_bytes(name, MOST_TOML_BYTES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from mlfs.lab.policies.registry import POLICIES
 from mlfs.lab.sim.clock import Sharing
 from mlfs.lab.sim.order import SimulatedOrder
 from mlfs.lab.sim.run import Simulation
-from mlfs.lab.sim.scenario import load, parse, shipped_names
+from mlfs.lab.sim.scenario import load, parse, shipped_folder, shipped_names
 
 TEXT = """
 title = "small"
@@ -186,9 +187,12 @@ def test_a_data_set_smaller_than_a_step_that_is_dropped_is_refused() -> None:
         Simulation(parse(text, "x"))
 
 
-def test_the_scenario_in_the_docs_is_one() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "simulator.md").read_text()
-    lines = text[text.index('    title = "my cluster"') :].split("\n\n")[0].splitlines()
-    scenario = parse("\n".join(line[4:] for line in lines), "docs/simulator.md")
+def test_the_fields_that_a_shipped_scenario_explains_are_fields() -> None:
+    """Those that may be left out stand there as comments."""
+    text = (shipped_folder() / "small-cluster.toml").read_text()
+    whole = re.sub(r"^# (?=\w+ = |\[)", "", text, flags=re.MULTILINE)
+    scenario = parse(whole, "small-cluster.toml")
     assert scenario.job.batch == 512
     assert scenario.model.node_pfs_bytes_per_s == 2500e6
+    named = set(re.findall(r"^(\w+) = ", whole, re.MULTILINE))
+    assert {"preprocess_threads", "write_MBps", "of_nodes", "drop_last", "sampler"} <= named
