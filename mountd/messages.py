@@ -57,7 +57,8 @@ def engine_messages(engine: EngineStatistics, explainer: ExplainerStatistics, mo
         parts = (warming.there, warming.fetched, warming.no_room, warming.not_kept, warming.failed)
         said.append(WARMING_UP.format(done=sum(one.samples for one in parts), whole=warming.whole.samples))
     if engine.tree.changed_files:
-        said.append(CHANGED.format(files=engine.tree.changed_files))
+        count = engine.tree.changed_files
+        said.append(CHANGED.format(files="1 file" if count == 1 else f"{count:,} files"))
     return list(dict.fromkeys(said))
 
 
@@ -134,7 +135,7 @@ TASK_FAILED = (
     " right: please report it with the log"
 )
 WARMING_UP = "the caches are being filled (mlfs warmup): {done:,} of {whole:,} samples were looked after so far"
-CHANGED = "{files} files changed at the source since the scan; readers got the new content"
+CHANGED = "{files} changed at the source since the scan; readers got the new content"
 TAKEN_BACK = (
     "this machine takes staged pages back before they are read: mlfs noticed {noticed:,} of {looked_at:,} samples that"
     " it looked at and staged them again, and {late:,} of {opens:,} reads came before that; with more memory, a smaller"
