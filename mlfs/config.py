@@ -49,6 +49,7 @@ KEYS = (
     "lmdb",
     "staging",
     "pfs-threads",
+    "movers",
     "allow-other",
     "foreground",
     "log-file",
@@ -97,6 +98,7 @@ class MountConfig(BaseModel):
     staging_bytes: int = Field(ge=1)
     buffer_bytes: int = Field(default=MOST_BUFFER_BYTES, ge=1)
     pfs_threads: int = Field(default=DEFAULT_PFS_THREADS, ge=1, le=1024)
+    movers: int = Field(default=0, ge=0, le=64)
     allow_other: bool = False
     foreground: bool = False
     log_file: PathText | None = None
@@ -152,7 +154,7 @@ def load_config(
             merged.get("source-timeout", DEFAULT_SOURCE_TIMEOUT_S), what="source-timeout"
         ),
     }
-    for key in ("pfs-threads", "log-files"):
+    for key in ("pfs-threads", "movers", "log-files"):
         if key in merged:
             values[key.replace("-", "_")] = _whole_number(merged[key], key)
     if "log-size" in merged:

@@ -88,6 +88,11 @@ class Pyfuse3Channel:
                 self._agreed(fd)
             await self._requests.serve(fd)
 
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of /dev/fuse, once the mount serves."""
+        return self._fd
+
     def close(self, unmount: bool) -> None:
         """Let go of the session; unmounts what is still mounted if `unmount`."""
         if self._suspects is not None:

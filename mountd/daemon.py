@@ -19,6 +19,8 @@ import os
 import resource
 import secrets
 import signal
+import socket
+import subprocess
 import sys
 import threading
 import time
@@ -39,6 +41,8 @@ from mlfs.engine.context import Cluster, MountLimits
 from mlfs.engine.engine import Engine, MountedData, MountMachine
 from mlfs.engine.looks import seen_before
 from mlfs.engine.mount_jobs import Listener, Observers
+from mlfs.engine.movers import POOL as MOVERS
+from mlfs.engine.movers import MoverKind
 from mlfs.engine.peering import PEER_LANES
 from mlfs.engine.recorder import Recorders
 from mlfs.engine.runner import DESCRIPTORS_A_THREAD, SPARE, Runner
@@ -124,6 +128,7 @@ POOLS = {
     "giving": 2,
     "refresh": 1,
     "misses": 1,
+    MOVERS: 1,
     AUDITS: 1,
 }
 # Freed blocks of up to this size are reused: most samples, and not so much that memory is held for nothing.
@@ -378,7 +383,7 @@ class _Service:
                     partial(watch_source, self.source, engine.runner),
                 )
                 nursery.start_soon(self._stop_on_signal, engine, control, nursery.cancel_scope)
-                nursery.start_soon(self._announce, engine.runner)
+                nursery.start_soon(self._announce, engine)
                 if self.mounted is not None:
                     watch_mounts = partial(self.commands.watch, engine.runner, self.mounted.device)
                     nursery.start_soon(engine.background.keep_going, "watching the mount", watch_mounts)
@@ -393,6 +398,8 @@ class _Service:
                 os._exit(ExitCode.FAILURE)  # as after any other crash: what is cleaned up here would be missed there
             raise
         finally:
+            if engine.movers is not None:
+                engine.movers.end()
             self.holding.let_go()  # else the descriptor there would keep alive what ends here
             # Still there after a second signal, a failure of ours, or an aborted connection.
             self._detach()
@@ -444,15 +451,23 @@ class _Service:
             config.staging_bytes, config.pfs_threads,
             hedge_s=min(10.0, config.source_timeout_s), timeout_s=config.source_timeout_s,
             most_open_files=descriptors.open_files, buffer_bytes=_buffer_bytes(config), lives=self.lives,
-            **calibrated_limits(config, self.places),
+            movers=config.movers, **calibrated_limits(config, self.places),
         )  # fmt: skip
         return Engine(
             MountedData(self.samples, self.source, self.places, self.pages, self.seen),
-            MountMachine(runner, time.monotonic, shortages),
+            MountMachine(runner, time.monotonic, shortages, movers=self._movers()),
             limits,
             Observers(explainer, listeners, self._note_change),
             Cluster(self.showcase, runtime.agent_socket(config.mountpoint), self._build_streams),
         )
+
+    def _movers(self) -> MoverKind | None:
+        memory = [
+            place.tier.memory_fds
+            for place in self.places.storing
+            if isinstance(place, TierPlace) and isinstance(place.tier, RamTier)
+        ]
+        return MoverKind(self.config.movers, start_mover, memory[0]) if self.config.movers else None
 
     def _mount(
         self,
@@ -537,10 +552,12 @@ class _Service:
             nursery.start_soon(control.keep_places, holding.places)
             nursery.start_soon(holding.beat)
 
-    async def _announce(self, runner: Runner) -> None:
+    async def _announce(self, engine: Engine) -> None:
         """Say that we serve, once the mount has answered."""
-        mountpoint = os.fsencode(self.config.mountpoint)
+        mountpoint, runner = os.fsencode(self.config.mountpoint), engine.runner
         await runner.run("look", os.stat, mountpoint + b"/.mlfs/status")
+        if engine.movers is not None:
+            engine.movers.begin(self.channel.descriptor)
         self.holding.serves()
         if self.left is not None:
             gc.collect()
@@ -614,6 +631,12 @@ class _Service:
     def note_signal(self, _number: int, _frame: object) -> None:
         """A signal came before the loop listens to signals, or after."""
         self.told_to_stop = True
+
+
+def start_mover(channel: socket.socket) -> subprocess.Popen[bytes]:
+    """Start a process that moves files (mountd.mover). Raises: OSError."""
+    words = [sys.executable, "-m", "mountd.mover", "--channel-fd", str(channel.fileno())]
+    return subprocess.Popen(words, stdin=subprocess.DEVNULL, cwd="/", pass_fds=(channel.fileno(),))
 
 
 def _keep_freed_memory() -> None:

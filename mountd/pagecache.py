@@ -91,15 +91,14 @@ class MountPages:
         self.refused = 0
 
     def push(self, entry: int, generation: int, offset: int, data: Buffer) -> bool:
-        if self._attributes_gone[entry]:
-            self._look_up(entry)
+        self.look_up(entry)
         try:
             self._push_pieces(inode_of(entry, generation), offset, data)
         except OSError as error:
             if error.errno != errno.ENOENT:
                 return self._refuse(entry, error)
             try:
-                self._look_up(entry)
+                self.look_up(entry, again=True)
                 self._push_pieces(inode_of(entry, generation), offset, data)
             except OSError as second:
                 return self._refuse(entry, second)
@@ -142,7 +141,7 @@ class MountPages:
         except OSError as error:
             if error.errno != errno.ENOENT:  # ENOENT: the kernel does not know the name
                 log.warning("the name of %r could not be forgotten: %s", self.manifest.path(entry), error)
-        self._look_up(entry)
+        self.look_up(entry, again=True)
 
     def _push_pieces(self, inode: int, offset: int, data: Buffer) -> None:
         if len(data) <= PIECE_BYTES:
@@ -152,8 +151,12 @@ class MountPages:
         for start in range(0, len(view), PIECE_BYTES):
             self._store(inode, offset + start, view[start : start + PIECE_BYTES])
 
-    def _look_up(self, entry: int) -> None:
-        """Make the kernel know the inode and its attributes."""
+    def target(self, entry: int, generation: int) -> int:
+        return inode_of(entry, generation)
+
+    def look_up(self, entry: int, again: bool = False) -> None:
+        if not again and not self._attributes_gone[entry]:
+            return
         try:
             os.stat(self._prefix + self.manifest.path(entry), follow_symlinks=False)
             self._attributes_gone[entry] = 0

@@ -63,6 +63,7 @@ class MountLimits:
         most_open_files: large files that are held open for readers at a time; each takes a descriptor.
         lives: how many processes have served this mount before this one.
         buffer_bytes: of what was fetched and is not kept yet, and of contents that several READs ask for.
+        movers: processes that fetch beside this one.
     """
 
     staging_bytes: int
@@ -77,7 +78,8 @@ class MountLimits:
     most_open_files: int = 1 << 20
     buffer_bytes: int = 128 << 20
     lives: int = 0
+    movers: int = 0
 
     def of_scheduler(self) -> Limits:
         """The limits that the scheduler goes by."""
-        return Limits(self.staging_bytes, self.pfs_lanes_at_first, self.hedge_s, self.timeout_s)
+        return Limits(self.staging_bytes, self.pfs_lanes_at_first, self.hedge_s, self.timeout_s, movers=self.movers)

@@ -35,6 +35,7 @@ from mlfs.engine.lanes import Lanes
 from mlfs.engine.looked_up import Groups
 from mlfs.engine.looks import Looks
 from mlfs.engine.mount_jobs import MountJobs, Observers
+from mlfs.engine.movers import MoverKind, Movers
 from mlfs.engine.opens import Opens
 from mlfs.engine.page_watch import PageWatch
 from mlfs.engine.pagecache import PageCache
@@ -97,6 +98,7 @@ class MountMachine(NamedTuple):
         runner: has calls that block run in threads. clock: seconds, monotone. cpu_clock: seconds that the calling
             thread has computed. shortages: hear of what the process lacks.
         kin_of: the process of a thread, and its parent. name_of: the name of a process's program.
+        movers: processes that fetch beside this one; None: there are none.
     """
 
     runner: Runner
@@ -105,6 +107,7 @@ class MountMachine(NamedTuple):
     cpu_clock: Callable[[], float] = time.thread_time
     kin_of: Callable[[int], tuple[int, int]] = kin_of
     name_of: Callable[[int], str] = name_of
+    movers: MoverKind | None = None
 
 
 def _name_forgotten(_: None, error: BaseException | None) -> None:
@@ -118,7 +121,7 @@ class Engine:
     Attributes:
         opens, ranges, row_reads, holes, digest: what the request handlers call.
         shared: where jobs are registered, and end.
-        background: runs what goes on beside the readers' way.
+        background: runs what goes on beside the readers' way. movers: None where there are none.
         counters: the next server of this mount counts on from them.
         scheduler: for tests; others ask for `statistics`.
     """
@@ -171,7 +174,10 @@ class Engine:
         self._write_behind = WriteBehind(context, self.fetcher, limits.buffer_bytes // 2)
         self._demand = Demand(context, self.scheduler, self.fetcher, self._write_behind, limits.timeout_s)
         most_kept_bytes = limits.buffer_bytes // 4 // max(1, limits.pfs_threads)
-        self._lanes = Lanes(context, self.scheduler, self.fetcher, machine.cpu_clock, most_kept_bytes)
+        self.movers = Movers(context, data.source, machine.movers) if machine.movers is not None else None
+        self._lanes = Lanes(
+            context, self.scheduler, self.fetcher, machine.cpu_clock, most_kept_bytes, self.movers
+        )  # fmt: skip
 
         # Jobs.
         kept_sizes = samples.sizes[: samples.file_blocks.rows.first]
@@ -243,6 +249,8 @@ class Engine:
             "the door for peers": self.peering.run,
             "watching pages": self._page_watch.run,
         }
+        if self.movers is not None:
+            tasks["starting movers"] = self.movers.run
         async with trio.open_nursery() as nursery:
             for name, task in tasks.items():
                 nursery.start_soon(self.background.keep_going, name, task)

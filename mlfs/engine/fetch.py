@@ -21,8 +21,10 @@ from typing import NamedTuple
 
 from mlfs.engine.looked_up import Groups, LookedUp
 from mlfs.engine.looks import Looks
+from mlfs.engine.moves import LONGEST_PATH_BYTES
 from mlfs.engine.pagecache import Buffer, PageCache
 from mlfs.limits import Resource, lacking
+from mlfs.places.known_file import KnownFile
 from mlfs.places.open_files import SharedFile
 from mlfs.places.place import SOURCE, Content, Copy, FileChange, Places, StoringPlace, TierPlace
 from mlfs.places.posix import UNSIZED, PosixFile, PosixSource
@@ -63,6 +65,21 @@ class Fetched(NamedTuple):
     staged: bool = False
     error: OSError | None = None
     read_before_bytes: int = 0
+
+
+class ToMove(NamedTuple):
+    """A file that a mover is to fetch.
+
+    Attributes:
+        known: what is known of it in this generation, version: the same for those who keep it. target: where its pages
+            are pushed to (`mlfs.engine.moves`).
+    """
+
+    path: bytes
+    known: KnownFile
+    version: Version
+    generation: int
+    target: int
 
 
 class Tripwire(NamedTuple):
@@ -332,6 +349,49 @@ class Fetcher:
         itself, and would tell of nobody who reads them."""
         for entry, begin, end in self._rows.tripwires_of(rows, but_for):
             self._pages.drop(entry, begin, end - begin)
+
+    # -- files that a mover fetches
+
+    def is_plain(self, item: Item) -> bool:
+        """Whether a sample can be fetched by who knows no more of it than the manifest: a whole file, at the source."""
+        sample, manifest = item.sample, self._manifest
+        if item.place or item.instead or sample >= self._blocks_from or self._finding or not manifest.times.both:
+            return False
+        if not self.samples.is_whole_file(sample) or self.samples.sizes[sample] > LARGEST_WHOLE_BYTES:
+            return False
+        entry = self.samples.file_of(sample)
+        if sample in self.to_keep or manifest.is_gone(entry) or entry in manifest.unsized.files:
+            return False
+        if len(manifest.path(entry)) > LONGEST_PATH_BYTES:
+            return False
+        return not self._looks.needed or self._looks.has_seen(entry)
+
+    def before_move(self, sample: int, stage: bool) -> ToMove:
+        """A plain sample as a mover has to know it: a content that is then found to be so is of that generation."""
+        entry = self.samples.file_of(sample)
+        while True:
+            generation = self._manifest.generation_view[entry]
+            known, version = self._source.known(entry), self.samples.version_of(sample)
+            if self._manifest.generation_view[entry] == generation:
+                break
+        if stage:
+            self._pages.look_up(entry)
+        target = self._pages.target(entry, generation) if stage else 0
+        return ToMove(self._manifest.path(entry), known, version, generation, target)
+
+    def look_up(self, sample: int) -> None:
+        """The kernel does not know the file of a sample that is moved."""
+        self._pages.look_up(self.samples.file_of(sample), again=True)
+
+    def moved(self, sample: int, generation: int) -> bool:
+        """A mover has found a file's content as it was known in that generation; whether that is still the file's."""
+        entry = self.samples.file_of(sample)
+        self._looks.way_to(entry)
+        if self._manifest.generation_view[entry] != generation:
+            return False
+        self._looks.was_read(entry)
+        self._verified[entry] = 1
+        return True
 
     # -- large samples
 

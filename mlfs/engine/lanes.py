@@ -16,6 +16,8 @@ from typing import TypeVar, cast
 
 from mlfs.engine.context import Context
 from mlfs.engine.fetch import LARGEST_WHOLE_BYTES, Fetched, Fetcher, as_os_error, landed_of
+from mlfs.engine.movers import Movers
+from mlfs.engine.moving import Moved, Moving
 from mlfs.engine.pagecache import Buffer
 from mlfs.engine.runner import start
 from mlfs.plan.place_kind import PlaceKind
@@ -35,7 +37,7 @@ KEPT_AT_ONCE_BYTES = 2 << 20
 class _Batch:
     """A lane's fetch: what it has not begun, and what it has done."""
 
-    __slots__ = ("claims", "counted", "done", "fetch", "item_of", "items", "stage")
+    __slots__ = ("claims", "counted", "done", "fetch", "item_of", "items", "moving", "stage")
 
     def __init__(self, fetch: c.Fetch) -> None:
         self.fetch = fetch.fetch
@@ -43,6 +45,7 @@ class _Batch:
         self.stage = fetch.stage
         self.item_of = {item.sample: item for item in fetch.items}
         self.claims = dict(self.item_of)  # whoever takes an item out has it
+        self.moving: Moving | None = None  # what a mover has of it
         self.done: dict[int, e.Landed] = {}
         self.counted: set[int] = set()  # samples whose end was counted
 
@@ -63,6 +66,7 @@ class Lanes:
 
     Args:
         cpu_clock: seconds that the calling thread has computed. most_kept_bytes: of what a lane collects.
+        movers: processes that fetch for lanes; None: lanes do it themselves.
     """
 
     def __init__(
@@ -72,7 +76,9 @@ class Lanes:
         fetcher: Fetcher,
         cpu_clock: Callable[[], float],
         most_kept_bytes: int,
+        movers: Movers | None = None,
     ) -> None:
+        self._movers = movers
         self._step = context.step
         self._clock = context.clock
         self._runner = context.runner
@@ -113,6 +119,7 @@ class Lanes:
         over, keep = _Over(), _Keep(self._fetcher, batch.fetch)
         began_s, cpu_began_s = self._clock(), self._cpu_clock()
         with self._fetcher.ahead(batch.items):
+            self._move(batch, over)
             for item in batch.items:
                 if batch.claims.pop(item.sample, None) is None:
                     continue
@@ -137,8 +144,37 @@ class Lanes:
                 if keep.bytes > self._kept_at_once_bytes:
                     over.keeping_s += keep.write(over.kept, self._clock)
         over.keeping_s += keep.write(over.kept, self._clock)
-        over.wall_s, over.cpu_s = self._clock() - began_s, self._cpu_clock() - cpu_began_s
+        over.wall_s = self._clock() - began_s
+        over.cpu_s += self._cpu_clock() - cpu_began_s
         return over
+
+    def _move(self, batch: _Batch, over: _Over) -> None:
+        """In a worker: have a mover fetch what is plain, if one is free. The lane has what it leaves."""
+        mover = self._movers.take() if self._movers is not None else None
+        if self._movers is None or mover is None:
+            return
+
+        def ended(moved: Moved) -> None:
+            sample = moved.item.sample
+            landed = batch.done[sample] = landed_of(batch.fetch, moved.fetched)
+            over.landed.append(landed)
+            if moved.item.keep_in:
+                over.kept.append(e.Kept(batch.fetch, sample, moved.kept_in, moved.used_bytes))
+            if sample in self._waiters:
+                self._runner.post(self._tell_early, batch, sample)
+
+        moving = batch.moving = Moving(self._fetcher, mover, batch.items, batch.stage)
+        try:
+            took = moving.run(lambda sample: batch.claims.pop(sample, None) is not None, ended)
+            over.cpu_s, over.keeping_s = took.computed_s, took.keeping_s
+            self._movers.give_back(mover)
+        except OSError as error:
+            self._movers.lost(mover, error)
+        except BaseException as error:
+            self._movers.lost(mover, error)
+            raise
+        batch.moving = None
+        batch.claims |= {item.sample: item for item in moving.left}
 
     def _fetch_block(self, batch: _Batch, item: c.Item, keep: _Keep) -> e.Landed:
         """In a worker: get a block, give it to the READs that wait for it, and push it, as a push waits for them."""
@@ -207,7 +243,8 @@ class Lanes:
         batch = self._batches.get(recall.fetch)
         if batch is None:
             return
-        if batch.claims.pop(recall.sample, None) is not None:
+        moving = batch.moving
+        if batch.claims.pop(recall.sample, None) is not None or (moving and moving.take_back(recall.sample)):
             self._step(e.Recalled(recall.fetch, recall.sample))
         else:
             self._tell_early(batch, recall.sample)

@@ -18,6 +18,12 @@ class PageCache(Protocol):
     def push(self, entry: int, generation: int, offset: int, data: Buffer) -> bool:
         """Store bytes of an entry's content; True when the kernel took them. Never raises for the kernel's refusals."""
 
+    def target(self, entry: int, generation: int) -> int:
+        """The number under which a mover pushes that generation's bytes (mlfs.engine.moves). Never 0."""
+
+    def look_up(self, entry: int, again: bool = False) -> None:
+        """Have the kernel know the entry and its attributes, where it may not; `again`: as it has just said so."""
+
     def resident(self, entry: int) -> bool:
         """Whether all pages of the entry are there; True where that cannot be told."""
 

@@ -342,6 +342,12 @@ class TierPlace:
         elif isinstance(self.tier, RamTier) and (where := self.tier.where(key, copy.version)) is not None:
             self._showcase.kept(copy.sample, CopyKind.RAM, where, copy.version, copy.data)
 
+    def for_movers(self) -> RamTier | None:
+        """The tier, if processes beside this one may write copies into its memory (`RamTier.begin_elsewhere`). They may
+        not while an agent has to be told what is in them."""
+        is_open = self._showcase is not None and self._showcase.is_open
+        return None if is_open or self.largest_bytes or not isinstance(self.tier, RamTier) else self.tier
+
     def contains(self, sample: int) -> bool:
         return self.tier.contains(self._samples.key(sample))
 

@@ -27,7 +27,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, NoReturn, TypeVar
 
+from mlfs.places import known_file
 from mlfs.places.doubts import Doubts
+from mlfs.places.known_file import READ, KnownFile, read_known
 from mlfs.places.source_root import SourceRoot
 from mlfs.places.source_statistics import SourceStatistics
 from mlfs.tree.attributes import FileAttributes, Rights, attributes_now
@@ -40,12 +42,8 @@ from mlfs.tree.stable_stat import is_settled, settled_attributes
 UNSIZED: Final = (errno.EOVERFLOW, "the source file has another number of bytes than its size says")
 # How often a file is read again that changed meanwhile. A file that is written all the time would be read for ever.
 _RETRIES: Final = 3
-# O_NONBLOCK, so that a FIFO that has taken a file's place cannot hang the open. It is cleared again before the read.
-_READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 # The errors of a read of something that is no file, or on a file that cannot be read without waiting.
 _NO_FILE: Final = frozenset({errno.EAGAIN, errno.ESPIPE, errno.EISDIR, errno.EINVAL, errno.ENXIO})
-# One read(2) gives at most 2 GiB less a page. Up to half of that a file is read by one call into one allocation.
-ONE_READ_BYTES: Final = 1 << 30
 # A call that takes longer is told of: no source that is well takes so long for the first bytes of a file.
 HANGS_S: Final = 2.0
 # So often the server is asked what became of an open file, also where the client believes to know.
@@ -84,38 +82,6 @@ class FileVersion(NamedTuple):
 
 def _raise(number: int, why: str) -> NoReturn:
     raise OSError(number, f"{os.strerror(number)}: {why}")
-
-
-def pread_all(fd: int, offset: int, size: int, ends: bool = False) -> bytes | bytearray:
-    """`size` bytes from `offset`, fewer only where the file ends.
-
-    Args:
-        ends: by its attributes the file ends there: one byte more is asked for, and comes where that is wrong. It costs
-            no call of its own, and no copy: the memory that is taken for it is given back where it lies.
-    """
-    wanted = size + ends
-    if wanted == 0:
-        return b""  # an offset far beyond the end is no error
-    if wanted <= ONE_READ_BYTES:
-        data = os.pread(fd, wanted, offset)
-        if len(data) == size or len(data) == wanted or not data:
-            return data
-    else:
-        data = b""
-    # Rare: a signal, a file that shrinks, more than one read gives.
-    size = wanted
-    whole = bytearray(size)
-    view = memoryview(whole)
-    done = len(data)
-    whole[:done] = data
-    while done < size:
-        count = os.preadv(fd, [view[done : done + ONE_READ_BYTES]], offset + done)
-        if not count:
-            break
-        done += count
-    view.release()
-    del whole[done:]
-    return whole
 
 
 class PosixFile:
@@ -190,7 +156,7 @@ class PosixFile:
         left = self.version.size - offset
         wanted = size if self.unsized else max(0, min(size, left))
         ends = not self.unsized and 0 <= left <= size
-        data = os.pread(self.fd, size, offset) if self.unsized else pread_all(self.fd, offset, wanted, ends)
+        data = os.pread(self.fd, size, offset) if self.unsized else known_file.pread_all(self.fd, offset, wanted, ends)
         self._source.count(0, len(data))
         asks = (len(data) != wanted and not self.unsized) or self._source.now_s() - self._asked_s > ASKED_S
         if self._was_written(attributes_now(self.fd, asks)):
@@ -348,6 +314,12 @@ class PosixSource:
         finally:
             del self._at_work[thread]
 
+    def is_at(self, entry: int) -> None:
+        """This thread, which is at work, waits for this file now."""
+        thread = threading.get_ident()
+        if self._at_work[thread][0] != entry:
+            self._at_work[thread] = entry, self._clock()
+
     def _on_root(self, call: Callable[[int], T]) -> T:
         """Make a call with the root's descriptor. Raises: OSError, as the call does."""
         number = self.root.number
@@ -358,7 +330,7 @@ class PosixSource:
                 raise
         return call(self.root.fd)
 
-    def _open(self, entry: int, flags: int = _READ) -> int:
+    def _open(self, entry: int, flags: int = READ) -> int:
         if self.manifest.is_gone(entry):  # whatever has its name now is no content of this entry
             _raise(errno.ENOENT, "the file was taken out of the mount by a refresh")
         path = self.manifest.path(entry)
@@ -414,30 +386,33 @@ class PosixSource:
 
         The manifest's attributes are taken before the read, as they may change meanwhile.
         """
-        manifest, times = self.manifest, self.times
-        size, mtime_ns = manifest.size_view[entry], manifest.mtime_ns_view[entry]
-        ctime_ns = manifest.ctime_ns_view[entry]
+        known, times = self.known(entry), self.times
+        size, mtime_ns, ctime_ns = known[:3]
         if not is_settled(*((mtime_ns, ctime_ns) if times.both else times.proved(mtime_ns, ctime_ns))):
             return 0
         try:
-            data = pread_all(fd, 0, size, True)
-            now = attributes_now(fd)
+            data, now, same = read_known(fd, known)
         except OSError as error:
             if error.errno in _NO_FILE:
                 return 0
             self.count(1, 0)
             raise
-        known, found = (size, size, mtime_ns, ctime_ns), (len(data), now.size, now.mtime_ns, now.ctime_ns)
-        if found != known:  # it still may be the same, by the times that prove something, as they fit the manifest
-            found = *found[:2], *times.proved(clamp_ns(now.mtime_ns), clamp_ns(now.ctime_ns))
-            if found != (size, size, *times.proved(mtime_ns, ctime_ns)):
+        if not same:  # it still may be, by the times that prove something, as they fit the manifest
+            found = len(data), now.size, *times.proved(clamp_ns(now.mtime_ns), clamp_ns(now.ctime_ns))
+            if found != (size, size, *times.proved(mtime_ns, ctime_ns)) or not stat.S_ISREG(now.mode):
                 return len(data)
-        if not stat.S_ISREG(now.mode):
-            return len(data)
         self.count(1, size)
-        if self._for_others(entry, now):
+        if known[3:] != (now.mode, now.uid, now.gid):  # others may read it
             return WholeFile(data, size, mtime_ns, ctime_ns, True, now.rights)
         return WholeFile(data, size, mtime_ns, ctime_ns, False)
+
+    def known(self, entry: int) -> KnownFile:
+        """A file as the manifest has it now."""
+        manifest = self.manifest
+        return KnownFile(
+            manifest.size_view[entry], manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry],
+            manifest.mode_view[entry], manifest.uid_view[entry], manifest.gid_view[entry],
+        )  # fmt: skip
 
     def is_unsized(self, entry: int, counted_bytes: int | None = None) -> None:
         """The size of the file is not the number of its bytes."""
@@ -506,7 +481,7 @@ class PosixSource:
         try:
             for _ in range(_RETRIES + (not bytes_read)):
                 size = before.size
-                data = pread_all(fd, 0, size, True)
+                data = known_file.pread_all(fd, 0, size, True)
                 bytes_read += len(data)
                 now = attributes_now(fd)
                 asked = now

@@ -137,15 +137,20 @@ class RamTier:
         places = {}
         with self._lock:
             for number, sample in enumerate(samples):
-                size_bytes = len(sample.data)
-                if size_bytes != sample.version.size_bytes:
-                    continue
-                self._forget(_digest(sample.key))
-                if self._closed or self._used_bytes + in_pages(size_bytes) > self._capacity_bytes:
-                    continue
-                self._used_bytes += in_pages(size_bytes)
-                places[number] = (sample, file.reserve(size_bytes))
+                if len(sample.data) == sample.version.size_bytes:
+                    offset = self._reserve(file, _digest(sample.key), len(sample.data))
+                    if offset >= 0:
+                        places[number] = (sample, offset)
         return places
+
+    def _reserve(self, file: MemoryFile, digest: bytes, size_bytes: int) -> int:
+        """Room for a copy, in place of the one that its key has: its offset, -1 where it does not fit. The caller holds
+        the lock."""
+        self._forget(digest)
+        if self._closed or self._used_bytes + in_pages(size_bytes) > self._capacity_bytes:
+            return -1
+        self._used_bytes += in_pages(size_bytes)
+        return file.reserve(size_bytes)
 
     def _write(self, record: Extent, sample: KeyedCopy) -> bool:
         try:
@@ -175,6 +180,39 @@ class RamTier:
             self._records.write(number, record)
             self._index[record.digest] = number
         return True
+
+    # -- copies that another process writes, which has the memory files as well
+
+    def begin_elsewhere(self, wanted: Sequence[tuple[bytes, Version]]) -> tuple[int, list[Extent | None]]:
+        """Room for copies that another process is about to write, by key and version. For each extent `put_elsewhere`
+        has to follow, then `end_elsewhere`.
+
+        Returns: the number of the file, as `memory_fds` has them, and an extent in it for each copy; None for one that
+        does not fit.
+        """
+        with self._lock:
+            number = self._writers.index(min(self._writers))
+            self._writers[number] += 1
+            extents: list[Extent | None] = []
+            for key, version in wanted:
+                digest = _digest(key)
+                offset = self._reserve(self._files[number], digest, version.size_bytes)
+                extents.append(Extent(digest, number, offset, version) if offset >= 0 else None)
+        return number, extents
+
+    def put_elsewhere(self, extent: Extent, is_whole: bool) -> bool:
+        """The other process has written a copy; or it has not, and will not: then the room is given back. Returns
+        whether the copy is kept."""
+        if is_whole:
+            return self._publish(extent)
+        with self._lock:
+            self._free(extent)
+        return False
+
+    def end_elsewhere(self, number: int) -> None:
+        """The other process will write no more to this file."""
+        with self._lock:
+            self._writers[number] -= 1
 
     def get(self, key: bytes, version: Version) -> bytes | None:
         return self.get_range(key, version, 0, version.size_bytes)

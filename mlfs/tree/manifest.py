@@ -405,6 +405,9 @@ class Manifest:
             raise ValueError(f"entry {entry} is not a regular file")
         self.updates += 1
         self.past.keep(entry, self.generation_view[entry], self._as_past(entry))
+        # Before the attributes: a worker who finds the same generation before and after he has looked at them has seen
+        # those of one content, or such as no content has.
+        self.generation[entry] = (self.generation_view[entry] + 1) % _GENERATIONS
         self.unsized.forget(entry)
         self.total_bytes += size - self.size_view[entry]
         self.size[entry] = size
@@ -414,7 +417,6 @@ class Manifest:
         for column, value in ((self.mode, mode), (self.uid, uid), (self.gid, gid), (self.nlink, nlink)):
             if value is not None:
                 column[entry] = value
-        self.generation[entry] = (self.generation_view[entry] + 1) % _GENERATIONS
 
     def _as_past(self, entry: int) -> Past:
         first = self.hard_links.first_of(entry)

@@ -2,15 +2,23 @@
 
 The source is the real one over a real tree; time is trio's MockClock, so a fetch takes as long as the test says and no
 test waits. Nothing here knows FUSE.
+
+With MLFS_TEST_MOVERS=1 in the environment lanes have a mover, a process of its own. Tests that model how long a lane
+takes, or where it hangs, fail then, as a mover takes the time that it takes.
 """
 
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from struct import Struct
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,6 +30,8 @@ from mlfs.engine.context import Cluster, MountLimits
 from mlfs.engine.engine import Engine, MountedData, MountMachine
 from mlfs.engine.looks import Looks
 from mlfs.engine.mount_jobs import Observers
+from mlfs.engine.movers import MoverKind
+from mlfs.engine.moves import READ
 from mlfs.engine.opens import Opens, WaitingReader
 from mlfs.engine.shortages import Shortages
 from mlfs.explain.explainer import Explainer
@@ -41,6 +51,8 @@ from mlfs.tree.samples import Samples
 from mlfs.tree.scan import scan
 
 PAGE = 4096
+HEAD = Struct("=IiQQQII")  # of a FUSE_NOTIFY_STORE
+MOVERS = int(os.environ.get("MLFS_TEST_MOVERS", "0"))
 
 
 class FakePages:
@@ -51,22 +63,57 @@ class FakePages:
     """
 
     def __init__(self) -> None:
-        self.held: dict[int, bytearray] = {}
-        self.there: dict[int, dict[int, bytes]] = {}
+        self._held: dict[int, bytearray] = {}
+        self._there: dict[int, dict[int, bytes]] = {}
         self.pushes = 0
         self.refuse: set[int] = set()
+        self._pushed = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115  what movers push, one behind the other
+        self._pushed_end = 0
+
+    @property
+    def held(self) -> dict[int, bytearray]:
+        self._take()
+        return self._held
+
+    @property
+    def there(self) -> dict[int, dict[int, bytes]]:
+        self._take()
+        return self._there
+
+    @property
+    def descriptor(self) -> int:
+        """By which movers push."""
+        return self._pushed.fileno()
+
+    def _take(self) -> None:
+        """Take what movers have pushed: each message is the kernel's FUSE_NOTIFY_STORE."""
+        data = os.pread(self.descriptor, 1 << 30, self._pushed_end)
+        at = 0
+        while len(data) - at >= HEAD.size:
+            length, _, _, target, offset, _, _ = HEAD.unpack_from(data, at)
+            if at + length > len(data):
+                break
+            self.push(target, 0, offset, data[at + HEAD.size : at + length])
+            at += length
+            self._pushed_end += length
+
+    def target(self, entry: int, generation: int) -> int:
+        return entry
+
+    def look_up(self, entry: int, again: bool = False) -> None:
+        pass
 
     def push(self, entry: int, generation: int, offset: int, data: bytes) -> bool:
         if entry in self.refuse:
             return False
-        held = self.held.setdefault(entry, bytearray())
+        held = self._held.setdefault(entry, bytearray())
         held[offset : offset + len(data)] = data
         self.keep(entry, offset, data)
         self.pushes += 1
         return True
 
     def keep(self, entry: int, offset: int, data: bytes) -> None:
-        pages = self.there.setdefault(entry, {})
+        pages = self._there.setdefault(entry, {})
         for at in range(0, len(data), PAGE):
             pages[(offset + at) // PAGE] = bytes(data[at : at + PAGE])
 
@@ -358,6 +405,38 @@ def tree(directory: Path, count: int, size: int = 5000) -> Iterator[int]:
         os.close(fd)
 
 
+def start_mover(channel: socket.socket) -> subprocess.Popen[bytes]:
+    """Start a process that moves files."""
+    command = [sys.executable, "-m", "mountd.mover", "--channel-fd", str(channel.fileno())]
+    return subprocess.Popen(command, pass_fds=(channel.fileno(),))
+
+
+def count_moves(engine: Engine, source: CountingSource, pages: FakePages) -> None:
+    """Have the source show what movers read. What is to fail is no mover's."""
+    fetcher, movers = engine.fetcher, engine.movers
+    is_plain, take = fetcher.is_plain, movers.take
+
+    def taken() -> Any:
+        mover = take()
+        if mover is None:
+            return None
+        move = type(mover).move
+
+        def counted(batch: Any, entries: Any, *more: Any) -> Any:
+            try:
+                return move(mover, batch, entries, *more)
+            finally:
+                source.read += [entry for at, entry in enumerate(entries) if mover.outcome(at) & READ]
+
+        mover.move = counted
+        return mover
+
+    fetcher.is_plain = lambda item: (  # type: ignore[method-assign]
+        is_plain(item) and not source.failures.get(item.sample) and item.sample not in pages.refuse
+    )
+    movers.take = taken  # type: ignore[method-assign,union-attr]
+
+
 @asynccontextmanager
 async def running(
     directory: Path, count: int = 60, size: int = 5000, *, staging: int = 1 << 20, ram: int = 0,
@@ -366,6 +445,7 @@ async def running(
     hedge_s: float = 10.0, timeout_s: float = 30.0, explainer: Any = None,
     listeners: Any = (), runner: InlineRunner | None = None, cpu_clock: Callable[[], float] = time.thread_time,
     expected_faults: frozenset[str] = frozenset(), samples_of: Callable[[Manifest], Samples] = Samples.whole_files,
+    movers: int = MOVERS,
 ) -> Any:  # fmt: skip
     """An engine that runs."""
     with tree(directory, count, size) as fd:
@@ -378,17 +458,28 @@ async def running(
         tiers = [TierPlace(PlaceKind.RAM, RamTier(ram), samples)]
         tiers += [TierPlace(kind, tier, samples, largest) for kind, tier, largest in disks or []]
         places = Places(SourcePlace(source, samples), tiers)
-        machine = MountMachine(runner, trio.current_time, Shortages(), cpu_clock, kin, no_name)
+        ram_files = tiers[0].tier.memory_fds
+        kind = MoverKind(movers, start_mover, ram_files) if movers else None
+        machine = MountMachine(runner, trio.current_time, Shortages(), cpu_clock, kin, no_name, kind)
         data = MountedData(samples, source, places, pages)
         engine = Engine(
             data, machine, limits, Observers(explainer, listeners), Cluster(Showcase(), None, build_no_orders)
         )
         mount = Mount(engine, pages, source, runner, explainer)
         mount.root = os.fsencode(directory)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(engine.run)
-            yield mount
-            nursery.cancel_scope.cancel()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(engine.run)
+                if engine.movers is not None:
+                    count_moves(engine, source, pages)
+                    engine.movers.begin(pages.descriptor)
+                    while len(engine.movers.lives()) < movers:
+                        await trio.sleep(0.001)
+                yield mount
+                nursery.cancel_scope.cancel()
+        finally:
+            if engine.movers is not None:
+                engine.movers.end()
         # The daemon survives such a bug; a test has to see it.
         faults = {"scheduler_fault", "driver_fault", "background_fault"} & engine.statistics().errors.keys()
         assert faults <= expected_faults, faults

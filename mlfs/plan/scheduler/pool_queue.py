@@ -161,6 +161,8 @@ GAIN = 1.15
 """The rate must grow by so much for twice the lanes to stay: more than it varies from one period to the next."""
 BUSY_SHARE = 0.25
 """Lanes that compute for a larger share of their time are busy: more of them would only compete for the interpreter."""
+BUSY_LANES = 2
+"""So many lanes stay although they are busy; more only where others than this process compute for them."""
 
 
 class LaneGovernor:
@@ -177,7 +179,8 @@ class LaneGovernor:
     def __init__(self, most: int, gain: float = GAIN) -> None:
         self.most = most
         self._gain = gain
-        self.allowed = min(2, most)
+        self._busy_lanes = min(BUSY_LANES, most)
+        self.allowed = self._busy_lanes
         self._rate_before = 0.0
         self._tried_from = 0  # lanes before the last change, 0 when none is on trial
         self._hold_until = 0.0
@@ -190,6 +193,10 @@ class LaneGovernor:
         """Begin with as many lanes as were measured to be enough; 0 when nothing was measured."""
         if lanes:
             self.allowed = max(1, min(lanes, self.most))
+
+    def helped_by(self, movers: int) -> None:
+        """So many lanes may compute in processes of their own."""
+        self._busy_lanes = self.allowed = min(max(BUSY_LANES, movers), self.most)
 
     def idle(self) -> None:
         """No work was waiting: this period says nothing about the place."""
@@ -219,7 +226,7 @@ class LaneGovernor:
                 self._hold_until = now_s + HOLD_S
                 return
         if not waits:
-            self.allowed = min(self.allowed, max(2, self.allowed // 2))
+            self.allowed = min(self.allowed, max(self._busy_lanes, self.allowed // 2))
         elif now_s >= self._hold_until and self.allowed < self.most:
             self._rate_before, self._tried_from = rate, self.allowed
             self.allowed = min(self.most, 2 * self.allowed)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from source_support import Tree
 
-from mlfs.places import posix
+from mlfs.places import known_file
 from mlfs.tree import stable_stat
 
 
@@ -29,7 +29,7 @@ def no_tick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def during_read(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], None]], None]:
     """Arms an action that runs after each read of bytes and before the check; it gets the number of the read."""
-    true = posix.pread_all
+    true = known_file.pread_all
 
     def arm(action: Callable[[int], None]) -> None:
         reads = iter(range(1_000))
@@ -39,6 +39,6 @@ def during_read(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], No
             action(next(reads))
             return data
 
-        monkeypatch.setattr(posix, "pread_all", read_and_act)
+        monkeypatch.setattr(known_file, "pread_all", read_and_act)
 
     return arm

@@ -15,7 +15,7 @@ import pytest
 from faulty import FaultySource
 from source_support import Tree, error_of, overwrite
 
-from mlfs.places import posix
+from mlfs.places import known_file, posix
 from mlfs.tree import openat, stable_stat
 
 
@@ -53,7 +53,7 @@ def test_a_file_may_be_closed_later(tree: Tree) -> None:
 def test_more_than_one_read_gives(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     data = os.urandom(10_001)
     tree.add("f", data)
-    monkeypatch.setattr(posix, "ONE_READ_BYTES", 1000)
+    monkeypatch.setattr(known_file, "ONE_READ_BYTES", 1000)
     assert bytes(tree.source.read_whole(tree.id("f")).data) == data
     opened = tree.source.open(tree.id("f"))
     assert opened.read(17, 5000) == data[17:5017]
@@ -179,7 +179,7 @@ def test_replaced_or_removed_during_the_read_the_old_content_is_whole(
 
 def test_fewer_bytes_than_the_size_says_is_an_error(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     tree.add("f", b"A" * 100)
-    monkeypatch.setattr(posix, "pread_all", lambda fd, offset, size, ends=False: b"A" * (size - 1))
+    monkeypatch.setattr(known_file, "pread_all", lambda fd, offset, size, ends=False: b"A" * (size - 1))
     assert error_of(tree.source.read_whole, tree.id("f")) == errno.EIO
     opened = tree.source.open(tree.id("f"))
     assert error_of(opened.read, 0, 10) == errno.EIO
@@ -193,7 +193,7 @@ def test_a_read_that_fails_counts_as_an_open(tree: Tree, monkeypatch: pytest.Mon
     def fail(fd: int, offset: int, size: int, ends: bool = False) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(posix, "pread_all", fail)
+    monkeypatch.setattr(known_file, "pread_all", fail)
     for opens in (1, 2):
         assert error_of(tree.source.read_whole, entry) == errno.EIO
         assert (tree.source.open_count, tree.source.bytes_read) == (opens, 0)

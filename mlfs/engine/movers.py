@@ -1,0 +1,263 @@
+"""Movers: processes beside the server that fetch files ahead of the readers, so that a node uses its cores.
+
+In: a lane's batch, from its thread. Out: pages pushed, copies in the memory of the RAM class, and what is left to the
+lane itself. A mover is a lane's arm: the lane decides, the mover reads, compares, pushes and writes. A lane that finds
+no mover free does all by itself.
+
+A mover that dies costs its batch, which the lane fetches again; another one is started. The process itself is
+`mountd.mover`, what is said `mlfs.engine.moves`.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import trio
+
+from mlfs.engine import moves
+from mlfs.engine.context import Context
+from mlfs.engine.moves import Move, Words
+from mlfs.places.posix import PosixSource
+
+log = logging.getLogger("mlfs.engine")
+
+# The thread that starts movers. It lives as long as the server, as movers die with the thread that started them.
+POOL = "movers"
+# A mover that dies is followed by another one, after a pause that becomes longer with each in a row.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
+STEADY_S = 10.0
+# How often it is looked which file a mover is at that takes long.
+LOOK_MS = 500
+_ONE = (1).to_bytes(8, sys.byteorder)  # as eventfds want it
+
+
+class MoverKind(NamedTuple):
+    """The processes to be started.
+
+    Attributes:
+        wanted: how many. start: starts one, which has this end of its channel.
+        memory: descriptors of the RAM class's files, as `mlfs.engine.moves.Move` counts them.
+    """
+
+    wanted: int
+    start: Callable[[socket.socket], subprocess.Popen[bytes]]
+    memory: Sequence[int]
+
+
+class MoverTimes(NamedTuple):
+    """The seconds of a batch that a mover computed, and that it wrote to memory."""
+
+    computed_s: float = 0.0
+    keeping_s: float = 0.0
+
+
+class MoverChannel:
+    """One process, and the server's end of its channel. A lane's thread has it for a batch.
+
+    Args:
+        pages: the descriptor by which pages are pushed.
+    """
+
+    def __init__(self, kind: MoverKind, source: PosixSource, pages: int) -> None:
+        self._source = source
+        self._words = Words()
+        # Closed with this object, and no sooner: the loop may be about to write to it when the mover has died.
+        self._wake = open(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK), "r+b", buffering=0)  # noqa: SIM115
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._process = kind.start(theirs)
+        except BaseException:
+            self._channel.close()
+            raise
+        finally:
+            theirs.close()
+        self._ready = select.poll()
+        self._ready.register(self._channel, select.POLLIN)
+        self._ready.register(self._wake, select.POLLIN)
+        self._root_number = -1
+        with suppress(OSError):  # it has died: the first batch will tell
+            socket.send_fds(self._channel, [moves.WORDS], [self._words.fd, pages, *kind.memory])
+        self._words.close_fd()
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    def begin(self) -> None:
+        """In a lane's thread, before a batch: nothing is said of it yet."""
+        self._words.clear()
+
+    def move(
+        self, batch: Sequence[Move], entries: Sequence[int], came: Callable[[int], None],
+        look_up: Callable[[int], None],
+    ) -> MoverTimes:  # fmt: skip
+        """In a lane's thread: have files moved; `outcome` tells what became of each.
+
+        Args:
+            entries: of the files. came: told the number of a file that has come, and that somebody waits for.
+            look_up: has the kernel know a file.
+
+        Raises: OSError, where the process has died.
+        """
+        source = self._source
+        with source.at_work(entries[0]):
+            try:
+                self._give_root()
+                self._channel.send(moves.packed(batch))
+                while (said := self._hear(entries, came, look_up)) is None:
+                    pass
+                return said
+            finally:
+                read = [one.known.size for number, one in enumerate(batch) if self.outcome(number) & moves.READ]
+                source.count(len(read), sum(read))
+
+    def _hear(
+        self, entries: Sequence[int], came: Callable[[int], None], look_up: Callable[[int], None]
+    ) -> MoverTimes | None:
+        """Wait for what the mover says next, or a reader; the times, once the batch is over. Raises: OSError."""
+        ready = self._ready.poll(LOOK_MS)
+        if not ready:
+            self._source.is_at(entries[max(0, bytes(self._words.begun).rfind(1))])
+        for fd, _ in ready:
+            if fd == self._wake.fileno():
+                self._wake.read(8)
+                for number in range(len(entries)):
+                    if self._words.waited[number] and self._words.outcome[number]:
+                        came(number)
+                continue
+            message = self._channel.recv(64)
+            if not message:
+                raise OSError(errno.ECONNRESET, "it has died")
+            if message[:1] == moves.OVER:
+                return MoverTimes(*moves.seconds_of(message))
+            if message[:1] == moves.UNKNOWN:
+                look_up(message[1])
+                self._channel.send(moves.LOOKED_UP)
+            else:
+                came(message[1])
+        return None
+
+    def _give_root(self) -> None:
+        number = self._source.root.number
+        if number != self._root_number:
+            socket.send_fds(self._channel, [moves.ROOT], [self._source.root.fd])
+            self._root_number = number
+
+    def outcome(self, number: int) -> int:
+        """The end of a file of the batch, as `mlfs.engine.moves` has it; 0: it is not over."""
+        return self._words.outcome[number]
+
+    def take_back(self, number: int) -> bool:
+        """On the loop: somebody waits for a file. Whether the mover has not begun it, and will not.
+
+        If it has, the lane's thread tells of it as soon as it has come.
+        """
+        self._words.waited[number] = 1
+        if not self._words.begun[number]:
+            return True
+        self._wake.write(_ONE)
+        return False
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+
+    def end(self) -> None:
+        """In a lane's thread: it has died, or is not wanted any more."""
+        self._process.kill()
+        self._channel.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+
+
+class Movers:
+    """The movers of a mount, which lanes take and give back."""
+
+    def __init__(self, context: Context, source: PosixSource, kind: MoverKind) -> None:
+        self._runner = context.runner
+        self._shortages = context.shortages
+        self._source = source
+        self._kind = kind
+        self._pages = -1
+        self._all: list[MoverChannel | None] = [None] * kind.wanted
+        self._restarts = [-1] * kind.wanted
+        self._idle: list[MoverChannel] = []
+        self._lacks = trio.Event()
+        self._ended = False
+
+    def begin(self, pages: int) -> None:
+        """On the loop: the mount serves; pages are pushed by this descriptor."""
+        self._pages = pages
+        self._lacks.set()
+
+    def lives(self) -> list[tuple[str, int, int, str]]:
+        """Each mover's name, process, how often it was started again, and how the one before it ended."""
+        lives = zip(self._all, self._restarts, strict=True)
+        return [
+            (f"mover-{number}", mover.pid, restarts, "died" if restarts else "")
+            for number, (mover, restarts) in enumerate(lives)
+            if mover is not None
+        ]
+
+    async def run(self) -> None:
+        """Have as many as are wanted run, for as long as the mount lives."""
+        pause_s = 0.0
+        while True:
+            await self._lacks.wait()
+            await trio.sleep(pause_s)
+            self._lacks = trio.Event()
+            began_s = trio.current_time()
+            while None in self._all and not self._ended:
+                try:
+                    mover = await self._runner.run(POOL, MoverChannel, self._kind, self._source, self._pages)
+                except OSError as error:
+                    if not self._shortages.noticed(error):
+                        log.warning("no mover can be started now: %s", error)
+                    await trio.sleep(LONGEST_PAUSE_S)
+                    continue
+                number = self._all.index(None)
+                self._all[number] = mover
+                self._restarts[number] += 1
+                self._idle.append(mover)
+            await self._lacks.wait()
+            is_steady = trio.current_time() - began_s > STEADY_S
+            pause_s = FIRST_PAUSE_S if is_steady else min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * pause_s))
+
+    def take(self) -> MoverChannel | None:
+        """In a lane's thread: a mover that has nothing to do, None where there is none. `give_back` or `lost` has to
+        follow."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
+    def give_back(self, mover: MoverChannel) -> None:
+        """In a lane's thread: its batch is over."""
+        self._idle.append(mover)
+
+    def lost(self, mover: MoverChannel, why: BaseException) -> None:
+        """In a lane's thread: it has died, and its files are fetched again; another one is started."""
+        log.warning("mover %d: %s: another one is started", mover.pid, why)
+        mover.end()
+        self._runner.post(self._lost, mover)
+
+    def _lost(self, mover: MoverChannel) -> None:
+        self._all[self._all.index(mover)] = None
+        self._lacks.set()
+
+    def end(self) -> None:
+        """On the loop: the mount ends, and no mover shall have its descriptor."""
+        self._ended = True
+        for mover in self._all:
+            if mover is not None:
+                mover.kill()

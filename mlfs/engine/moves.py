@@ -1,0 +1,129 @@
+"""The words between a server and a mover: files to be moved, a batch at a time, and what became of each.
+
+In: what is known of files, where their bytes go. Out: messages, and words in shared memory. Both ends use it
+(`mlfs.engine.movers`, `mountd.mover`), and a mover is a small process: so this imports next to nothing.
+
+The words are a byte each, and each is written by one side only: the mover says that it has begun a file and what became
+of it, the server that somebody waits for it. Either side writes its word before it looks at the other's. A file
+may be fetched twice, or only when the batch is over, if both write at once: that costs time, never a read.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+from mlfs.places.known_file import KnownFile
+
+MOST_FILES: Final = 64
+LONGEST_PATH_BYTES: Final = 1024
+LONGEST_BYTES: Final = MOST_FILES * (LONGEST_PATH_BYTES + 80) + 1
+
+# -- the kinds of messages: their first byte
+#
+# From the server; a message may have descriptors with it.
+
+WORDS: Final = b"w"  # with the words' memory, where pages are pushed to, and the files of the RAM class
+ROOT: Final = b"r"  # with the source's root
+MOVE: Final = b"m"
+LOOKED_UP: Final = b"l"  # the answer to UNKNOWN
+
+# From the mover. The first three are followed by the number of a file in its batch.
+
+UNKNOWN: Final = b"u"  # the kernel does not know the file: it has to be looked up before its pages are taken
+DONE: Final = b"d"  # somebody waits for it
+OVER: Final = b"o"  # the batch is over; then seconds that it computed, and that it gave copies to the RAM class
+_NUMBER: Final = Struct("=cB")
+_OVER: Final = Struct("=cdd")
+# target, size, mtime_ns, ctime_ns, mode, uid, gid, memory, offset, length of the path
+_FILE: Final = Struct("=QqqqIIIhqH")
+
+
+# What became of a file: these, added up; 0 as long as it is not over. LEFT: to the server, as the file is not as it was
+# known, or something has failed. READ: the source has given all of it.
+LEFT, READ, STAGED, KEPT = 1, 2, 4, 8
+
+
+class Move(NamedTuple):
+    """A file to be moved.
+
+    Attributes:
+        target: the number under which its pages are pushed; 0: they are not.
+        memory, offset: the file of the RAM class that keeps a copy, and where in it; memory -1: none does.
+    """
+
+    path: bytes
+    known: KnownFile
+    target: int
+    memory: int = -1
+    offset: int = 0
+
+
+def packed(moves: Sequence[Move]) -> bytes:
+    """The message of a batch: MOST_FILES at most."""
+    heads = [_FILE.pack(move.target, *move.known, *move[3:], len(move.path)) for move in moves]
+    return b"".join((MOVE, bytes((len(moves),)), *heads, *(move.path for move in moves)))
+
+
+def unpacked(message: bytes) -> list[Move]:
+    """The batch of a message."""
+    count, moves = message[1], []
+    path_at = 2 + count * _FILE.size
+    for at in range(2, path_at, _FILE.size):
+        target, *known, memory, offset, length = _FILE.unpack_from(message, at)
+        moves.append(Move(message[path_at : path_at + length], KnownFile(*known), target, memory, offset))
+        path_at += length
+    return moves
+
+
+def numbered(kind: bytes, number: int) -> bytes:
+    """A message about one file of a batch."""
+    return _NUMBER.pack(kind, number)
+
+
+def over(computed_s: float, keeping_s: float) -> bytes:
+    """The message that a batch is over."""
+    return _OVER.pack(OVER, computed_s, keeping_s)
+
+
+def seconds_of(message: bytes) -> tuple[float, float]:
+    """The seconds in the message that a batch is over."""
+    return _OVER.unpack(message)[1:]
+
+
+class Words:
+    """A byte for each file of a batch and each thing that is said of it.
+
+    Attributes:
+        begun, outcome: written by the mover. waited: written by the server.
+    """
+
+    def __init__(self, fd: int = -1) -> None:
+        self.fd = fd if fd >= 0 else os.memfd_create("mlfs-mover", os.MFD_CLOEXEC)
+        if fd < 0:
+            os.ftruncate(self.fd, 4 * MOST_FILES)
+        memory = memoryview(mmap.mmap(self.fd, 4 * MOST_FILES))
+        self.begun, self.outcome, self.waited = (
+            memory[number * MOST_FILES : (number + 1) * MOST_FILES] for number in range(3)
+        )
+        self._all = memory
+
+    def close_fd(self) -> None:
+        """The other side has the memory."""
+        os.close(self.fd)
+
+    def clear(self) -> None:
+        """Before a batch: nothing was said yet."""
+        self._all[:] = bytes(len(self._all))
+
+
+def receive(channel: socket.socket) -> tuple[bytes, list[int]]:
+    """The next message and its descriptors; b"" at the end."""
+    message, fds, _, _ = socket.recv_fds(channel, LONGEST_BYTES, 32)
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    return message, fds

@@ -1,0 +1,144 @@
+"""`python -m mountd.mover --channel-fd N`: a mover, a process that fetches files ahead of the readers.
+
+In: batches of files, from the server of the mount (`mlfs.engine.movers`). Out: their bytes, pushed into the page cache
+of the mount and written to the memory of the RAM class; what became of each. It fetches what is plain: a file that is
+at the source as the server knows it. All else is left to the server.
+
+A mover has the descriptor of /dev/fuse, so it asks nothing of the mount: a request that it waits for would keep it, and
+by it the connection, alive when the server is gone. It ends with its server. It imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+
+from mlfs.engine import moves
+from mlfs.engine.moves import Move, Words
+from mlfs.places.known_file import READ, read_known
+from mlfs.tree.openat import open_beneath
+from mlfs.tree.stable_stat import is_settled
+from mountd.wire import stored_head
+
+_PR_SET_PDEATHSIG = 1
+# Whatever else the machine lacks memory for, a mover is the first to go: what it had is fetched again.
+_OOM_SCORE = b"500"
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _REUSED_BYTES = -1, -3, 16 << 20
+# A larger file is pushed in pieces: a notification holds pages locked until it is through.
+_PIECE_BYTES = 8 << 20
+
+
+class Mover:
+    """Moves what its server tells it to, until that is gone."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._words: Words
+        self._pages = self._root = -1
+        self._memory: list[int] = []
+        self._keeping_s = 0.0
+
+    def run(self) -> None:
+        """Until the server closes the channel."""
+        while True:
+            message, fds = moves.receive(self._channel)
+            if not message:
+                return
+            kind = message[:1]
+            if kind == moves.MOVE:
+                self._move_all(moves.unpacked(message))
+            elif kind == moves.WORDS:
+                words, self._pages, *self._memory = fds
+                self._words = Words(words)
+                self._words.close_fd()
+            elif kind == moves.ROOT:
+                if self._root >= 0:
+                    os.close(self._root)
+                (self._root,) = fds
+
+    def _move_all(self, batch: list[Move]) -> None:
+        words, began_s = self._words, time.process_time()
+        self._keeping_s = 0.0
+        for number, move in enumerate(batch):
+            words.begun[number] = 1
+            if words.waited[number]:
+                words.outcome[number] = moves.LEFT
+                continue
+            words.outcome[number] = self._move(number, move)
+            if words.waited[number]:
+                self._channel.send(moves.numbered(moves.DONE, number))
+        self._channel.send(moves.over(time.process_time() - began_s, self._keeping_s))
+
+    def _move(self, number: int, move: Move) -> int:
+        known = move.known
+        if not is_settled(known.ctime_ns, known.mtime_ns):
+            return moves.LEFT
+        try:
+            fd = open_beneath(self._root, move.path, READ)
+        except OSError:
+            return moves.LEFT
+        try:
+            data, now, same = read_known(fd, known)
+        except (OSError, MemoryError):
+            return moves.LEFT
+        finally:
+            os.close(fd)
+        if not same or known[3:] != (now.mode, now.uid, now.gid):
+            return moves.LEFT | moves.READ
+        outcome = moves.READ
+        if move.memory >= 0:
+            began_s = time.perf_counter()
+            with suppress(OSError):
+                if os.pwrite(self._memory[move.memory], data, move.offset) == len(data):
+                    outcome |= moves.KEPT
+            self._keeping_s += time.perf_counter() - began_s
+        if move.target and self._push(number, move.target, data):
+            outcome |= moves.STAGED
+        return outcome
+
+    def _push(self, number: int, target: int, data: bytes | bytearray) -> bool:
+        try:
+            self._push_pieces(target, data)
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                return False
+            self._channel.send(moves.numbered(moves.UNKNOWN, number))
+            if self._channel.recv(1) != moves.LOOKED_UP:
+                return False
+            try:
+                self._push_pieces(target, data)
+            except OSError:
+                return False
+        return True
+
+    def _push_pieces(self, target: int, data: bytes | bytearray) -> None:
+        view = memoryview(data)
+        for start in range(0, len(data), _PIECE_BYTES):
+            piece = view[start : start + _PIECE_BYTES]
+            os.writev(self._pages, [stored_head(target, start, len(piece)), piece])
+
+
+def main() -> int:
+    """Move until the server is gone."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):  # the server's affair
+        signal.signal(number, signal.SIG_IGN)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only; as the server has it
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _REUSED_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, 2 * _REUSED_BYTES)
+    with suppress(OSError), open("/proc/self/oom_score_adj", "wb", buffering=0) as score:
+        score.write(_OOM_SCORE)
+    with suppress(ConnectionError):  # the server is gone
+        Mover(socket.socket(fileno=int(sys.argv[sys.argv.index("--channel-fd") + 1]))).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

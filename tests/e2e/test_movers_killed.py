@@ -1,0 +1,71 @@
+"""Movers of a real mount: what they have is read all the same while they hang, and when they are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from support.fuse import wait_until
+from support.mounts import MlfsMount
+from support.trees import image_folder, make_tree
+
+MOVERS = 2
+# Shorter than the time after which a reader is served past a lane that hangs.
+SOON_S = 5.0
+
+
+def movers(mount: MlfsMount) -> dict[str, dict[str, int]]:
+    return {one["name"]: one for one in mount.status()["processes"] if one["name"].startswith("mover-")}
+
+
+def runs(pid: int) -> bool:
+    """Whether a process has not ended: a zombie has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.promise("outlived-movers")
+def test_movers_that_hang_or_are_killed_cost_no_read(tmp_path: Path) -> None:
+    source = make_tree(tmp_path / "source", image_folder(classes=4, files=100, size=20_000))
+    want = {file.relative_to(source): file.read_bytes() for file in sorted(source.rglob("*.jpg"))}
+    view = tmp_path / "view"
+    view.mkdir()
+    # Less than two epochs' files fit: what the window drops is fetched again.
+    flags = ["--ram", "0", "--staging", "4M", "--movers", str(MOVERS)]
+    with MlfsMount(source, *flags, mountpoint=view) as mount:
+        wait_until(lambda: len(movers(mount)) == MOVERS)
+        first = movers(mount)
+        for one in first.values():
+            os.kill(one["pid"], signal.SIGSTOP)
+        job = ["--sampler", "sequential", "--layout", "sorted", "--epochs", "3", "--batch-size", "8"]
+        mount.run("register", str(view), *job)
+        wait_until(lambda: mount.status()["under_way"]["fetches"] > 0)
+        for name, content in want.items():
+            began_s = time.monotonic()
+            assert (view / name).read_bytes() == content
+            assert time.monotonic() - began_s < SOON_S
+        for one in first.values():
+            os.kill(one["pid"], signal.SIGKILL)
+        for name, content in want.items():
+            assert (view / name).read_bytes() == content
+        wait_until(lambda: [one["restarts"] for one in movers(mount).values()] == [1] * MOVERS)
+        for number, (name, content) in enumerate(want.items()):
+            if number % 100 == 50:  # while they are at work
+                for one in movers(mount).values():
+                    os.kill(one["pid"], signal.SIGKILL)
+            assert (view / name).read_bytes() == content
+        assert mount.status()["errors"] == {}
+        wait_until(lambda: len(movers(mount)) == MOVERS)
+        before = [one["pid"] for one in movers(mount).values()]
+        os.kill(mount.pid, signal.SIGKILL)
+        wait_until(lambda: len(movers(mount)) == MOVERS)
+        assert not any(map(runs, before))
+        after = [one["pid"] for one in movers(mount).values()]
+        assert (view / next(iter(want))).read_bytes() == next(iter(want.values()))
+        mount.unmount()
+        wait_until(lambda: not any(map(runs, after)))

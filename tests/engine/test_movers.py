@@ -1,0 +1,138 @@
+"""Movers, in processes of their own: they read the source, push and keep; what is not plain is left to a lane."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import trio
+from fakes import Mount, given_job, running, simulate
+
+from mlfs.places.place import TierPlace
+from mlfs.places.ram import RamTier
+
+COUNT, SIZE = 60, 5000
+FOOTPRINT = 8192  # of a file in whole pages
+
+
+async def fetched_ahead(mount: Mount, epochs: int = 1) -> None:
+    """Have a job's files fetched ahead of it."""
+    await mount.engine.shared.register(*given_job([[mount.files]] * epochs))
+    await trio.sleep(1)
+
+
+def tier_of(mount: Mount) -> RamTier:
+    place = mount.engine.places.storing[0]
+    assert isinstance(place, TierPlace)
+    assert isinstance(place.tier, RamTier)
+    return place.tier
+
+
+def all_right(mount: Mount) -> bool:
+    return all(mount.pages.held.get(entry) == mount.content(entry) for entry in mount.files)
+
+
+def kept(mount: Mount) -> list[bytes | memoryview | None]:
+    samples = mount.engine.samples
+    return [tier_of(mount).get(samples.key(entry), samples.version_of(entry)) for entry in mount.files]
+
+
+def test_files_are_read_once_pushed_and_kept(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, COUNT, SIZE, ram=1 << 20, movers=2) as mount:
+            own: list[int] = []
+            mount.engine.source.read_whole = lambda entry, close_later=False: own.append(entry)  # type: ignore
+            await fetched_ahead(mount)
+            assert own == []
+            assert sorted(mount.source.read) == mount.files
+            assert all_right(mount)
+            assert kept(mount) == [mount.content(entry) for entry in mount.files]
+            assert tier_of(mount).used_bytes == COUNT * FOOTPRINT
+            assert (mount.source.open_count, mount.source.bytes_read) == (COUNT, COUNT * SIZE)
+            counters = mount.engine.counters.all.fetches["pfs"]
+            assert (counters.count, counters.bytes) == (COUNT, COUNT * SIZE)
+
+    simulate(body)
+
+
+def test_a_tier_takes_no_more_than_its_budget(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, COUNT, SIZE, ram=7 * FOOTPRINT, movers=1) as mount:
+            await fetched_ahead(mount)
+            assert all_right(mount)
+            assert tier_of(mount).used_bytes == 7 * FOOTPRINT
+            assert sum(copy is not None for copy in kept(mount)) == 7
+
+    simulate(body)
+
+
+@pytest.mark.parametrize("how", ["longer", "as long", "gone", "a link", "others may read it"])
+def test_what_is_not_as_it_was_known_is_left_to_the_lane(tmp_path: Path, how: str) -> None:
+    async def body() -> None:
+        async with running(tmp_path, COUNT, SIZE, ram=1 << 20, movers=1) as mount:
+            entry = mount.files[7]
+            path = tmp_path / os.fsdecode(mount.engine.manifest.path(entry))
+            generation = mount.engine.manifest.generation_view[entry]
+            if how == "others may read it":
+                path.chmod(0o600)
+            elif how in ("longer", "as long"):
+                path.write_bytes(b"x" * (SIZE + 1000 * (how == "longer")))
+                os.utime(path, (1, 1))
+            else:
+                path.unlink()
+                if how == "a link":
+                    path.symlink_to(mount.engine.manifest.path(mount.files[8]))
+            await fetched_ahead(mount)
+            others = [other for other in mount.files if other != entry]
+            assert all(mount.pages.held.get(other) == mount.content(other) for other in others)
+            if how in ("gone", "a link"):
+                assert entry not in mount.pages.held
+                assert mount.engine.statistics().errors == {"prefetch_failed": 1}
+            else:
+                assert bytes(mount.pages.held[entry]) == path.read_bytes()
+                assert mount.engine.manifest.generation_view[entry] != generation
+                assert mount.engine.manifest.mode_view[entry] == path.stat().st_mode
+
+    simulate(body)
+
+
+def test_what_is_found_to_have_changed_meanwhile_is_fetched_again_and_not_kept_as_it_was(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, COUNT, SIZE, ram=1 << 20, movers=1) as mount:
+            entry, fetcher = mount.files[7], mount.engine.fetcher
+            path = tmp_path / os.fsdecode(mount.engine.manifest.path(entry))
+            moved, before = fetcher.moved, path.read_bytes()
+
+            def changes_first(sample: int, generation: int) -> bool:
+                if sample == entry and path.read_bytes() == before:
+                    path.write_bytes(b"y" * SIZE)
+                    mount.engine.fetcher.fetch(entry, 0)  # as a reader's thread has found
+                return moved(sample, generation)
+
+            fetcher.moved = changes_first  # type: ignore[method-assign]
+            await fetched_ahead(mount)
+            assert bytes(mount.pages.held[entry]) == b"y" * SIZE
+            assert kept(mount)[7] == b"y" * SIZE
+            assert tier_of(mount).used_bytes == COUNT * FOOTPRINT
+
+    simulate(body)
+
+
+def test_a_mover_that_has_died_is_followed_by_another_one(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, COUNT, SIZE, ram=1 << 20, movers=1) as mount:
+            movers = mount.engine.movers
+            assert movers is not None
+            ((_, before, _, _),) = movers.lives()
+            os.kill(before, signal.SIGKILL)
+            os.waitid(os.P_PID, before, os.WEXITED | os.WNOWAIT)
+            await fetched_ahead(mount)
+            assert all_right(mount)
+            assert tier_of(mount).used_bytes == COUNT * FOOTPRINT
+            ((name, after, restarts, why),) = movers.lives()
+            assert (name, restarts, why) == ("mover-0", 1, "died")
+            assert after != before
+
+    simulate(body)
