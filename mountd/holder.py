@@ -385,7 +385,11 @@ def pidfd_of(pid: int) -> int:
 
 
 def is_over(process: Child) -> bool:
-    """Whether a process will do nothing any more: it has ended, but for threads that hang in the kernel."""
+    """Whether a process will do nothing any more: it has ended, but for threads that hang in the kernel.
+
+    One that crashes waits for all of its threads before it ends, also where no core file is written, and a thread may
+    wait in the mount for a reader who waits for the next server.
+    """
     try:
         knows_us = os.readlink("/proc/self") == str(os.getpid())
     except OSError:
@@ -393,10 +397,11 @@ def is_over(process: Child) -> bool:
     if process.pidfd >= 0 and not knows_us:  # it is of another namespace of processes
         return bool(select.select([process.pidfd], [], [], 0)[0])
     try:
-        with open(f"/proc/{process.pid}/stat", "rb") as stat:
-            return stat.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
-    except (OSError, IndexError):
+        with open(f"/proc/{process.pid}/status", "rb") as status:
+            says = status.read()
+    except OSError:
         return True
+    return any(words in says for words in (b"\nState:\tZ", b"\nState:\tX", b"\nCoreDumping:\t1"))
 
 
 def gone(fuse: int) -> bool:
