@@ -24,12 +24,12 @@ from mlfs.explain.first_reads import MOST_FIRST_READS
 from mlfs.explain.misfit import disagreeing, disagrees, is_mere_walk, unexplained
 from mlfs.explain.port import Jobs, load_epochs
 from mlfs.explain.question import DataSet, reads_needed
-from mlfs.explain.screen import EpochBefore, find_correction, find_ranks
+from mlfs.explain.screen import EpochBefore, find_correction, find_ranks, find_world
 from mlfs.explain.search_stages import PlaceFound, WordsAsked
 from mlfs.explain.statistics import CaseStatistics, Instead
 from mlfs.explain.word_search import place_nearby
 from mlfs.explain.words import drawing_of, moved, switched, whereabouts
-from mlfs.follow.evidence import JUDGED_OPENS, SEARCHED_READS, UNFIT_READS, fits
+from mlfs.follow.evidence import JUDGED_OPENS, SEARCHED_READS, UNFIT_READS, Read, fits
 from mlfs.follow.families import Family, Key
 from mlfs.follow.hypothesis import Hypothesis, Origin, Ruling
 from mlfs.follow.job import JobRun, OtherJob
@@ -144,6 +144,12 @@ def _end_of(epoch: int, history: list[Open]) -> int:
         if opened.position > last.position:
             end = number
     return end
+
+
+def _nobodys(reads: Iterable[Read], epoch: int) -> list[Open]:
+    """Reads that no job has counted, as opens."""
+    cell = Cell(epoch, -1)
+    return [Open(read.sample, read.process, read.parent, cell, False, -1, -1) for read in reads]
 
 
 def processes_ready(beginning: Beginning, n_samples: int) -> int:
@@ -350,32 +356,60 @@ class Correction:
     # -- ranks that nobody registered
 
     def _unknown_ranks(self) -> list[Family]:
-        """Strangers that may read for ranks of the job's world, and have read enough since they were looked at."""
-        spec, asked = self.job.spec, self._asked_at
-        if len(spec.ranks) == spec.world_size or self.job.is_set_aside:
+        """Strangers that may read for ranks of the job's world, or of another one where nobody else reads; of these,
+        those that have read enough since they were looked at."""
+        job, asked = self.job, self._asked_at
+        if job.is_set_aside:
             return []
-        strangers = self.job.readers.strangers_in_an_order()
-        return [family for family in strangers if family.reads >= asked.get(family.key, READS_OF_A_RANK)]
+        strangers = job.readers.strangers_in_an_order()
+        ready = [family for family in strangers if family.reads >= asked.get(family.key, READS_OF_A_RANK)]
+        if len(job.spec.ranks) < job.spec.world_size:
+            return ready
+        return [family for family in ready if job.readers.reads_alone(family, job.matcher)]
 
     async def _find_ranks(self) -> None:
-        """Have the job go on with the ranks besides for which strangers read."""
+        """Have the job go on with the ranks besides for which strangers read, or with those of another world."""
         job, families = self.job, self._unknown_ranks()
         known = {family.key for family in job.readers.strangers_in_an_order()}
         self._asked_at = {key: at for key, at in self._asked_at.items() if key in known}
         self._asked_at |= {family.key: 2 * family.reads for family in families}
         slowest, fastest = job.ranks.current_epochs()
         first = min(progress.floor for progress in job.matcher.ranks) - job.epochs.timeline.base(slowest)
+        reads = [family.last_reads() for family in families]
         found = await self._jobs.runner.run(
-            POOL, find_ranks, job.spec, job.streams, [family.last_reads() for family in families],
-            range(slowest, min(fastest + 2, job.spec.epochs)), max(0, first), len(job.member),
+            POOL, find_ranks, job.spec, job.streams, reads, range(slowest, min(fastest + 2, job.spec.epochs)),
+            max(0, first), len(job.member),
+        )  # fmt: skip
+        if not self._is_followed(job):
+            return
+        if found is None:
+            await self._find_world(families, reads, slowest)
+            return
+        seen, opens = job.score.observed, [seen for seen in job.score.history if seen.cell.epoch >= slowest]
+        opens += _nobodys((read for family in families for read in family.waiting), slowest)
+        await self._confirm(found, opens, seen)
+
+    async def _find_world(self, families: Sequence[Family], reads: Sequence[Sequence[Read]], slowest: int) -> None:
+        """Have the job go on with another number of ranks, where strangers read for these and nobody else reads.
+
+        Args:
+            reads: of each family. slowest: the epoch that the run before has not left.
+        """
+        job = self.job
+        pairs = zip(families, reads, strict=True)
+        alone = [(family, own) for family, own in pairs if job.readers.reads_alone(family, job.matcher)]
+        if not alone:
+            return
+        passed = max(family.reads for family, _ in alone) // job.streams.length(slowest)
+        found = await self._jobs.runner.run(
+            POOL, find_world, job.spec, job.streams, [own for _, own in alone],
+            range(slowest, min(slowest + passed + 2, job.spec.epochs)), len(job.member),
         )  # fmt: skip
         if found is None or not self._is_followed(job):
             return
-        seen, opens = job.score.observed, [seen for seen in job.score.history if seen.cell.epoch >= slowest]
-        nobodys = Cell(slowest, -1)
-        reads = [read for family in families for read in family.waiting]
-        opens += [Open(read.sample, read.process, read.parent, nobodys, False, -1, -1) for read in reads]
-        await self._confirm(found, opens, seen)
+        world, of_families = found
+        by_time = sorted((read for at in of_families for read in alone[at][1]), key=lambda read: read.at_s)
+        await self._confirm(world, _nobodys(by_time, world.spec.start_epoch), job.score.observed)
 
     # -- another place in the words of its generator
 

@@ -26,7 +26,7 @@ from mlfs.follow.epoch_index import first_codes
 from mlfs.follow.evidence import JUDGED_SAMPLES, LEAST_BITS, SURE_SHARE, Read
 from mlfs.follow.hypothesis import Hypothesis, Origin, beyond_chance
 from mlfs.follow.matching import Open
-from mlfs.follow.sentences import COUNTS_FROM_ONE, RESUMED, UNDER_WAY
+from mlfs.follow.sentences import COUNTS_FROM_ONE, OTHER_WORLD, RESUMED, UNDER_WAY
 from mlfs.job import COMMON, JobSpec, parse_job
 from mlfs.job.names import built_in
 from mlfs.orders.order import Order, build_order
@@ -59,6 +59,8 @@ MOST_WORKERS = 16
 LEAST_OF_RANK = 0.15
 # Fields that say from where in an order a job is read.
 PLACE = frozenset({"start_epoch", "start_step"})
+# Fields in which a run may differ that comes back on other nodes: it goes on in the order of the epochs before.
+OF_THE_WORLD = frozenset({"world_size", "ranks"})
 # Opens by which a family of processes is told from others: three steps, of which chance makes none in most orders.
 FEWEST_OF_FAMILY = 4
 
@@ -235,7 +237,10 @@ def find_correction(
             if screened is None or (not is_single and screened[0].share < LEAST_SHARE_OF_A_PAIR):
                 continue
             bits = screened[0].bits + prior_bits - variant.mistakes * of_a_mistake
-            goes_on = beyond_chance(bits) and (before is None or _goes_on(before, streams, other[1], epoch))
+            comes_back = variant.changes.keys() <= OF_THE_WORLD and before is not None and epoch >= before.epoch
+            goes_on = beyond_chance(bits) and (
+                before is None or comes_back or _goes_on(before, streams, other[1], epoch)
+            )
             if best is None or (goes_on, bits) > (best.goes_on, best.bits):
                 best = Screened(screened[0], variant, epoch, *other, screened[1], bits, goes_on)
                 half = best if is_single else half
@@ -263,19 +268,20 @@ def find_ranks(
         first: the place in the first of these epochs that the registered ranks have not left.
     """
     others = [rank for rank in range(spec.world_size) if rank not in spec.ranks]
-    found, choice_bits = set[int](), log2(len(reads) * len(epochs))
+    every, found, choice_bits = [*others, *spec.ranks], set[int](), log2(len(reads) * len(epochs))
     for epoch in epochs:
-        places = EpochPlaces.of(streams.ids_of_ranks(epoch, others), n_entries)
+        # A family that reads for ranks of another world reads as much of the registered ones' samples.
+        places = EpochPlaces.of(streams.ids_of_ranks(epoch, every), n_entries)
         for family in reads:
-            entries = np.array([read.sample for read in family], dtype=np.int64)
-            score = screen(places, entries, np.array([read.process for read in family], dtype=np.int64))
+            entries, processes = _of_family(family)
+            score = screen(places, entries, processes)
             if score.share < LEAST_SHARE or not beyond_chance(score.bits - choice_bits):
                 continue
             codes = places.code[entries]
-            counts = np.bincount(codes[codes >= 0] // places.length, minlength=len(others))
-            found |= {others[at] for at in np.flatnonzero(counts >= LEAST_OF_RANK * len(family)).tolist()}
+            counts = np.bincount(codes[codes >= 0] // places.length, minlength=len(every))
+            found |= {every[at] for at in np.flatnonzero(counts >= LEAST_OF_RANK * len(family)).tolist()}
             first = min(first, score.first) if epoch == epochs[0] else first
-    if not found:
+    if found <= set(spec.ranks):
         return None
     ranks = sorted({*spec.ranks, *found})
     step = first // streams.batch_files if first > NEAR_THE_BEGINNING else 0
@@ -284,6 +290,68 @@ def find_ranks(
     if made is None:
         return None
     return Hypothesis(made[0], Origin.PLACE, made[1], said, {"ranks": ranks}, choice_bits=choice_bits)
+
+
+def find_world(
+    spec: JobSpec, streams: JobStreams, reads: Sequence[Sequence[Read]], epochs: Sequence[int], n_entries: int
+) -> tuple[Hypothesis, list[int]] | None:
+    """The job dealt to another number of ranks, and which families read for these; None where they read otherwise.
+
+    In the order of all ranks, a rank's samples stand as far from one another as there are ranks. Workers that take
+    single samples in turn look the same, so nothing is said where batches are not known to have more.
+
+    Args:
+        reads: the last ones of each family of strangers. epochs: that they may be of.
+    """
+    whole = changed_job(spec, streams, {"world_size": 1, "ranks": None})
+    if whole is None or streams.batch_files == 1 or spec.serve is not None:
+        return None
+    most = len(streams.sample_ids) // JUDGED_SAMPLES
+    choice_bits = log2(len(reads) * len(epochs))
+    for epoch in epochs[: max(1, LONGEST_SEARCH // len(streams.sample_ids))]:
+        families = [_of_family(family) for family in reads]
+        in_whole = EpochPlaces.of(whole[1].ids_of_ranks(epoch, (0,)), n_entries).code
+        worlds = {_usual_step(in_whole, *of_family) for of_family in families} - {0, spec.world_size}
+        begins = {"start_epoch": epoch, "start_step": 0}  # a rank that comes later may begin before those that read
+        for world in sorted(one for one in worlds if one <= most):
+            made = changed_job(spec, streams, {"world_size": world, "ranks": None, **begins})
+            if made is None:
+                continue
+            places = EpochPlaces.of(made[1].ids_of_ranks(epoch, range(world)), n_entries)
+            scores = [screen(places, *of_family) for of_family in families]
+            fitting = [
+                at
+                for at, score in enumerate(scores)
+                if score.exact and score.share >= LEAST_SHARE and score.bits - choice_bits > 2 * LEAST_BITS
+            ]
+            if not fitting:
+                continue
+            changes: dict[str, Any] = {"world_size": world}
+            if "ranks" in spec.model_fields_set:
+                changes["ranks"] = sorted({rank for at in fitting for rank in scores[at].ranks})
+                made = changed_job(spec, streams, changes | begins)
+            if made is not None:
+                said = OTHER_WORLD.format(other=world, world=spec.world_size)
+                found = Hypothesis(made[0], Origin.PLACE, made[1], said, changes, choice_bits=choice_bits)
+                return found, fitting
+    return None
+
+
+def _of_family(reads: Sequence[Read]) -> tuple[Numbers, Numbers]:
+    """Entries and processes of reads."""
+    return (
+        np.array([read.sample for read in reads], dtype=np.int64),
+        np.array([read.process for read in reads], dtype=np.int64),
+    )
+
+
+def _usual_step(places: Numbers, entries: Numbers, processes: Numbers) -> int:
+    """The most usual step forward from one read of a process to its next; 0 where there is none."""
+    order = np.argsort(processes, kind="stable")
+    at, process = places[entries[order]], processes[order]
+    steps = np.diff(at)[(process[1:] == process[:-1]) & (at[1:] >= 0) & (at[:-1] >= 0)]
+    values, counts = np.unique(steps[steps > 0], return_counts=True)
+    return int(values[counts.argmax()]) if len(values) else 0
 
 
 def _agree(one: Numbers, other: Numbers) -> bool:
@@ -384,7 +452,9 @@ def _correction(best: Screened, registered: JobSpec, round_: int, before: EpochB
     """The job to go on with: from where the opens are, for the ranks that read."""
     score, variant, epoch, spec, streams, families, bits, goes_on = best
     # The batches count from where the loader began: from the epoch's beginning, unless that is far away.
-    first = score.first - score.first % round_ if score.first > NEAR_THE_BEGINNING else 0
+    # So they do where a rank has not been seen, which may begin before those that have.
+    all_seen = len(score.ranks) == len(spec.ranks)
+    first = score.first - score.first % round_ if score.first > NEAR_THE_BEGINNING and all_seen else 0
     changes: dict[str, object] = {"start_epoch": epoch, "start_step": first // streams.batch_files}
     sentence = variant.sentence
     register = {name: value for name, value in variant.changes.items() if name != "start_step" or registered.start_step}
@@ -405,7 +475,7 @@ def _correction(best: Screened, registered: JobSpec, round_: int, before: EpochB
             sentence, register = UNDER_WAY.format(epoch=epoch), {}
     if "ranks" in registered.model_fields_set and "ranks" in variant.changes:
         ranks = [best.spec.ranks[index] for index in score.ranks]
-        if goes_on and before is not None:  # the others have just read as predicted
+        if goes_on and before is not None and "world_size" not in variant.changes:  # these have just read as predicted
             ranks = sorted({*ranks, *registered.ranks})
         changes["ranks"] = register["ranks"] = ranks
         if "world_size" not in variant.changes:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mlfs.explain.usual import LARGEST_SMALL_SEED, POPULAR_SEEDS
-from mlfs.follow.sentences import COUNTS_FROM_ONE, NOT_SERVED, RESUMED, flags_of
+from mlfs.follow.sentences import COUNTS_FROM_ONE, NOT_SERVED, OTHER_WORLD, RESUMED, flags_of
 from mlfs.job.parse import COMPOSED
 
 # Another seed and another epoch can give the same order. So the popular seeds are tried in two parts: see `variants`.
@@ -196,5 +196,5 @@ def _ranks(fields: Mapping[str, Any], reads: Collection[str]) -> Iterator[Varian
     most = MOST_ALIKE if alike else max(WORLD_SIZES)
     for other in WORLD_SIZES:
         if other != world and other <= most:
-            sentence = f"this job's world size is {other}, not {world}"
+            sentence = OTHER_WORLD.format(other=other, world=world)
             yield Variant({"world_size": other, "ranks": None}, sentence)

@@ -614,6 +614,13 @@ class Families:
             if not family.is_second_run
         ]
 
+    def reads_alone(self, family: Family, own: StreamMatcher) -> bool:
+        """Whether none of the job's readers has read since a stranger's trial began, or it is taken for their heir."""
+        made = own.score.ever_observed, self._evaluated
+        if family.state is State.HEIR:
+            return True
+        return family.trial is not None and family.trial.reads >= STRANGER_READS and family.trial.is_silent(made)
+
     def keep_apart(self, process: int, parent: int) -> Family:
         """The family of a process that is no kin of the job's readers: on trial, if nothing was known of it."""
         family = self.family_of(process, parent)

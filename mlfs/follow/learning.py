@@ -181,6 +181,8 @@ def learn(seen: list[PlacedOpen], stream_length: int, batch_hint: int, single: b
             whole[rank, epoch].append(x)
     if not parts:  # all of them lie before the beginning: the job was resumed, and these are reads of another one
         return None
+    if not single and _steps_over(parts.values()):
+        return None
     processes = Counter((rank, epoch) for rank, epoch, _ in parts)
     most = max(processes.values())  # workers of which nobody has seen an open explain nothing
     candidates = [(batch, workers) for batch, workers in _candidates(parts, processes, batch_hint) if workers <= most]
@@ -198,6 +200,13 @@ def learn(seen: list[PlacedOpen], stream_length: int, batch_hint: int, single: b
     if shape is not None and (best or (0.0,))[0] >= SURE:
         return shape
     return _whoever_is_free(parts, whole, stream_length) or shape
+
+
+def _steps_over(parts: Iterable[list[int]]) -> bool:
+    """Whether most steps of processes leave out equally many places: they are of another world size."""
+    steps = Counter(after - before for xs in parts for before, after in pairwise(xs))
+    step, count = max(steps.items(), key=lambda one: one[1], default=(0, 0))
+    return step > 1 and 2 * count > steps.total()
 
 
 def with_more_slack(shape: Shape, known_slack: int, stream_length: int) -> Shape | None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 COUNTS_FROM_ONE = "this job counts its epochs from 1: each reads the order of the next one"
 UNDER_WAY = "this job was under way, in epoch {epoch}, when it was registered"
 NOT_SERVED = "this job reads its sampler's own order, not the served one: use mlfs.torch.ServedSampler"
+OTHER_WORLD = "this job's world size is {other}, not {world}"
 RESUMED = "this job was resumed elsewhere: it began with epoch {epoch}, not {start}"
 
 

@@ -43,6 +43,9 @@ FAR_STREAK = 6
 that lies between is given up then."""
 MOST_BEGINNINGS = 4
 """Streams that one open may seem to begin: so few that a process keeps those that it may read by the opens before."""
+MOST_ALIKE = 3
+"""Reads of a process that leave out equally many samples each. Who goes on so reads for one of more ranks: samples that
+a script leaves out lie anywhere."""
 MOST_STRAYS = 4
 """The same for streams in the middle of which an open lies, near its rank and far ahead of it."""
 
@@ -58,15 +61,17 @@ class _Process:
         last_entry: what it opened last, -1 before anything.
         rank_index: the rank that it reads for, -1 while that is not known.
         streak: how many of its last opens were predicted, without one between them that was not.
+        alike: opens since the last one that left out none, which left out as many as the one before.
     """
 
-    __slots__ = ("_opened_again", "last_entry", "rank_index", "streak", "streams")
+    __slots__ = ("_gap", "_opened_again", "alike", "last_entry", "rank_index", "streak", "streams")
 
     def __init__(self) -> None:
         self.streams: list[WorkerStream] = []
         self.last_entry = -1
         self.rank_index = -1
         self.streak = 0
+        self.alike = self._gap = 0
         self._opened_again = 0  # how often it has opened its last entry once more
 
     def reads_next(self, entry: int) -> WorkerStream | None:
@@ -81,6 +86,12 @@ class _Process:
         self.streams[0].advance(position)
         self.last_entry = entry
         self.streak += count
+        self.alike = 0
+
+    def leaves_out(self, samples: int) -> None:
+        """Its open lies so many samples beyond what comes next."""
+        self.alike = self.alike + (samples == self._gap) if samples else 0
+        self._gap = samples
 
     @property
     def opened_again(self) -> int:
@@ -182,7 +193,7 @@ class Tracker:
         self.shape, self.lag = loader
         self.ranks = [RankProgress(at) for at in starts]
         self.unfit = 0
-        self._one_rank = stream.one_rank
+        self._one_rank, self._whole_batches = stream.one_rank, not stream.single
         self.trusts_shape = trusts_shape
         self._epochs = epochs
         self._score = score
@@ -365,6 +376,7 @@ class Tracker:
         others = fits[1:] if turns_ahead else []  # what is simply the next one is hardly anything else
         candidates = [self._stream(fit.occurrence) for fit in others if fit.goes_on]
         if not fits[0].goes_on:
+            reader.leaves_out(turns_ahead if turns_ahead >= self.shape.slack else 0)
             self.unfit += turns_ahead >= self.shape.slack and len(self._readers) > 1  # one may be several threads
             stream.opened(at)
             stream.fitted()
@@ -390,7 +402,8 @@ class Tracker:
                 self._known.popitem(last=False)
             if reader.reads_for(stream.rank_index) and self.trusts_shape:
                 self._score.count_late(now.process, stream.streak, stream.cell)
-        match, given_now = self._count(now, stream.cell, True, at)
+        of_more_ranks = self._whole_batches and reader.alike > MOST_ALIKE
+        match, given_now = self._count(now, stream.cell, not of_more_ranks, at, moves_frontier=not of_more_ranks)
         return match, [*given, *given_now]
 
     def _move_doubles(self, stream: WorkerStream, fits: list[_Fit]) -> bool:
