@@ -46,6 +46,8 @@ def engine_messages(engine: EngineStatistics, explainer: ExplainerStatistics, mo
     said = passed_over(engine)
     if not engine.jobs:
         said.append(NO_JOB.format(ahead=ahead_without_prediction(engine, explainer)))
+    elif all(job.inferred for job in engine.jobs):
+        said.append(INFERRED)
     for job in engine.jobs:
         said += job_messages(job, explainer.cases.get(job.name, CaseStatistics()), mountpoint)
     said += taken_back(engine) + shrunk(engine)
@@ -87,8 +89,7 @@ def job_messages(job: JobStatistics, case: CaseStatistics, mountpoint: str) -> l
     """Says what is found out of a job, or wrong with it."""
     if job.given_up:
         return [f"job {job.name}: {GAVE_UP}"]
-    said = [INFERRED] if job.inferred else []
-    found = job.findings
+    said, found = list[str](), job.findings
     if found.known:
         way_out = WAY_OUT.format(differing=found.way_out, mountpoint=mountpoint, flags=found.flags)
         words = {"what": found.known[-1], "opens": found.counted_anew, "way_out": way_out if found.way_out else ""}

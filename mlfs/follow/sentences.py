@@ -44,6 +44,8 @@ def in_words(spec: JobSpec) -> str:
     said.append(f"world size {spec.world_size}")
     if "batch_size" in given:
         said.append(f"batch size {spec.batch_size}")
+    # The commonest slip of all is to leave it out: `train` beside `val`.
+    said.append(f"root {spec.root}" if spec.root else "the whole data set")
     return ", ".join(said)
 
 
