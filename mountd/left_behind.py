@@ -70,8 +70,10 @@ class Journal:
 
     def note(self, kind: str, value: object) -> None:
         """Add a fact. A machine without memory for it has the mount go on: it is lacking only if the server dies."""
+        line = _checked(json.dumps([kind, value]).encode()) + b"\n"
         with self._lock, suppress(OSError):
-            self._end += os.pwrite(self.fd, _checked(json.dumps([kind, value]).encode()) + b"\n", self._end)
+            if os.pwrite(self.fd, line, self._end) == len(line):
+                self._end += len(line)  # else the next fact takes its place: behind a torn one none would be found
 
     def facts(self) -> Iterator[tuple[str, Any]]:
         """All that was noted."""

@@ -163,6 +163,18 @@ def test_a_journal_gives_back_its_facts_and_leaves_out_what_is_torn() -> None:
     os.close(journal.fd)
 
 
+def test_a_fact_that_was_written_in_part_does_not_hide_those_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal()
+    journal.note("mount", 1)
+    with monkeypatch.context() as short:
+        write = os.pwrite
+        short.setattr(os, "pwrite", lambda fd, line, at: write(fd, line[:-5], at))
+        journal.note("change", "x" * 100)
+    journal.note("commands", "/run")
+    assert [*Journal(journal.fd).facts()] == [("mount", 1), ("commands", "/run")]
+    os.close(journal.fd)
+
+
 def test_of_places_the_last_whole_one_counts() -> None:
     places = JobPlaces()
     assert places.read() is None
