@@ -198,6 +198,19 @@ def differing(wanted: MountConfig, running: MountConfig) -> list[str]:
     return said
 
 
+# Settings that a mount has from its start on.
+FIXED = ("source", "mountpoint", "index", "allow-other", "foreground", "rescan")
+
+
+def changed(running: MountConfig, flags: Mapping[str, Any]) -> MountConfig:
+    """The settings of a mount that runs, with those that are given now in place of its own. Raises ConfigError."""
+    given = {key: value for key, value in flags.items() if value is not None}
+    wanted = load_config({"source": running.source} | given)
+    names = {_IN_OTHER_UNITS.get(key, key.replace("-", "_")) for key in given}
+    asked = running.asked | {key: text for key, text in wanted.asked.items() if key in given}
+    return running.model_copy(update={name: getattr(wanted, name) for name in names} | {"asked": asked})
+
+
 def _in_words(name: str, value: object) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "on", False: "off", None: "none"}[value]

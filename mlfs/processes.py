@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+# The name of a process that stands by and has loaded what a server needs.
+LOADED = "mlfs-standby"
 # The holder of a mount has no step, its server one, the agent of `mlfs peers` two. What computes or moves bytes for a
 # server, and is started by it, has these besides; and so has what only stands by.
 OF_SERVER, OF_AGENT, OF_HELPER, OF_STAND_BY = 1, 2, 2, 4
@@ -45,3 +47,18 @@ def be_killed_sooner(steps: int) -> None:
         now = int(file.read())
         file.seek(0)
         file.write(str(min(1000, now + STEP * steps)))
+
+
+def name_of(pid: int) -> str:
+    """The name that a process has for the kernel; "" where there is none."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().rstrip("\n")
+    except OSError:
+        return ""
+
+
+def name_this(name: str) -> None:
+    """Give this process another name."""
+    with suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as file:
+        file.write(name)

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import trio
 
+import mlfs
 from mlfs.engine import warm_up
 from mlfs.engine.auditor import Auditor
 from mlfs.engine.engine import Engine
@@ -41,6 +42,7 @@ from mlfs.orders.served import ServedOrder
 from mlfs.orders.stopping import StoppedError, stoppable
 from mlfs.orders.streams import JobStreams, build_streams, check_reach
 from mlfs.tree.manifest import ROOT, Manifest
+from mountd.holder import TABLES
 from mountd.left_behind import JobPlaces
 from mountd.metrics import metrics
 from mountd.onlookers import HIDDEN, PATH_FIELDS, UNTOLD, Onlookers, Reader, masked
@@ -59,7 +61,7 @@ INDICES = b".indices"
 MOUNT_AGAIN = (
     "wait until it is, and mount it again; if its readers do not end, mlfs unmount gives up and the mount goes on"
 )
-OPS = ("register", "unregister", "warmup", "drain", "resume", "record", "refresh")
+OPS = ("register", "unregister", "warmup", "drain", "resume", "record", "refresh", "upgrade")
 
 
 class _ComingJob:
@@ -100,7 +102,7 @@ class Control:
         told: Callable[[Mapping[str, str]], None] = lambda _: None,
     ) -> None:
         self._tell_jobs = told
-        left = parts.holding.left if parts.holding is not None else None
+        left = parts.holding.left
         self._to_go_on = dict(left.jobs) if left is not None else {}  # by name, those that `take_up` has still to do
         self._told: dict[str, JobSpec] = {}  # by name, of the jobs that go on from another server, as they were told
         self.engine = engine = parts.engine
@@ -325,16 +327,15 @@ class Control:
             spec = parse_job(fields)
             self._told.pop(spec.name, None)
             return await self._register(spec)
-        if op == "unregister":
-            return self._unregister(fields)
+        at_once = {
+            "unregister": self._unregister, "refresh": self._refresh, "record": self._record, "upgrade": self._upgrade,
+        }  # fmt: skip
+        if op in at_once:
+            return at_once[op](fields)
         if op == "give-up":  # whoever asked for it has gone
             return {"given_up": self._forget_coming(str(fields.get("name")))}
         if op == "warmup":
             return await self._warm_up(fields)
-        if op == "refresh":
-            return self._refresh(fields)
-        if op == "record":
-            return self._record(fields)
         if op == "drain":
             self._ending.begin()
             return {}
@@ -459,6 +460,18 @@ class Control:
         if self._ending.is_near:
             raise MlfsError("the mount is being unmounted", MOUNT_AGAIN, ExitCode.NOT_MOUNTED)
         return {"run": self._refreshing.begin(os.fsencode(path))}
+
+    def _upgrade(self, fields: dict[str, object]) -> Json:
+        """Have another server take the mount over, of the code that lies on the disk and with this config."""
+        if fields.get("tables") != TABLES or not isinstance(config := fields.get("config"), str):
+            raise MlfsError(
+                f"mlfs as it is on the disk cannot read what this server (version {mlfs.__version__}) leaves to it",
+                "unmount, and mount again",
+            )
+        if not self.parts.holding.is_followed:
+            raise MlfsError("no other server can take this mount over: that needs Linux 6.9", "mount again")
+        self.parts.holding.renew(config)
+        return {}
 
     def _record(self, fields: dict[str, object]) -> Json:
         fifo = fields.get("fifo")

@@ -551,6 +551,7 @@ class _Service:
                 nursery.start_soon(control.take_up, self.left.jobs, self.left.places)
             nursery.start_soon(control.keep_places, holding.places)
             nursery.start_soon(holding.beat)
+            nursery.start_soon(holding.make_way)
 
     async def _announce(self, engine: Engine) -> None:
         """Say that we serve, once the mount has answered."""

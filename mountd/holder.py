@@ -12,9 +12,10 @@ If the holder dies the server starts another one, and hands everything to it (mo
 server is no child of its holder: nothing here needs it to be.
 
 The server's words: `keep NAME...`, with a descriptor each, in the place of all that was kept before; `serving`, when it
-answers; `alive`, each second from then on; `over CODE`, when it ends by itself, or the mount has ended: nothing is kept
-any more. The process that stands by hears `begin RESTARTS HOLDER_RESTARTS NAME,... WHY`, with the descriptors; or
-nothing, and then it ends with the holder.
+answers; `alive`, each second from then on; `renew`, with a config in memory: servers to come have that, and load the
+code that is on the disk now; `over CODE`, when it ends by itself, or the mount has ended: nothing is kept any more. The
+process that stands by hears `begin RESTARTS HOLDER_RESTARTS NAME,... WHY`, with the descriptors; or nothing, and then
+it ends with the holder.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+# The form of all that is left: descriptors and their names, journal, places, records of the RAM tier. Whoever changes
+# it counts on: a server of another form does not take over.
+TABLES = 1
 LONGEST_WORDS_BYTES = 4096
 MOST_KEPT = 16
 # What is passed on to the server: it alone knows what they mean to a mount.
@@ -242,14 +246,17 @@ class MountHolder:
             server.channel.close()  # else the server would not see that the holder dies
             for fd in (*self._kept.values(), *([server.pidfd] if server.pidfd >= 0 else [])):
                 os.close(fd)
-            from mlfs.processes import OF_STAND_BY, be_killed_sooner
+            from mlfs.processes import LOADED, OF_STAND_BY, be_killed_sooner, name_of, name_this
 
             be_killed_sooner(OF_STAND_BY)
             serve = self._load()
+            before = name_of(os.getpid())
+            name_this(LOADED)
             said, fds, _, _ = socket.recv_fds(channel, LONGEST_WORDS_BYTES, MOST_KEPT)
             if not said:
                 return 0
             be_killed_sooner(-OF_STAND_BY)
+            name_this(before)
             _, restarts, holder_restarts, names, why = said.decode("ascii").split(" ", 4)
             kept = dict(zip(names.split(","), fds, strict=True))
             return serve(Start(self._config, -1, channel, kept, int(restarts), why, int(holder_restarts)))
@@ -332,11 +339,21 @@ class MountHolder:
             self._serves_since = time.monotonic()
             tell_systemd(self._notify, "READY=1")
             self._notify = ""
+        elif word == "renew":
+            with open(fds[0], "rb") as config:
+                self._config = config.read().decode("ascii")
+            self._end_stand_by()
         elif word == "over":
             self._over = int(rest[0])
             self._let_go([*self._kept])
-            if self._stands_by is not None:  # it may still be loading
-                os.kill(self._stands_by.pid, signal.SIGKILL)
+            self._end_stand_by()
+
+    def _end_stand_by(self) -> None:
+        stands_by, self._stands_by = self._stands_by, None
+        if stands_by is not None:  # it may still be loading
+            os.kill(stands_by.pid, signal.SIGKILL)
+            os.waitpid(stands_by.pid, 0)
+            self._see_end(stands_by)
 
     def _let_go(self, names: list[str]) -> None:
         for name in names:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from mountd import runtime
+from mountd.holder import TABLES
 from mountd.holders import User, has_connection, other_mounts, users_of
 from mountd.launch import ProgressDisplay, Serving, serve_here, start_daemon
 from mountd.mounts import (
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from mlfs.config import MountConfig
 
 __all__ = [
+    "TABLES",
     "Health",
     "MountEntry",
     "ProgressDisplay",

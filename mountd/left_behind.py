@@ -16,6 +16,7 @@ import logging
 import os
 import platform
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -28,8 +29,8 @@ from typing import Any, NamedTuple
 import trio
 
 from mlfs.engine.runner import Runner
-from mlfs.processes import children, stat_fields
-from mountd.holder import Start
+from mlfs.processes import LOADED, children, name_of, stat_fields
+from mountd.holder import TABLES, Start
 from mountd.mounts import MountEntry
 
 log = logging.getLogger("mlfs.daemon")
@@ -40,6 +41,8 @@ FIRST_KERNEL = (6, 9)
 AGAIN_S = 5.0
 SLOT_BYTES = 1 << 20
 BEAT_S = 1.0
+# On a busy machine; who asked for it waits a little longer (mlfs.cli.upgrade).
+LOADED_S = 60
 # How far behind the jobs' places may be: some dozens of reads of a fast loader, which no server will see again.
 MOVES_S = 0.02
 
@@ -211,7 +214,7 @@ class Facts(NamedTuple):
     def noted(self) -> dict[str, Any]:
         """These facts as JSON has them."""
         entry = {name: [*one] if isinstance(one, frozenset) else one for name, one in self.mounted._asdict().items()}
-        return self._asdict() | {"mounted": entry}
+        return self._asdict() | {"mounted": entry, "tables": TABLES}
 
 
 def _entry_of(options: list[str], propagation: list[str], **others: Any) -> MountEntry:
@@ -242,6 +245,8 @@ class LeftBehind:
         self.counters: dict[str, Any] | None = last["counters"]
         for kind, value in journal.facts():
             if kind == "mount":
+                if value.pop("tables") != TABLES:
+                    raise ValueError("mlfs was changed on the disk: this version cannot read what the server has left")
                 self.facts = Facts(**value | {"mounted": _entry_of(**value["mounted"])})
             elif kind == "commands":
                 self.commands = value
@@ -271,6 +276,8 @@ class Holding:
         self._holder = os.getppid()
         self._started: subprocess.Popen[bytes] | None = None
         self._serves = False
+        self._renewed = trio.Event()
+        self._old: set[int] = set()  # children of the holder before that
         for fd in self._kept.values():
             os.set_inheritable(fd, False)
         self.journal, self.places = Journal(self._kept.get("journal")), JobPlaces(self._kept.get("places"))
@@ -311,6 +318,29 @@ class Holding:
             with suppress(OSError):  # it has died, or is stopped and does not hear
                 socket.send_fds(self._channel, [b"alive"], [], socket.MSG_DONTWAIT)
             await trio.sleep(BEAT_S)
+
+    def renew(self, config: str) -> None:
+        """Have the servers to come load what lies on the disk now, with this config; this one makes way for them."""
+        self._config = config
+        fd = os.memfd_create("mlfs-config", os.MFD_CLOEXEC)
+        os.write(fd, config.encode("ascii"))
+        os.lseek(fd, 0, os.SEEK_SET)
+        self._old = {*children(self._holder)}
+        self._tell("renew", [fd])
+        os.close(fd)
+        self._renewed.set()
+
+    async def make_way(self) -> None:
+        """End this process once another one stands by for a renewed mount, and has loaded all that it needs."""
+        while True:
+            await self._renewed.wait()
+            self._renewed = trio.Event()
+            with trio.move_on_after(LOADED_S):
+                while not any(name_of(pid) == LOADED for pid in {*children(self._holder)} - self._old):
+                    await trio.sleep(0.1)
+                log.info("another server takes this mount over, as it was told to")
+                os.kill(os.getpid(), signal.SIGKILL)
+            log.error("the server that was to take this mount over has not loaded in %d s: this one goes on", LOADED_S)
 
     def let_go(self) -> None:
         """Nobody is to come after this server: it ends the mount, or what it would leave is not the whole of it."""

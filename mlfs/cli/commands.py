@@ -50,6 +50,7 @@ _COMMANDS = {
     "status": ("mlfs.cli.status", "show what a mount does, how far each rank is, where reads came from"),
     "warmup": ("mlfs.cli.warmup", "fill the caches before training reads"),
     "refresh": ("mlfs.cli.refresh", "have a mount show what has changed at its source"),
+    "upgrade": ("mlfs.cli.upgrade", "have a mount go on with new code or other settings"),
     "ls": ("mlfs.cli.ls", "list the mlfs mounts of this machine"),
     "top": ("mlfs.cli.top", "watch a mount: who waits, where reads come from, what would help"),
     "report": ("mlfs.cli.report", "write a page that shows what a mount did, and what would help"),

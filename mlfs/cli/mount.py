@@ -56,12 +56,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SOURCE", nargs="?", help="the directory with the training files")
     parser.add_argument("mountpoint", metavar="MOUNTPOINT", nargs="?", help="an empty directory (default: SOURCE)")
     parser.add_argument("--config", metavar="FILE", help="TOML file with these flags (default: none)")
-    _add_cache_flags(parser)
-    _add_process_flags(parser)
+    add_cache_flags(parser)
+    add_process_flags(parser)
     parser.set_defaults(run=run)
 
 
-def _add_cache_flags(parser: argparse.ArgumentParser) -> None:
+def add_cache_flags(parser: argparse.ArgumentParser) -> None:
+    """Add those about caches and fetching; `mlfs upgrade` has them, too."""
     group = parser.add_argument_group("caches")
     group.add_argument(
         "--ram", metavar="SIZE", help="keep up to SIZE of samples in memory (default: 50%%, less if less is free)"
@@ -93,7 +94,8 @@ def _add_cache_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--rescan", action=argparse.BooleanOptionalAction, help=text)
 
 
-def _add_process_flags(parser: argparse.ArgumentParser) -> None:
+def add_process_flags(parser: argparse.ArgumentParser) -> None:
+    """Add those about the daemon; `mlfs upgrade` has them, too."""
     group = parser.add_argument_group("mount and daemon")
     text = "let other users read the mount; needs root or user_allow_other in /etc/fuse.conf (default: no)"
     group.add_argument("--allow-other", action=argparse.BooleanOptionalAction, help=text)

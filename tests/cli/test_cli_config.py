@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mlfs.config import CacheDir, MountConfig, differing, free_bytes, load_config, memory_warning
+from mlfs.config import CacheDir, MountConfig, changed, differing, free_bytes, load_config, memory_warning
 from mlfs.errors import ConfigError, ExitCode
 from mlfs.limits import MemoryRoom, cgroup_limit_bytes, limit_files, memory_limit_bytes, memory_room, parse_meminfo
 from mlfs.plan.memory_budget import LEAST_ROOM_BYTES, OWN_BYTES, divide
@@ -172,6 +172,15 @@ def test_settings_that_differ_are_named_and_the_same_words_are_the_same(tmp_path
         "ssd /a:1 GiB /b:2 GiB, now none",
         "infer off, now on",
     ]
+
+
+def test_settings_of_a_mount_that_are_not_named_anew_stay() -> None:
+    running = load_config({"source": "/data", "mountpoint": "/view", "ram": "50%", "infer": "off"}, limit_bytes=1 << 30)
+    now = changed(running, {"ram": None, "pfs-threads": "3", "infer": "on"})
+    assert now == running.model_copy(update={"pfs_threads": 3, "infer": True, "asked": now.asked})
+    assert now.asked == running.asked | {"pfs-threads": '"3"', "infer": '"on"'}
+    with pytest.raises(ConfigError):
+        changed(running, {"pfs-threads": "none"})
 
 
 # -- what others use, and what the daemon itself takes

@@ -70,16 +70,15 @@ def test_the_door_is_light() -> None:
 
 
 GARBAGE = """
-import atexit, contextlib, gc
-from mountd.__main__ import serve
+import atexit, gc
+from mountd.__main__ import load
 
 def searches():
     return sum(generation["collections"] for generation in gc.get_stats())
 
 before = searches()
 atexit.register(lambda: print(gc.isenabled(), gc.get_freeze_count() > 10_000, searches() - before))
-with contextlib.suppress(AttributeError):
-    serve(None)  # which it finds out when all is loaded
+load()
 """
 
 

@@ -20,6 +20,8 @@ from support.slow import SlowSource
 from support.training import train
 from support.trees import content, image_folder, make_tree
 
+from mlfs.errors import ExitCode
+
 READERS, KILLS = 6, 5
 KILLED_IN_TRAINING = 10
 LARGE = "large.bin"
@@ -293,3 +295,29 @@ def test_a_job_that_was_found_is_expected_again_where_it_was(tmp_path: Path) -> 
         assert again["inferred"]
         assert again["agreement"] > 0.98
         assert mount.status()["inference"]["searches"] == 0
+
+
+@pytest.mark.promise("outlived-upgrade")
+def test_a_mount_goes_on_with_other_settings_under_its_readers(source: Path) -> None:
+    with MlfsMount(source, "--ram", "20M") as mount, open(mount.path / LARGE, "rb") as held:
+        assert held.read() == content(LARGE, 9_000_000)
+        mount.settle()
+        (ram,) = mount.status()["tiers"]
+        server, opens = mount.pid, mount.status()["opens"]
+        assert ram["used_bytes"] > 5 << 20
+        refused = mount.run("upgrade", str(mount.path), "--allow-other", check=False)
+        assert (refused.returncode, mount.pid) == (ExitCode.USAGE, server)
+        with pytest.raises(OSError, match="Invalid argument"):
+            mount.control({"op": "upgrade", "tables": 0, "config": "{}"})
+        said = mount.run("upgrade", str(mount.path), "--ram", "5M").stdout
+        assert said.startswith(f"{mount.path} is served by process {mount.pid} now, mlfs ")
+        assert mount.pid != server
+        mount.settle()
+        (now,) = mount.status()["tiers"]
+        assert now["capacity_bytes"] == 5 << 20
+        assert 0 < now["used_bytes"] <= 5 << 20
+        assert mount.status()["opens"] == opens
+        held.seek(3_000_000)
+        assert held.read(10) == content_at(1)
+        kill_server(mount)
+        assert mount.status()["tiers"][0]["capacity_bytes"] == 5 << 20
