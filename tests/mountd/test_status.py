@@ -109,6 +109,7 @@ def test_messages_say_what_a_person_should_know() -> None:
     assert "agreement 25 % of the last 256" in said[1]
     both = shown(mount(engine(job(inferred=True), job(name="other", inferred=True))))["messages"]
     assert len(both) == 1, "what is true of two jobs is said once"
+    assert shown(mount(engine(job(), job(name="other", inferred=True))))["messages"] == [], "one of them is registered"
     (said,) = shown(mount(engine(job(given_up=True))))["messages"]
     assert "register it again" in said
     found = job(
