@@ -96,12 +96,12 @@ COSTS = {
         "the same, and whether it still comes as found",
     ),
     "a demand read that no job follows": (
-        Cost(378, 5.5, 19700, 1.2),
-        "a waiter, a fetch by a worker (open, statx, read, close), a push, a copy to keep",
+        Cost(378, 5.5, 21500, 1.2),
+        "a waiter, a fetch by a worker (open, statx, read, close), a push, a copy to keep with its record in memory",
     ),
     "a sample that is fetched ahead": (
-        Cost(218, 5.5, 14000, 0.15),
-        "a look, a lane's turn, the same fetch, a push, a copy to keep",
+        Cost(232, 5.5, 16000, 0.15),
+        "a look, a lane's turn, the same fetch, which a mover could do, a push, a copy to keep with its record",
     ),
     "a row that is fetched ahead, of blocks that are kept": (
         Cost(223, 3.4, 138000, SELDOM),
