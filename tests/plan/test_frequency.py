@@ -79,7 +79,7 @@ def test_no_epochs_are_refused() -> None:
 
 
 def rarest_elsewhere_at_most(delta: Fraction, epochs: int, nodes: int) -> int:
-    """The lemma of docs/model.md: if a node reads a sample ceil((1+d) E/N) times, some other one reads it this often.
+    """Where a node reads a sample ceil((1+d) E/N) times, some other one reads it this often (`mlfs.plan.epochs`).
 
     ceil( (N-1-d)/(N-1) * E/N ), for 0 <= d <= N-1 and at least two nodes.
     """
