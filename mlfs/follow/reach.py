@@ -83,7 +83,6 @@ class Reach:
         if not shape.workers:
             unread = not progress.is_done(position)
             return unread and x % shape.batch == 0 and position < progress.floor + shape.slack
-        _, turn = worker_and_turn(shape, x)
         # A position that was read is no obstacle by itself: an open that may be of two ranks may have been taken for
         # this one's. It is when the next one was read as well: then this is another pass over what was read. The
         # frontier is compared because opens that fit nothing mark positions as read, but don't move the frontier.
@@ -91,7 +90,7 @@ class Reach:
         passed = progress.frontier > follower and self._stream_length > MOST_SKIPPED
         if passed and not is_vacant and progress.is_done(position) and progress.is_done(follower):
             return False
-        return turn < shape.slack and epoch.base <= progress.frontier + epoch.length
+        return self._turns_before(occurrence) < shape.slack and epoch.base <= progress.frontier + epoch.length
 
     def turns_ahead(self, stream: WorkerStream, occurrence: Occurrence) -> int:
         """How many turns ahead it lies in the stream, or in the same worker's stream of the next epoch.
@@ -106,8 +105,20 @@ class Reach:
         is_doubtful = stream.entered_at >= 0 and stream.index.base > frontier
         if not follows or is_doubtful or stream.continued or not self._shape.workers:
             return -1
-        worker, turn = worker_and_turn(self._shape, occurrence.x)
+        worker, turns = worker_and_turn(self._shape, occurrence.x)[0], self._turns_before(occurrence)
         # One turn more than the slack: the first place of the next epoch may have been left out.
-        if worker != stream.worker or not 0 <= turn < self._shape.slack + 1:
+        if worker != stream.worker or occurrence.x < 0 or turns > self._shape.slack:
             return -1
-        return turn if stream.ended else self._stream_length + turn
+        return turns if stream.ended else self._stream_length + turns
+
+    def _turns_before(self, occurrence: Occurrence) -> int:
+        """The turns of the same worker that come before it in its epoch: all of the last few that read something, as a
+        script may have samples in memory, or on another mount."""
+        shape, index, x, turns = self._shape, occurrence.epoch, occurrence.x, 0
+        ids = index.ids[occurrence.rank_index]
+        while turns <= shape.slack:
+            x -= 1 if shape.workers <= 1 or x % shape.batch else 1 + (shape.workers - 1) * shape.batch
+            if x < 0:
+                break
+            turns += ids.item(index.begin + x) >= 0
+        return turns
