@@ -25,6 +25,7 @@ from mlfs.follow.families import Family, State
 from mlfs.follow.hypothesis import Hypothesis
 from mlfs.follow.job import JobRun
 from mlfs.follow.sentences import in_words
+from mlfs.follow.shape import worker_and_turn
 from mlfs.job import JobSpec
 from mlfs.job.parse import COMPOSED
 from mlfs.orders.streams import JobStreams
@@ -39,20 +40,29 @@ def unfit_reads(job: JobRun) -> FirstReads:
     """The reads since the last twelve in a row that came as a job says.
 
     In the beginning of an epoch all of its first twelve: one of another epoch may lie by chance where this one begins,
-    and no search finds one without its first read.
+    and no search finds one without its first read. So may the first read of a process, or one a little ahead: it counts
+    once the process goes on from there.
     """
     history, in_a_row = job.score.history, 0
     begun = len(history) - job.judged
     epoch, of_epoch = -1, JUDGED_OPENS
+    shape, base = job.matcher.shape, job.epochs.timeline.base
+    turns, in_doubt = dict[int, int](), dict[int, int]()  # by process
     for at, seen in enumerate(history):
         in_a_row = in_a_row + 1 if seen.agrees else 0
+        turn = worker_and_turn(shape, seen.position - base(seen.cell.epoch))[1]
+        if turn - turns.get(seen.process, turn) == 1:
+            in_doubt.pop(seen.process, None)
+        else:
+            in_doubt[seen.process] = at
+        turns[seen.process] = turn
         if in_a_row < min(JUDGED_OPENS, at + 1):
             continue
         if seen.cell.epoch > epoch:
             begun, epoch, of_epoch = max(begun, at), seen.cell.epoch, 0 if epoch >= 0 else JUDGED_OPENS
         of_epoch += 1
         if of_epoch > JUDGED_OPENS:
-            begun = max(begun, at + 1)
+            begun = max(begun, at + 1 - JUDGED_OPENS, min(in_doubt.values(), default=at + 1))
     reads = FirstReads()
     for seen in job.matcher.opens(begun):
         reads.add(seen.entry, seen.process, seen.parent)
