@@ -20,7 +20,7 @@ MOST_PROCESSES = 64
 MOST_FIRST_READS = 64
 # What a job that is found can be shown of what came before: some epochs of a small data set, seconds of a fast loader.
 RECENT_READS = 4096
-# A first process that idles, such as one that only looks at a sample, is waited for this many times as many reads.
+# A process that idles, such as one that only looks at a sample, is waited for this many times as many reads.
 _PATIENCE = 8
 # Opens of a process that opens files again at once: so many show how a sampler repeats its samples.
 REPEATED_OPENS = 15
@@ -115,15 +115,19 @@ class FirstReads:
         return bool(self.ready(needed))
 
     def ready(self, needed: int) -> set[int]:
-        """The children of those parents of which one child has read `needed` files, and the first one as well, unless
-        that one idles."""
+        """The children of those parents of which all have read `needed` files, or one has while others idle: any may be
+        the one that reads from a rank's start."""
         found: set[int] = set()
         for children in self._families():
             lengths = [len(child.first) for child in children.values()]
-            waits = lengths[0] < needed and max(sum(lengths), self.total) < _PATIENCE * needed
+            waits = min(lengths) < needed and max(sum(lengths), self.total) < _PATIENCE * needed
             if not waits and any(len(one.first) >= needed and _shows_repeats(one) for one in children.values()):
                 found.update(children)
         return found
+
+    def short_of(self, needed: int) -> set[int]:
+        """Processes that have read fewer files, and may read more."""
+        return {pid for pid, one in self.processes.items() if len(one.first) < needed}
 
     def nearly_ready(self, needed: int) -> set[int]:
         """The children of those parents of which one child has read half as many files: other ranks of one job, say."""

@@ -322,6 +322,8 @@ class Inference:
         self._searches += searches
         if not found:
             self._in_vain += searches
+            # A worker that has read less may be the one whose reads tell: it is searched with once it has read enough.
+            processes -= self._reads.short_of(self._needed)
             processes |= self._reads.walkers()
             self._unexplained |= processes
             self._reads = self._reads.of(lambda process: process not in processes)

@@ -167,6 +167,22 @@ def test_who_walks_the_directories_in_many_processes_crowds_nobody_out() -> None
     assert alone.joined(reads).processes.keys() == reads.processes.keys()
 
 
+def test_a_worker_that_has_read_less_is_waited_for_unless_it_idles() -> None:
+    """It may be the one that reads from a rank's start."""
+    reads = FirstReads()
+    for entry in range(10):
+        reads.add(entry, pid=3, parent=1)
+    reads.add(100, pid=2, parent=1)
+    assert not reads.enough(10)
+    idles = reads.of(lambda _: True)
+    for entry in range(101, 110):
+        reads.add(entry, pid=2, parent=1)
+    assert reads.ready(10) == {2, 3}
+    for entry in range(10, 79):
+        idles.add(entry, pid=3, parent=1)
+    assert idles.enough(10)
+
+
 def test_a_look_at_one_sample_by_the_main_process_does_not_hold_up_inferring() -> None:
     reads = FirstReads()
     reads.add(7, pid=1, parent=0)
