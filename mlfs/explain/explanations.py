@@ -268,7 +268,10 @@ def of_finding(
     ranked = [*going_on, *_progressing(before, refined), *ranked]
     ranked = led_by(repeated(finding, opens), {"set_epoch": False}, ranked)
     readers = whose(reads.kin())
-    ranked = led_by(dealt(refined, opens, readers), {"trailing_permutation": False}, ranked)
+    of_ranks = dealt(refined, opens, readers)
+    ranked = led_by(of_ranks, {"trailing_permutation": False}, ranked)
+    if of_ranks is not None and finding.seed < COMMON_SEEDS:  # that a person chose, as HF's Trainer has it
+        ranked.insert(0, ranked[0] | {"generator": None, "use_seedable_sampler": True})
     return _proposed(candidate, to_workers(ranked, readers))
 
 
