@@ -15,7 +15,7 @@ what does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
@@ -288,7 +288,6 @@ class Composition:
                 drawing.skip(words)
             return drawing, drawing if parts.seeding.rule == "drawn" else before
 
-        first, goes_on = self._made(self._seed), parts.seeding.goes_on
         words, after = self._words(n), self._words_after(n)
 
         def words_of(begin: int, end: int) -> int:
@@ -298,7 +297,8 @@ class Composition:
             return (end - begin) * ((words or 0) + after) + begun * base + once
 
         leaps = words_of if words is not None and parts.seeding.rule == "goes-on" else None
-        return Draws(self._drawing(n), first, generator_of, goes_on, after, leaps)
+        first = partial(self._made, self._seed)
+        return Draws(self._drawing(n), first, generator_of, parts.seeding.goes_on, after, leaps)
 
     def _generator(self, before: Generator, epoch: int, rank: int, worker: int) -> Generator:
         """The generator that an epoch draws with."""

@@ -11,7 +11,7 @@ import copy
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -185,7 +185,7 @@ class Draws:
 
     Args:
         drawing: what is drawn.
-        first: the generator before the first epoch.
+        first: makes the generator before the first epoch.
         generator: makes the generator of an epoch from the one that the epoch before left, and says which one of both
             the next epoch goes on with.
         goes_on: whether that of the epoch before counts.
@@ -197,7 +197,7 @@ class Draws:
     def __init__(
         self,
         drawing: EpochDraw,
-        first: Generator,
+        first: Callable[[], Generator],
         generator: Callable[[Generator, int], tuple[Generator, Generator]],
         goes_on: bool,
         words_between: int = 0,
@@ -207,7 +207,8 @@ class Draws:
         self._words_between = words_between
         self._depends = goes_on or bool(len(drawing.begin))
         self._words_of = None if len(drawing.begin) else words_of
-        self._first = _State(first, drawing.begin, _NOTHING)
+        self._first = first if self._depends else cache(first)  # no draw changes it then
+        self._begin = drawing.begin
         self._most_old = _KEPT_BYTES // max(drawing.begin.nbytes, _STATE_BYTES)
         self._old: dict[int, _State] = {}
         self._recent: OrderedDict[int, _State] = OrderedDict()
@@ -224,28 +225,31 @@ class Draws:
             return self._recent[epoch].values
 
     def _after(self, epoch: int) -> _State:
-        if not self._depends:
-            return self._advance(self._first, epoch)
-        known = max((one for one in (*self._recent, *self._old) if one < epoch), default=-1)
-        state = self._recent.get(known) or self._old.get(known, self._first)
+        known = max((one for one in (*self._recent, *self._old) if one < epoch and self._depends), default=-1)
+        state = self._recent.get(known) or self._old.get(known)
+        # A copy of what is kept goes on: that may be drawn from again.
+        state = _State(self._first(), self._begin, _NOTHING) if state is None else _copy_of(state)
         if self._words_of is not None and known + 1 < epoch:  # a job may begin with its millionth epoch
-            generator = copy.deepcopy(state.generator)
-            generator.skip(self._words_of(known + 1, epoch))
-            state, known = state._replace(generator=generator), epoch - 1
-        for number in range(known + 1, epoch + 1):
+            state.generator.skip(self._words_of(known + 1, epoch))
+            known = epoch - 1
+        for number in range(known + 1 if self._depends else epoch, epoch + 1):
             state = self._advance(state, number)
-            if number % _STRIDE == 0 and len(self._old) < self._most_old:
+            if self._depends and number % _STRIDE == 0 and len(self._old) < self._most_old:
                 self._old[number] = state._replace(values=_NOTHING)
+                state = _copy_of(state) if number < epoch else state
         return state
 
     def _advance(self, before: _State, epoch: int) -> _State:
-        generator = copy.deepcopy(before.generator) if self._depends else before.generator
-        drawing, left = self._generator(generator, epoch)  # that it draws with, and that is left behind it
+        drawing, left = self._generator(before.generator, epoch)  # that it draws with, and that is left behind it
         values, kept = self._draw(drawing, before.kept)
         if self._words_between:
             drawing.skip(self._words_between)
         values.flags.writeable = False
         return _State(left, kept, values)
+
+
+def _copy_of(state: _State) -> _State:
+    return state._replace(generator=copy.deepcopy(state.generator))
 
 
 # -- samples that are alike put together

@@ -114,7 +114,7 @@ def counting(made: list[int], state_bytes: int = 4) -> Draws:
         made.append(int(last[0]))
         return last[:1], state(int(last[0]) + 1)
 
-    return Draws(EpochDraw(draw, state(0), 1), PythonGenerator(0), lambda before, epoch: (before, before), True)
+    return Draws(EpochDraw(draw, state(0), 1), lambda: PythonGenerator(0), lambda before, epoch: (before, before), True)
 
 
 @given(asked=st.lists(st.integers(0, 90), max_size=30), most=st.integers(1, 4))
