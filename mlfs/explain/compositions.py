@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.explain.fields import EPOCHS, Fields
+from mlfs.explain.fields import EPOCHS, Fields, job_of
 from mlfs.explain.usual import GENERATORS, Seed, preset_of, usual_orders, usual_seeds
-from mlfs.job import parse_job
 from mlfs.job.parse import COMPOSED, PUTS_TOGETHER
 from mlfs.orders.order import build_order
 
 _DEALINGS = ("strided", "padded", "contiguous", "batches", "alike")
+# With one of these known, orders are tried too that take seconds each for so many samples.
+_NAMED = {"sampler", "generator", "draw"}
 FEWEST_READS = 8
 """Reads of an epoch that tell its order: fewer are those of many orders."""
 
@@ -50,7 +51,8 @@ def explaining(epochs: Sequence[Sequence[int]], n: int, known: Mapping[str, Any]
         known: fields of the job, for which nothing else is tried.
     """
     seeds = (Seed(0.0, known["seed"]),) if "seed" in known else usual_seeds()
-    tried = [jobs for order in usual_orders(n, seeds, len(epochs[0])) for jobs in _jobs(order.orders, known)]
+    orders = [order for order in usual_orders(n, seeds, len(epochs[0])) if n <= order.most or known.keys() & _NAMED]
+    tried = [jobs for order in orders for jobs in _jobs(order.orders, known)]
     found: list[Fields] = []
     for number, jobs in enumerate(tried, 1):
         if found and jobs[0].get("seed") != found[0].get("seed"):
@@ -91,7 +93,7 @@ def _gives(fields: Fields, epochs: Sequence[Sequence[int]], n: int, rank: int, p
     """Whether a job gives what was read, or its first passes do; not what is no job, or none of so many samples."""
     number = 0
     try:
-        order = build_order(parse_job(fields), n)
+        order = build_order(job_of(fields), n)
         for reads in epochs:
             at = 0
             while at < len(reads):

@@ -5,7 +5,9 @@ Pure. In: fields as in a registration. Out: hypotheses. Used by all of `mlfs.exp
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from functools import lru_cache
 
 from mlfs.errors import JobError
 from mlfs.follow.hypothesis import Hypothesis, Origin
@@ -17,6 +19,17 @@ Fields = dict[str, object]
 JOB_NAME = "inferred"
 EPOCHS = 1000
 """Epochs of a job that nobody registered: more than anybody waits for, as nobody said how many there will be."""
+
+
+_checked = lru_cache(maxsize=1024)(parse_job)
+
+
+def job_of(fields: Fields) -> JobSpec:
+    """The job of these fields. Thousands are tried that differ in the seed, which may be any number: what they have in
+    common is checked once. Raises: JobError."""
+    common = {name: value for name, value in fields.items() if name != "seed"}
+    job = _checked(json.dumps({"name": JOB_NAME, "epochs": EPOCHS} | common))
+    return job.model_copy(update={"seed": fields["seed"]}) if "seed" in fields else job
 
 
 def proposed(ranked: Iterable[Fields], origin: Origin) -> list[Hypothesis]:

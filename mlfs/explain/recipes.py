@@ -18,11 +18,10 @@ import numpy.typing as npt
 from mlfs.errors import JobError
 from mlfs.explain.confirm import confirm_order, pattern_of
 from mlfs.explain.evidence import NEARLY_BITS, SEED_BITS, bits_near_the_start, bits_of_distinct
-from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields
+from mlfs.explain.fields import EPOCHS, Fields, job_of
 from mlfs.explain.question import DataSet, read_in
 from mlfs.explain.splits import SplitPart
 from mlfs.explain.usual import FEWEST_IN_A_ROUND, UsualOrder, usual_orders, usual_seeds
-from mlfs.job import parse_job
 from mlfs.job.parse import COMPOSED
 from mlfs.orders.order import Indices, Resolve, build_order
 
@@ -88,7 +87,8 @@ def of_a_part(n: int, part: SplitPart, hints: tuple[int, ...]) -> list[UsualOrde
 
     No order of many samples is drawn that the search finds by single words."""
     if part.seed is None:
-        return [order for order in _usual(n, hints, MOST_BITS) if order.by_words and not order.is_loop]
+        most = MOST_BITS_LATE if n <= QUICKLY_DRAWN else MOST_BITS
+        return [order for order in _usual(n, hints, most) if order.by_words and not order.is_loop]
     most = max(_FEWEST_BITS_OF_PARTS, min(_MOST_BITS_OF_PARTS, MOST_BITS - part.bits))
     orders = _usual(n, (part.seed, *hints), most)
     tried = [order for order in orders if (order.is_loop or order.by_words) and "seed" in order.orders[0]]
@@ -197,7 +197,7 @@ class _ByGroups:
 
 def _draw(fields: tuple[tuple[str, object], ...], n: int, resolve: Resolve | None = None) -> FirstEpoch | None:
     try:
-        spec = parse_job({"name": JOB_NAME, "epochs": EPOCHS, **dict(fields)})
+        spec = job_of(dict(fields))
         order = build_order(spec, n, resolve)
         streams = [order.rank_stream(0, rank) for rank in range(min(spec.world_size, _MOST_RANKS))]
         kept = tuple(stream.astype(np.int32) for stream in streams)

@@ -122,8 +122,7 @@ def _stages(data_sets: list[DataSet], extent: SearchExtent) -> Iterator[Iterator
         yield _recipes(OTHERS_STAGE, data_sets, partial(usual, hints=extent.hints))
         yield _parts(data_sets, extent)
         yield _recipes(UNUSUAL_STAGE, data_sets, partial(less_usual, hints=extent.hints))
-        yield _chosen(data_sets, drawn, further)
-    yield _chosen(data_sets, drawn, _last_looks(extent, [*first, *popular]), extent.quick)
+    yield _chosen(data_sets, drawn, [*further, *_last_looks(extent, [*first, *popular])], extent.quick)
     yield _all("all seeds", data_sets, _tested(data_sets, sure), extent)
     yield _all("all seeds, other nodes' ranks", data_sets, _tested(data_sets, rest), extent)
     if not extent.again:

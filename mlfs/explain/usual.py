@@ -16,6 +16,7 @@ measurements either: they say what is tried before what, and not what is believe
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from math import log2
@@ -303,11 +304,13 @@ def usual_orders(
     """All pairs of orders and seeds, the most usual first.
 
     Args:
-        n: how long the data set is. seeds: that are tried. count: see `_loops`. most: bits of the most unusual pair.
+        n: how long the data set is. seeds: that are tried, the most usual first. count: see `_loops`.
+        most: bits of the most unusual pair.
     """
     found: list[UsualOrder] = []
     for one in (_OF_DLIO, *_loops(n, n if count is None else count), *_samplers(n), *_libraries(), *_shards()):
         tried = seeds if one.seeds is None else [Seed(0.0, seed) for seed in one.seeds]
-        pairs = [one.seeded(seed) for seed in tried if one.bits + seed.bits <= most]
+        usual = bisect_right(tried, most - one.bits, key=lambda seed: seed.bits)
+        pairs = [one.seeded(seed) for seed in tried[:usual]]
         found += pairs if tried or one.bits > most else [one]
     return tuple(sorted(found, key=lambda order: order.bits))
