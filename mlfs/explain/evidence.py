@@ -4,7 +4,7 @@ Pure. In: numbers of reads that fit and of explanations that were tried. Out: bi
 `mlfs.explain`, so that there is one measure of chance; a number that one generator alone needs stands beside it.
 
 Evidence is log2 of how improbable it is that reads in another order fit as well. A hypothesis that was picked from many
-fits by chance more easily than one that was the only one: so it begins with fewer bits (`PRIOR_BITS`), and at least
+fits by chance more easily than one that was the only one: so it begins with fewer bits (`CHOICE_BITS`), and at least
 `LEAST_BITS` must be left. Searches go by what that asks of the reads.
 """
 
@@ -15,21 +15,21 @@ from collections.abc import Iterable, Sequence
 from math import lgamma, log, log2
 
 from mlfs.follow.evidence import JUDGED_OPENS, LEAST_BITS
-from mlfs.follow.hypothesis import PRIOR_BITS, Origin
+from mlfs.follow.hypothesis import CHOICE_BITS, Origin
 from mlfs.follow.matching import Open
 
 # -- bits
 
-SEED_BITS = LEAST_BITS - PRIOR_BITS[Origin.SEARCH]
+SEED_BITS = LEAST_BITS + CHOICE_BITS[Origin.SEARCH]
 """Of the first reads that tell a seed."""
 
-PLACE_BITS = LEAST_BITS - PRIOR_BITS[Origin.PLACE]
+PLACE_BITS = LEAST_BITS + CHOICE_BITS[Origin.PLACE]
 """Of the first reads that tell where in its generator's words an epoch begins, beside the choice of places."""
 
 NEARLY_BITS = LEAST_BITS + 22
 """Of threads' reads, which come nearly in an order. Another sampler is tried 2^22 times at most."""
 
-NEXT_EPOCH_BITS = LEAST_BITS - PRIOR_BITS[Origin.EPOCH_BEFORE]
+NEXT_EPOCH_BITS = LEAST_BITS + CHOICE_BITS[Origin.EPOCH_BEFORE]
 """Of an epoch's first reads that choose among the explanations of the epoch before."""
 
 

@@ -10,10 +10,10 @@ A *rival* is a hypothesis with a matcher, which is shown the reads that it is ab
 count for the job. The ruling on it is asked with each of these reads. An *alternative* has no matcher: it explains all
 that was read as well as what is in force, and differs from it in what comes next.
 
-Registered and inferred jobs differ in the bits with which they begin (`PRIOR_BITS`). A registration has been vouched
-for: it is in force before any read, and a hypothesis that is to take its place must be borne out by reads that it was
-not searched with (`BARS`). Without a registration nothing is to be replaced: then a hypothesis is in force as soon as
-it is no chance, and refuted by the reads that follow.
+A hypothesis pays in bits for the choice that its generator had (`CHOICE_BITS`). A registration has been vouched for: it
+is in force before any read, and a hypothesis that is to take its place must be borne out by reads that it was not
+searched with (`BARS`). Without a registration nothing is to be replaced: then a hypothesis is in force as soon as it is
+no chance, and refuted by the reads that follow.
 """
 
 from __future__ import annotations
@@ -98,23 +98,19 @@ ANEW: Final = (Origin.FROM_START, Origin.EPOCH_ANEW)
 UNREGISTERED: Final = frozenset({Origin.FILES, Origin.SEARCH, Origin.EPOCH_BEFORE, Origin.NODE})
 """Those of jobs that nobody registered: nothing else is in force for their reads."""
 
-PRIOR_BITS: Final = {
-    Origin.REGISTERED: LEAST_BITS,  # somebody has vouched for it: it is in force before any read
-    Origin.NODE: LEAST_BITS,  # that node's reads have
-    **dict.fromkeys(SAME_JOB, 0.0),  # nothing was chosen
-    Origin.VARIANT: 0.0,
+CHOICE_BITS: Final = {
     # One of some hundred batch sizes and numbers of workers.
-    Origin.PLACE: -10.0,
-    Origin.FILES: 0.0,
+    Origin.PLACE: 10.0,
     # 2^32 seeds of a permutation and as many of generators, nearly 2^16 ways of reading it (`mlfs.explain.question`),
     # 2^10 batch sizes and numbers of workers.
-    Origin.SEARCH: -(33.0 + 17.0 + 10.0),
+    Origin.SEARCH: 33.0 + 17.0 + 10.0,
     # Some hundred explanations and epochs. For chance that would do; but a wrong choice costs an epoch, and thirteen
     # bits more cost one or two reads.
-    Origin.EPOCH_BEFORE: -(7.0 + 13.0),
+    Origin.EPOCH_BEFORE: 7.0 + 13.0,
 }
-"""The bits with which a hypothesis begins, by its origin: less than none where a generator chose it from many, as the
-best of many fits some reads by chance. The choice that differs from case to case comes off besides."""
+"""The bits of what a generator chooses from, by the origin of what it proposes; none for others. The best of many fits
+some reads by chance, so a hypothesis begins so far below none. The choice that differs from case to case comes off
+besides."""
 
 
 def beyond_chance(bits: float) -> bool:
@@ -147,7 +143,7 @@ class Hypothesis:
     @property
     def prior_bits(self) -> float:
         """The bits with which it begins, before any read speaks for or against it."""
-        return PRIOR_BITS[self.origin] - self.choice_bits
+        return -(CHOICE_BITS.get(self.origin, 0.0) + self.choice_bits)
 
 
 # -- the rule

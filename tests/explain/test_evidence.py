@@ -7,7 +7,7 @@ from math import comb, log2, perm
 
 import pytest
 
-from mlfs.explain.evidence import bits_of_distinct, bits_of_hits
+from mlfs.explain.evidence import SEED_BITS, bits_of_distinct, bits_of_hits
 from mlfs.explain.usual import FURTHEST_LOOKED_THROUGH, LOOKED_THROUGH, POPULAR_SEEDS, usual_seeds
 from mlfs.explain.variants import LIKED_SEEDS, SMALL_SEEDS
 from mlfs.follow.evidence import JUDGED_OPENS, LEAST_BITS, MOST_FURTHER_OPENS
@@ -33,9 +33,10 @@ def test_no_more_hits_than_chance_gives_are_no_evidence() -> None:
 
 def test_the_choice_is_taken_off_the_evidence() -> None:
     spec = parse_job({"epochs": 1})
-    registered, variant = (Hypothesis(spec, origin) for origin in (Origin.REGISTERED, Origin.VARIANT))
+    variant, found = (Hypothesis(spec, origin) for origin in (Origin.VARIANT, Origin.SEARCH))
     of_many = replace(variant, choice_bits=log2(1024))
-    assert beyond_chance(registered.prior_bits)  # before any read
+    assert beyond_chance(found.prior_bits + SEED_BITS)
+    assert not beyond_chance(found.prior_bits + SEED_BITS - 1)
     assert not beyond_chance(variant.prior_bits)
     assert beyond_chance(variant.prior_bits + LEAST_BITS)
     assert not beyond_chance(of_many.prior_bits + LEAST_BITS)
