@@ -138,7 +138,7 @@ def test_what_a_script_has_in_memory_is_left_out_of_the_order(
             for entry in entries[:kept]:
                 await jobs.read(entry, 7)
             torch.manual_seed(seed)
-            loader = DataLoader(range(FILES), batch_size=None, shuffle=True)  # type: ignore[arg-type]
+            loader: DataLoader[int] = DataLoader(range(FILES), batch_size=None, shuffle=True)  # type: ignore[arg-type]
             for epoch in range(EPOCHS):
                 order = [(at // BATCH, index) for at, index in enumerate(loader) if index >= kept]
                 agreed = 0
