@@ -70,7 +70,9 @@ class RamTier:
         numbers, records = numbers[:fit], records[:fit]
         self._index = dict(zip(records["digest"].tolist(), numbers.tolist(), strict=True))
         self._used_bytes = int(taken[fit - 1]) if fit else 0
-        self._free_records = np.setdiff1d(np.arange(len(self._records)), numbers)[::-1].tolist()
+        is_free = np.ones(len(self._records), np.bool_)
+        is_free[numbers] = False
+        self._free_records = np.flatnonzero(is_free)[::-1].tolist()
         for at, file in enumerate(self._files):
             held = records[records["file"] == at]
             begins = np.append(held["offset"], file.end)
