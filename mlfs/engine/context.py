@@ -62,6 +62,7 @@ class MountLimits:
         pfs_lanes_at_first: how many prefetch lanes the PFS is tried with first, 0 when nothing is known.
         most_open_files: large files that are held open for readers at a time; each takes a descriptor.
         lives: how many processes have served this mount before this one.
+        opens_untold: whether files may be opened without a request, so that READs wait for whole files.
         buffer_bytes: of what was fetched and is not kept yet, and of contents that several READs ask for.
         movers: processes that fetch beside this one.
     """
@@ -79,6 +80,7 @@ class MountLimits:
     buffer_bytes: int = 128 << 20
     lives: int = 0
     movers: int = 0
+    opens_untold: bool = False
 
     def of_scheduler(self) -> Limits:
         """The limits that the scheduler goes by."""

@@ -28,6 +28,7 @@ class CountedOpens:
         self._sizes = sizes
         self._counters = counters
         self._brought: dict[int, None] = {}  # entries whose last open does not count as one from the page cache
+        self._told: dict[int, None] = {}  # entries whose open was told of, and counted, before any READ
 
     def staged(self, entry: int) -> None:
         """A reader opens a file whose pages are in place. The path of every staged open."""
@@ -35,9 +36,48 @@ class CountedOpens:
             del self._brought[entry]
         self._counters.read(PAGE_CACHE, self._sizes[entry])
 
+    def told(self, entry: int) -> None:
+        """An open is told of behind it, and not by a request: its READ may have said before that it is one."""
+        if entry in self._brought:
+            del self._brought[entry]
+            return
+        self._counters.read(PAGE_CACHE, self._sizes[entry])
+        self._told[entry] = None
+        if len(self._told) > MOST_REMEMBERED:
+            del self._told[next(iter(self._told))]
+
+    def told_closed(self, entry: int) -> None:
+        """Nobody has the file open any more: the next READ of it is of another open."""
+        self._told.pop(entry, None)
+
+    def asked(self, entry: int) -> bool:
+        """The first READ of an open that was not made by a request; whether that was not told before, and counted."""
+        if entry in self._told:
+            del self._told[entry]
+            return False
+        self._remember(entry)
+        return True
+
+    def asked_in_vain(self, entry: int, is_untold: bool) -> None:
+        """Such an open is counted as one that is staged and whose pages are gone."""
+        if is_untold and entry in self._brought:
+            del self._brought[entry]  # to be told, and counted then
+        elif is_untold:
+            self._counters.read(PAGE_CACHE, self._sizes[entry])
+
+    def asked_and_brought(self, entry: int, kind: PlaceKind, is_untold: bool) -> None:
+        """The bytes of such an open came from there. Args: is_untold: what `asked` has said."""
+        if is_untold:
+            self._counters.read(kind, self._sizes[entry])
+        else:
+            self._counters.taken_back(kind, 1, self._sizes[entry])
+
     def brought(self, entry: int, kind: PlaceKind) -> None:
         """A reader who waited goes on. `kind`: from where the bytes came for him."""
         self._counters.read(kind, self._sizes[entry])
+        self._remember(entry)
+
+    def _remember(self, entry: int) -> None:
         self._brought[entry] = None
         if len(self._brought) > MOST_REMEMBERED:
             del self._brought[next(iter(self._brought))]

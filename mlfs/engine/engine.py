@@ -50,6 +50,7 @@ from mlfs.engine.shared_plan import SharedPlan
 from mlfs.engine.shortages import Shortages
 from mlfs.engine.statistics import EngineStatistics, TreeStatistics
 from mlfs.engine.warm_up import SampleIds
+from mlfs.engine.whole_reads import WholeReads
 from mlfs.engine.write_behind import WriteBehind
 from mlfs.follow.job import JobRun
 from mlfs.measure.rates import Rates
@@ -119,7 +120,7 @@ class Engine:
     """All parts of one mount below the requests, wired together. `run` must be running for anything to move.
 
     Attributes:
-        opens, ranges, row_reads, holes, digest: what the request handlers call.
+        opens, ranges, whole_reads, row_reads, holes, digest: what the request handlers call.
         shared: where jobs are registered, and end.
         background: runs what goes on beside the readers' way. movers: None where there are none.
         counters: the next server of this mount counts on from them.
@@ -166,6 +167,7 @@ class Engine:
             self.looks,
             self._copies_went,
             self.known,
+            self.scheduler.waiters if limits.opens_untold else None,
         )
         self.driver = Driver(self.scheduler, self.fetcher, self.counters, runner, clock, self._carry_out)
         context = Context(self.driver.step, clock, runner, self.counters, machine.shortages)
@@ -194,6 +196,7 @@ class Engine:
         self.ranges = Ranges(
             context, limits, self.scheduler, self.fetcher, self._write_behind, self.digest, counted
         )  # fmt: skip
+        self.whole_reads = WholeReads(context, self.scheduler, self.fetcher, self.ranges, self.digest, counted)
         self.row_reads = RowReads(context, self.scheduler, self.fetcher, self.digest)
         self.holes = Holes(self.fetcher, runner, limits.hedge_s)
         self.opens = Opens(context, self.scheduler, places, self.ranges, counted)

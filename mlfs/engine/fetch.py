@@ -15,7 +15,7 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ from mlfs.places.place import SOURCE, Content, Copy, FileChange, Places, Storing
 from mlfs.places.posix import UNSIZED, PosixFile, PosixSource
 from mlfs.plan.scheduler.commands import Item
 from mlfs.plan.scheduler.config import LARGEST_KEPT_BYTES
-from mlfs.plan.scheduler.events import Landed
+from mlfs.plan.scheduler.events import Landed, Waiter
 from mlfs.tree.attributes import attributes_of
 from mlfs.tree.samples import Samples, Version
 
@@ -90,13 +90,28 @@ class Tripwire(NamedTuple):
     data: bytes
 
 
+class WholeReader(Waiter):
+    """A READ that waits for a whole sample (mlfs.engine.whole_reads): it has its bytes before they are pushed."""
+
+    __slots__ = ()
+
+    def gets(self, fetched: Fetched, generation: int) -> bool:
+        """From any thread: give it what was fetched, of that generation. Whether it got all of the file."""
+        raise NotImplementedError
+
+
+def give(waiters: Sequence[Waiter], fetched: Fetched, generation: int) -> bool:
+    """In a worker: the READs among those who wait for a sample get its bytes. Whether one of them got all of it."""
+    return any([one.gets(fetched, generation) for one in tuple(waiters) if isinstance(one, WholeReader)])
+
+
 class Fetcher:
     """Blocking fetches; thread-safe.
 
     Attributes:
         samples, places: what is fetched, and from where.
         tripwires: of the rows that are staged: a READ that comes for one is answered from here.
-        being_staged: blocks that are being pushed into the page cache. A READ of one must not wait for that.
+        being_staged: files and blocks that are being pushed into the page cache. A READ of one must not wait for that.
         first_pages: of blocks that were staged without their first page, that page, and the generation of the file.
         to_keep: what fetches brought and no place keeps yet, by sample, and the place that shall: as good as kept.
             Whoever finds that the source has something else takes it out, and then it is not kept.
@@ -108,6 +123,8 @@ class Fetcher:
         looks: which entries the kernel may be told of.
         copies_went: called from the worker when places have given up copies of files that have changed or are gone.
         known: the samples of a file of which there may be a copy; without it, all of them.
+        waiters: by sample, those who wait for it: READs among them get its bytes before it is pushed. None: no READ
+            waits for a whole file, as each open is a request.
     """
 
     def __init__(
@@ -122,8 +139,10 @@ class Fetcher:
         looks: Looks,
         copies_went: Callable[[], None],
         known: Callable[[int], Sequence[int]] | None = None,
+        waiters: Mapping[int, Sequence[Waiter]] | None = None,
     ) -> None:
         self.samples = samples
+        self._waiters = waiters
         self._known = known or samples.of_file
         self._manifest = samples.manifest
         self._source = source
@@ -249,6 +268,8 @@ class Fetcher:
                 if held is None:
                     raise
         if held is not None:
+            if stage and self._waiters is not None:
+                return self._stage(held, entry, generation, self._waiters)
             offset = self.samples.offset_of(sample)
             return held._replace(staged=stage and self.push(entry, generation, offset, held.data or b""))
         assert content is not None
@@ -262,8 +283,11 @@ class Fetcher:
                 return None  # a part of the file, which has another length now
         self._looks.was_read(entry)
         self._verified[entry] = 1
-        staged = stage and self.push(entry, generation, self.samples.offset_of(sample), content.data)
         before = content.read_before_bytes
+        if stage and self._waiters is not None:
+            fetched = Fetched(sample, SOURCE, len(content.data), content.data, content.version, False, None, before)
+            return self._stage(fetched, entry, generation, self._waiters)
+        staged = stage and self.push(entry, generation, self.samples.offset_of(sample), content.data)
         return Fetched(sample, SOURCE, len(content.data), content.data, content.version, staged, None, before)
 
     def read_bytes(self, sample: int, place: int, instead: int) -> Fetched:
@@ -671,9 +695,18 @@ class Fetcher:
                 return False
             return not len(data) or self._pages.push(entry, generation, offset, data)
 
+    def _stage(
+        self, fetched: Fetched, entry: int, generation: int, waiters: Mapping[int, Sequence[Waiter]]
+    ) -> Fetched:  # fmt: skip
+        """Push a whole sample. READs that wait for it are answered before: they hold pages that the push waits for."""
+        with self.staging(fetched):
+            kernel_has_it = give(waiters.get(fetched.sample, ()), fetched, generation)
+            offset, data = self.samples.offset_of(fetched.sample), fetched.data or b""
+            return fetched._replace(staged=kernel_has_it or self.push(entry, generation, offset, data))
+
     @contextmanager
     def staging(self, fetched: Fetched) -> Iterator[None]:
-        """Within it, a READ of this block gets it from here: a push waits for the pages that the READ has locked."""
+        """Within it, a READ of this sample gets it from here: a push waits for the pages that the READ has locked."""
         self.being_staged[fetched.sample] = fetched
         try:
             yield

@@ -142,6 +142,16 @@ class Opens:
             self._step(Touched(entry))
         return self._table.state[entry] in (State.STAGED, State.RECENT)
 
+    def told(self, entry: int) -> None:
+        """The kernel tells of an open that it has answered by itself: count it, and keep the pages that are there."""
+        if self._table.state[entry] == State.DROPPING:
+            self._step(Touched(entry))
+        if self.ranges.is_whole(entry):
+            self.counted.told(entry)
+        else:
+            self.counted.direct(*self.ranges.at_hand(entry))
+            trio.lowlevel.spawn_system_task(self.ranges.look, entry)
+
     def wait(self, reader: WaitingReader) -> None:
         """A reader waits for a file that was not in place: `over` is told once, before this returns maybe."""
         self._step(Waits(reader))

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 
 import trio
 
-from mlfs.engine.block_reads import BlockReads
+from mlfs.engine.block_reads import BlockReads, HandedOut
 from mlfs.engine.context import Context, MountLimits
 from mlfs.engine.counted_opens import CountedOpens
 from mlfs.engine.digest import Digest
@@ -87,7 +87,11 @@ class RangesStatistics:
 
 
 class Ranges:
-    """Reads of open files, by their handles: of large ones from the source, of others past the kernel's pages."""
+    """Reads of open files, by their handles: of large ones from the source, of others past the kernel's pages.
+
+    Attributes:
+        waits: how long readers wait in READs.
+    """
 
     def __init__(
         self,
@@ -112,7 +116,7 @@ class Ranges:
         self._write_behind = write_behind
         self._digest = digest
         self._counted = counted
-        self._waits = ReadWaits(context.clock, self._waited)
+        self.waits = ReadWaits(context.clock, self._waited)
         self._large: dict[int, LargeHandle] = {}
         self._handed_out: dict[int, int] = {}  # by handle of a file in blocks, the bytes that were counted for it
         self._large_numbers = itertools.count(FIRST_LARGE_HANDLE + limits.lives * NUMBERS_A_LIFE)
@@ -122,6 +126,7 @@ class Ranges:
             limits.staging_bytes,
         )  # fmt: skip
         self._hot_flights: dict[int, trio.Event] = {}
+        self._looked_at: set[int] = set()  # files that are looked at now, as they were opened without a request
 
     def statistics(self) -> RangesStatistics:
         """Frozen figures."""
@@ -228,6 +233,22 @@ class Ranges:
         self._handed_out[number] = staged
         return staged
 
+    async def look(self, entry: int) -> None:
+        """Look whether a large file has changed that was opened without a request, for whoever opens it next."""
+        if entry not in self._looked_at:
+            self._looked_at.add(entry)
+            try:
+                self.close_large(await self.open(entry))
+            except Exception as error:
+                log.debug("a look at %r: %s", self._manifest.path(entry), error)
+            finally:
+                self._looked_at.discard(entry)
+
+    def at_hand(self, entry: int) -> tuple[PlaceKind, int]:
+        """The place that a large file without a handle is read from, and its bytes in the page cache."""
+        kept = self._blocks.kept(entry)
+        return self._blocks.kind_of(entry) if kept else PlaceKind.SOURCE, self._blocks.staged_bytes(entry)
+
     def opened(self, number: int) -> PosixFile | None:
         """The source's file behind a large file's handle, None where it is not open."""
         return self._large[number].opened
@@ -247,7 +268,7 @@ class Ranges:
     async def read_large(self, number: int, offset: int, size: int) -> Buffer:
         """Bytes through a large file's handle."""
         handle = self._large[number]
-        with self._waits.of(number):
+        with self.waits.of(number):
             if self._is_in_blocks(handle):
                 try:
                     part = await self._blocks.read(
@@ -293,24 +314,35 @@ class Ranges:
 
     # -- pages that the kernel does not have
 
-    async def read(self, entry: int, generation: int, offset: int, size: int) -> Buffer:
-        """Bytes of a file whose page the kernel does not have (any more)."""
+    def is_whole(self, entry: int) -> bool:
+        """Whether a file is one sample, which is read whole."""
+        samples = () if self._samples.blocks_of(entry) else self._samples.of_file(entry)
+        if len(samples) != 1 or not self._samples.is_whole_file(samples[0]):
+            return False
+        return self._manifest.size_view[entry] <= self._largest_whole_bytes
+
+    async def read(self, entry: int, generation: int, offset: int, size: int, untold: bool = False) -> Buffer:
+        """Bytes of a file whose page the kernel does not have (any more).
+
+        Args:
+            untold: whether the file was opened without a request: then its pages need not have been there.
+        """
         self._check_generation(entry, generation)
-        in_blocks = bool(self._samples.blocks_of(entry))
-        samples = (entry,) if in_blocks else self._samples.of_file(entry)
-        whole = not in_blocks and len(samples) == 1 and self._samples.is_whole_file(samples[0])
+        samples = (entry,) if self._samples.blocks_of(entry) else self._samples.of_file(entry)
         try:
-            if not whole or self._manifest.size_view[entry] > self._largest_whole_bytes:
-                return await self._read_part(entry, generation, offset, size)
+            if not self.is_whole(entry):
+                count = self._counted.ranged if untold else partial(self._part_elsewhere, entry, offset)
+                return await self._read_part(entry, generation, offset, size, count)
             held = self._hot.get(samples[0], generation)
             if held is None:
                 try:
-                    with self._waits.of(entry):
+                    with self.waits.of(entry):
                         data = await self._hot_bytes_of(samples[0], entry, generation)
                 except OSError as error:
                     if lacking(error) is None:
                         raise
-                    return await self._read_part(entry, generation, offset, size)  # there is no room for the whole
+                    count = partial(self._part_elsewhere, entry, offset)
+                    return await self._read_part(entry, generation, offset, size, count)  # no room for the whole
             else:
                 data = held.data
                 if offset == 0:  # the first of the READs of another open
@@ -323,15 +355,16 @@ class Ranges:
             raise OSError(errno.ESTALE, "the file changed at the source since it was opened") from None
         return memoryview(data)[offset : offset + size]
 
-    async def _read_part(self, entry: int, generation: int, offset: int, size: int) -> Buffer:
-        with self._waits.of(entry):
+    def _part_elsewhere(self, entry: int, offset: int, kind: PlaceKind, size_bytes: int) -> None:
+        """The kernel had taken back a part of a file that counts as staged."""
+        self._counted.range_answered_elsewhere(entry, kind, offset, size_bytes)
+
+    async def _read_part(self, entry: int, generation: int, offset: int, size: int, count: HandedOut) -> Buffer:
+        with self.waits.of(entry):
             if self._samples.blocks_of(entry) and not self.is_unsized(entry):
-                return await self._blocks.read(
-                    entry, generation, offset, size,
-                    lambda kind, part_bytes: self._counted.range_answered_elsewhere(entry, kind, offset, part_bytes),
-                )  # fmt: skip
+                return await self._blocks.read(entry, generation, offset, size, count)
             part = await self._read_range(entry, generation, offset, size)
-        self._counted.range_answered_elsewhere(entry, PlaceKind.SOURCE, offset, len(part))
+        count(PlaceKind.SOURCE, len(part))
         self._counted.gave(PlaceKind.SOURCE, len(part))
         self._digest.source_gave(entry, len(part))
         return part

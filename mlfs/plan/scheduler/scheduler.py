@@ -434,8 +434,9 @@ class Scheduler:
         if wanted is not None and not landed.staged and sample in self._waiting.waiters:
             self._waiting.begin(sample, now_s)
             return
-        # A reader who has waited for a file closes it, which ends the use of its pages; a block is not closed.
-        read_soon = sample in self._waiting.waiters and not is_block
+        # A reader who has waited to open a file closes it, which ends the use of its pages; a block is not closed, and
+        # one who waited in a READ may have closed the file before this is told.
+        read_soon = not is_block and any(not one.in_read for one in self._waiting.waiters.get(sample, ()))
         self._waiting.landed(sample, now_s)
         if not read_soon and landed.staged:
             self.window.retire(sample)
