@@ -63,6 +63,7 @@ KEYS = (
     "strict-order",
     "calibration",
     "report",
+    "channel",
 )
 _PATH_KEYS = ("source", "mountpoint", "log-file", "index", "calibration", "report")
 
@@ -112,6 +113,7 @@ class MountConfig(BaseModel):
     source_timeout_s: float = Field(default=DEFAULT_SOURCE_TIMEOUT_S, gt=0)
     infer: bool = True
     strict_order: bool = False
+    channel: Literal["open", "silent"] = "open"
     asked: dict[str, str] = Field(default_factory=dict)
     """What the user gave, by the names of `KEYS`, as text; what is missing has its default."""
 
@@ -161,7 +163,7 @@ def load_config(
         values["log_size_bytes"] = parse_size(merged["log-size"], what="log-size")
     if "infer" in merged:
         values["infer"] = _on_or_off(merged["infer"], "infer")
-    plain = ("log-file", "log-format", "index", "calibration", "report")
+    plain = ("log-file", "log-format", "index", "calibration", "report", "channel")
     for key in (*plain, "allow-other", "foreground", "rescan", "strict-order"):
         if key in merged:
             values[key.replace("-", "_")] = merged[key]
@@ -199,7 +201,7 @@ def differing(wanted: MountConfig, running: MountConfig) -> list[str]:
 
 
 # Settings that a mount has from its start on.
-FIXED = ("source", "mountpoint", "index", "allow-other", "foreground", "rescan")
+FIXED = ("source", "mountpoint", "index", "allow-other", "foreground", "rescan", "channel")
 
 
 def changed(running: MountConfig, flags: Mapping[str, Any]) -> MountConfig:

@@ -28,6 +28,8 @@ LITTLE_SPACE_BYTES = 10 << 30
 OLDEST_KERNEL = (5, 9)
 # Earlier ones do not give requests again that a server had read which died (mountd.left_behind).
 OUTLIVING_KERNEL = (6, 9)
+# Earlier ones tell nothing of the files of a FUSE mount (mountd.silent).
+TELLING_KERNEL = (6, 8)
 NETWORK = frozenset({"nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "9p", "glusterfs", "orangefs"})
 IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 _NOBODY_WATCHES_S = 5.0  # clocks of a network differ by less where they are kept right
@@ -68,6 +70,7 @@ def findings(machine: Machine, directories: Sequence[str]) -> Iterator[CheckResu
     """All that can be found without a source; `directories` are for caches."""
     yield kernel(machine)
     yield from fuse(machine)
+    yield silent_channel(machine)
     yield from limits(machine)
     yield memory(machine)
     yield reclaim(machine)
@@ -81,14 +84,18 @@ def findings(machine: Machine, directories: Sequence[str]) -> Iterator[CheckResu
 def kernel(machine: Machine) -> CheckResult:
     """The kernel's version."""
     release = machine.kernel()
-    found = re.match(r"(\d+)\.(\d+)", release)
-    version = (int(found[1]), int(found[2])) if found is not None else OUTLIVING_KERNEL
+    version = _version(release)
     if version < OLDEST_KERNEL:
         return CheckResult("kernel", Level.STOPS, f"{release} is too old", "mlfs needs Linux 5.9 or later")
     if version < OUTLIVING_KERNEL:
         said = f"{release}: a mount ends, and its readers get errors, if its server is killed"
         return CheckResult("kernel", Level.COSTS, said, "Linux 6.9 or later lets another server take the mount over")
     return CheckResult("kernel", Level.OK, release)
+
+
+def _version(release: str) -> tuple[int, int]:
+    found = re.match(r"(\d+)\.(\d+)", release)
+    return (int(found[1]), int(found[2])) if found is not None else OUTLIVING_KERNEL
 
 
 def fuse(machine: Machine) -> Iterator[CheckResult]:
@@ -114,6 +121,17 @@ def fuse(machine: Machine) -> Iterator[CheckResult]:
             "only this user will see into a mount",
             "as root add the line user_allow_other to /etc/fuse.conf",
         )
+
+
+def silent_channel(machine: Machine) -> CheckResult:
+    """The needs of `mlfs mount --channel silent`. Nobody has to have it, so it is never wrong."""
+    lacks = [] if machine.is_root else ["root"]
+    lacks += [] if _version(machine.kernel()) >= TELLING_KERNEL else ["Linux 6.8"]
+    if lacks:
+        said = f"it needs {' and '.join(lacks)}: such a mount uses the open one"
+    else:
+        said = "staged files can be read without a request"
+    return CheckResult("--channel silent", Level.OK, said)
 
 
 def limits(machine: Machine) -> Iterator[CheckResult]:

@@ -57,6 +57,7 @@ class CommandsMount:
     Args:
         mountpoint: where the data is mounted. shared: whether other users may see the mount.
         made: told the directory of each mount for commands that is made here.
+        stays_closed: whether the data's mount may not become writable, whatever is refused.
 
     Attributes:
         wanted: whether the data is to be mounted `ro`: this process may do what that takes.
@@ -64,8 +65,12 @@ class CommandsMount:
         refused: why that is so, for people; empty if it is not so.
     """
 
-    def __init__(self, mountpoint: str, shared: bool, made: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self, mountpoint: str, shared: bool, made: Callable[[str], None] = lambda _: None,
+        stays_closed: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
         self._mountpoint = mountpoint
+        self._stays_closed = stays_closed
         self._made = made
         self._shared = shared
         self._times = 0
@@ -117,6 +122,10 @@ class CommandsMount:
 
     def _give_up(self, device: str, why: str) -> None:
         self.refused, self.directory = why, None
+        if self._stays_closed():
+            self._closed = "nobody would hear who opens a file to write"
+            log.warning("%s", self.words())
+            return
         try:
             with self._root(device) as root:
                 # The old way: what forbids the new calls, such as a seccomp profile, may not know this one.

@@ -89,6 +89,7 @@ from mountd.pagecache import MountPages
 from mountd.prime_inodes import InodePrimer
 from mountd.refreshing import Refreshing
 from mountd.runtime import LifeNote
+from mountd.silent import Silence
 from mountd.source_looks import POOL as LOOKS
 from mountd.source_looks import ExtendedAttributes, FirstLooks
 from mountd.statistics import About, MountParts
@@ -297,13 +298,16 @@ class _Service:
         self.seen = tree.seen
         self.notes = list(notes)
         self.report = report
-        self.channel = Pyfuse3Channel()
+        self.silence = self._silence()
+        self.commands = CommandsMount(
+            config.mountpoint, config.allow_other, partial(self._note, "commands"), self._is_silent
+        )  # fmt: skip
+        self.channel = Pyfuse3Channel(self.silence)
         self.pages = MountPages(
             self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate,
             self.channel.forget_name, unknown=self.left is not None,
         )  # fmt: skip
         self.read_failures = ReadFailures(self.manifest.path)
-        self.commands = CommandsMount(config.mountpoint, config.allow_other, partial(self._note, "commands"))
         self.mounted: mounts.MountEntry | None = None
         self.told_to_stop = False
 
@@ -337,7 +341,7 @@ class _Service:
         requests = self.channel.requests_so_far
         parts = MountParts(
             about, engine, explainer, requests, primer, self.source, self.read_failures, refreshing, auditor,
-            self.holding,
+            self.holding, self.silence,
         )  # fmt: skip
         extended = ExtendedAttributes(self.manifest, self.source, engine.looks, runner, self.config.source_timeout_s)
         onlookers = Onlookers(self.manifest, extended.has_acl, extended.may_have_acl)
@@ -384,6 +388,9 @@ class _Service:
                 )
                 nursery.start_soon(self._stop_on_signal, engine, control, nursery.cancel_scope)
                 nursery.start_soon(self._announce, engine)
+                if self.silence is not None:
+                    told = partial(self.silence.run, engine.runner)
+                    nursery.start_soon(engine.background.keep_going, "hearing of opens", told)
                 if self.mounted is not None:
                     watch_mounts = partial(self.commands.watch, engine.runner, self.mounted.device)
                     nursery.start_soon(engine.background.keep_going, "watching the mount", watch_mounts)
@@ -401,6 +408,8 @@ class _Service:
             if engine.movers is not None:
                 engine.movers.end()
             self.holding.let_go()  # else the descriptor there would keep alive what ends here
+            if self.silence is not None:
+                self.silence.close()
             # Still there after a second signal, a failure of ours, or an aborted connection.
             self._detach()
             self.channel.close(unmount=False)  # the binding would unmount by path: what lies below is not ours
@@ -451,7 +460,9 @@ class _Service:
             config.staging_bytes, config.pfs_threads,
             hedge_s=min(10.0, config.source_timeout_s), timeout_s=config.source_timeout_s,
             most_open_files=descriptors.open_files, buffer_bytes=_buffer_bytes(config), lives=self.lives,
-            movers=config.movers, **calibrated_limits(config, self.places),
+            opens_untold=self.silence is not None,
+            movers=config.movers if self.silence is None else 0,
+            **calibrated_limits(config, self.places),
         )  # fmt: skip
         return Engine(
             MountedData(self.samples, self.source, self.places, self.pages, self.seen),
@@ -467,7 +478,9 @@ class _Service:
             for place in self.places.storing
             if isinstance(place, TierPlace) and isinstance(place.tier, RamTier)
         ]
-        return MoverKind(self.config.movers, start_mover, memory[0]) if self.config.movers else None
+        if self.silence is not None or not self.config.movers:
+            return None  # they push what a READ waits for, which holds the pages that the push waits for
+        return MoverKind(self.config.movers, start_mover, memory[0])
 
     def _mount(
         self,
@@ -477,7 +490,10 @@ class _Service:
         extended: ExtendedAttributes,
         refreshing: Refreshing,
     ) -> None:
-        virtual = VirtualFiles(control, os.getuid(), os.getgid(), lambda: self.commands.directory, self.lives)
+        virtual = VirtualFiles(
+            control, os.getuid(), os.getgid(), lambda: self.commands.directory, self.lives,
+            self._is_silent,
+        )  # fmt: skip
         options = {"subtype=mlfs", "fsname=mlfs:" + quote(os.fsencode(self.config.source), safe="/")}
         if self.config.allow_other:
             options.add("allow_other")
@@ -490,6 +506,8 @@ class _Service:
         handlers = Handlers(
             engine, virtual, primer, self.pages, self.read_failures, refreshing.misses, first_looks, extended
         )  # fmt: skip
+        if self.silence is not None:
+            self.silence.is_told(handlers)
         if self.left is not None:
             self.mounted = self.left.facts.mounted
             self.commands.take_over(self.left.commands)
@@ -509,6 +527,27 @@ class _Service:
             ) from error
         self.mounted = mounts.mount_at(self.config.mountpoint)
 
+    def _silence(self) -> Silence | None:
+        """The silent channel's part; None where files are opened by request in any case, as in the mount of a server
+        that has died before it was decided."""
+        mountpoint = os.fsencode(self.config.mountpoint)
+        if self.left is None:
+            return Silence(self.manifest, mountpoint) if self.config.channel == "silent" else None
+        return Silence(self.manifest, mountpoint, self.left.opens, was_on=True) if self.left.silent else None
+
+    def _is_silent(self) -> bool:
+        return self.silence is not None and self.silence.on
+
+    async def _decide(self, silence: Silence, runner: Runner) -> None:
+        """Whether OPEN is answered: it is where the kernel would let somebody write, or does not tell of opens."""
+        if self.commands.refused:
+            silence.give_up(self.commands.refused)
+        else:
+            await silence.begin(runner)
+        self._note("silent", silence.on)
+        if not silence.on:
+            self.notes.append(f"the channel is open, and not silent: {silence.why}")
+
     # -- the server that comes after this one, if it dies
 
     def _keep(self, fuse: int) -> None:
@@ -518,8 +557,11 @@ class _Service:
                 facts = Facts(self.generation, self.mounted, self.started, self.how, self.links)
                 self._note("mount", facts.noted())
             memory = [fd for place in self.places.storing for fd in _memory_of(place)]
-            ram = {f"ram{number}": fd for number, fd in enumerate(memory)}
-            self.holding.keep({"fuse": fuse, "source": self.source.root.fd, "index": self.index} | ram)
+            kept = {"fuse": fuse, "source": self.source.root.fd, "index": self.index}
+            kept |= {f"ram{number}": fd for number, fd in enumerate(memory)}
+            if self.silence is not None and self.silence.descriptor >= 0:
+                kept["opens"] = self.silence.descriptor  # what happens while nobody serves is told to the next one
+            self.holding.keep(kept)
 
     def _note(self, kind: str, value: object) -> None:
         self.holding.journal.note(kind, value)
@@ -561,12 +603,16 @@ class _Service:
             engine.movers.begin(self.channel.descriptor)
         self.holding.serves()
         if self.left is not None:
+            if self.silence is not None:
+                await self._decide(self.silence, runner)
             gc.collect()
             gc.freeze()
             log.warning("the server before this one %s: %s goes on", self.holding.why, self.config.mountpoint)
             return
         if self.commands.wanted and self.mounted is not None:
             await runner.run("look", self.commands.make, self.mounted.device)
+        if self.silence is not None:
+            await self._decide(self.silence, runner)
         if words := self.commands.words():
             self.notes.append(words)
         gc.collect()

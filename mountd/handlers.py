@@ -18,6 +18,7 @@ from mlfs.engine.engine import Engine
 from mlfs.engine.opens import WaitingReader
 from mlfs.engine.pagecache import Buffer
 from mlfs.engine.ranges import FIRST_LARGE_HANDLE
+from mlfs.engine.whole_reads import ReadReply
 from mountd.inodes import (
     FIRST_CHANGED,
     FIRST_VIRTUAL,
@@ -29,6 +30,7 @@ from mountd.inodes import (
     generation_of,
     generation_of_handle,
     handle_of,
+    handle_without_open,
     inode_of,
 )
 from mountd.misses import Misses
@@ -211,6 +213,7 @@ class Handlers:
         self._holes, self._row_reads = engine.holes, engine.row_reads
         self.again = AskedAgain(engine.clock, self.does_not_come)
         self._runner, self._source = engine.runner, engine.source
+        self._whole_reads = engine.whole_reads
         self._hit, self._opened = engine.opens.hit, engine.digest.opened  # on the way of every staged open
         self._generations = engine.manifest.generation_view
         self._past, self._hard_links = engine.manifest.past, engine.manifest.hard_links
@@ -268,9 +271,9 @@ class Handlers:
         """Attributes of an inode that the kernel knows."""
         if inode >= FIRST_VIRTUAL:
             node = self._virtual.node(inode)
-            times = self._virtual.started_ns
+            size, times = self._virtual.shown(inode)
             return Attributes(
-                inode, node.mode, 1, self._virtual.owner_uid, self._virtual.owner_gid, 0, 0, 0, times, times, False
+                inode, node.mode, 1, self._virtual.owner_uid, self._virtual.owner_gid, 0, size, 0, times, times, False
             )
         m, entry = self.manifest, entry_of(inode)
         if m.generation_view[entry] != generation_of(inode):
@@ -427,6 +430,34 @@ class Handlers:
         """Open a virtual file."""
         return OpenedHandle(await self._virtual.open(inode, bool(flags & WRITING), Reader(uid, gid, pid)), True)
 
+    # -- files that are opened without a request (mountd.silent)
+
+    def told(self, inode: int, pid: int) -> None:
+        """The kernel tells of an open that it has answered by itself."""
+        entry = entry_of(inode)
+        self.opens.told(entry)
+        self._opened(entry, pid)
+
+    def told_closed(self, inode: int, is_last: bool) -> None:
+        """It tells that a reader has closed a file. `is_last`: nobody has it open now."""
+        if is_last:
+            self.opens.counted.told_closed(entry_of(inode))
+            self._row_reads.closed(handle_without_open(inode))
+        self.digest.released(entry_of(inode))
+
+    async def open_virtual(self, inode: int, reader: Reader) -> None:
+        """Somebody who has a virtual file open asks how long it is: it has its text from now on."""
+        await self._virtual.open_untold(inode, reader)
+
+    def read_whole(self, inode: int, offset: int, size: int, reply: ReadReply) -> bool:
+        """Have a READ answered that wants a small file which is not in place; False for any other, see `read`."""
+        if inode >= FIRST_VIRTUAL:
+            return False
+        entry, generation = entry_of(inode), generation_of(inode)
+        if self._generations[entry] != generation:
+            raise stale()
+        return self._whole_reads.begin(entry, generation, offset, size, reply)
+
     def read_tripwire(self, inode: int, handle: int, offset: int, size: int, pid: int) -> Buffer | None:
         """Note the row that a READ tells of. Returns its bytes if they are those of a tripwire, for which nobody waits;
         else `read` has to follow."""
@@ -434,8 +465,12 @@ class Handlers:
             return None
         return self._row_reads.read(entry_of(inode), generation_of(inode), handle, offset, size, pid)
 
-    async def read(self, inode: int, handle: int, offset: int, size: int) -> Buffer:
-        """Bytes that the kernel does not have, for a reader. The inode of a file says which content it opened."""
+    async def read(self, inode: int, handle: int, offset: int, size: int, untold: bool = False) -> Buffer:
+        """Bytes that the kernel does not have, for a reader. The inode of a file says which content it opened.
+
+        Args:
+            untold: whether it was opened without a request.
+        """
         if handle >= FIRST_VIRTUAL_HANDLE:
             return self._virtual.read(handle, offset, size)
         entry, generation = entry_of(inode), generation_of(inode)
@@ -444,8 +479,10 @@ class Handlers:
         try:
             if handle >= FIRST_LARGE_HANDLE:
                 return await self.ranges.read_large(handle, offset, size)
-            return await self.ranges.read(entry, generation, offset, size)
+            return await self.ranges.read(entry, generation, offset, size, untold)
         except Exception as error:
+            if untold and isinstance(error, OSError) and error.errno == errno.ESTALE:
+                await self.ranges.look(entry)  # as the next open, which brings no request, cannot
             self.failures.note(entry, error)
             raise
 

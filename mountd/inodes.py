@@ -40,6 +40,18 @@ def handle_of(entry: int, generation: int) -> int:
     return entry | generation << _GENERATION_SHIFT
 
 
+def handle_without_open(inode: int) -> int:
+    """The handle of a file that is opened without a request: all who have it open share it."""
+    if inode >= FIRST_VIRTUAL:
+        return FIRST_VIRTUAL_HANDLE + inode
+    return handle_of(entry_of(inode), generation_of(inode))
+
+
+def inode_of_virtual(handle: int) -> int:
+    """The inode of a virtual file that is opened without a request, by its handle."""
+    return handle - FIRST_VIRTUAL_HANDLE
+
+
 def entry_of_handle(handle: int) -> int:
     """The entry a stateless handle stands for."""
     return handle & _ENTRY_MASK

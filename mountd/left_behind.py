@@ -227,6 +227,8 @@ class LeftBehind:
     Attributes:
         suspects: judges requests of which servers may have died.
         fuse, source, index: descriptors. ram: those of the RAM tier (mlfs.places.ram); none where it begins empty.
+        opens: that by which the kernel tells of opens (mountd.silent), -1 for none. silent: whether files are opened
+            without a request; None where that was not decided.
         facts: see `Facts`. commands: the directory of the mount for commands, None where there is none.
         changes: of files, and as texts growths of the tree (mlfs.tree.growing.packed), in their order.
         jobs: by name, as they were registered. places: the jobs', found ones among them, as `mountd.control` has
@@ -237,7 +239,9 @@ class LeftBehind:
         self.suspects = Suspects(journal, why)
         self.fuse, self.source, self.index = kept["fuse"], kept["source"], kept["index"]
         self.ram = [fd for name, fd in kept.items() if name.startswith("ram")]
+        self.opens = kept.get("opens", -1)
         self.commands: str | None = None
+        self.silent: bool | None = None
         self.changes: list[Any] = []
         self.jobs: dict[str, str] = {}
         last = places.read() or {"jobs": {}, "counters": None}
@@ -250,6 +254,8 @@ class LeftBehind:
                 self.facts = Facts(**value | {"mounted": _entry_of(**value["mounted"])})
             elif kind == "commands":
                 self.commands = value
+            elif kind == "silent":
+                self.silent = value
             elif kind in ("change", "growth"):
                 self.changes.append(value)
             elif kind == "jobs":

@@ -194,6 +194,12 @@ NAMELESS = (
 )
 
 
+LOST_OPENS = (
+    "the kernel has lost opens that it should have told of ({lost:,} times), as this server was too slow: jobs were"
+    " followed by what was left; mlfs mount --channel open hears of each"
+)
+
+
 def surroundings(now: MountStatistics) -> list[str]:
     """All that is to be said of it."""
     said, opens = [], now.engine.nameless_opens
@@ -202,6 +208,8 @@ def surroundings(now: MountStatistics) -> list[str]:
         said.append(died_before(died, now.about.mountpoint, registered))
     if opens:
         said.append(NAMELESS.format(opens=opens))
+    if now.channel.lost:
+        said.append(LOST_OPENS.format(lost=now.channel.lost))
     return said
 
 

@@ -19,13 +19,16 @@ from typing import Any, TypeVar
 
 import trio
 
+from mlfs.engine.pagecache import Buffer
 from mountd import wire
 from mountd.dirents import DESCRIBED_AT_ONCE, Direntries
 from mountd.handlers import Attributes, Handlers, Replies
-from mountd.inodes import FIRST_CHANGED, FIRST_VIRTUAL, entry_of, is_passed_on
+from mountd.inodes import FIRST_CHANGED, FIRST_VIRTUAL, entry_of, handle_without_open, is_passed_on
 from mountd.left_behind import Suspects
 from mountd.misses import NEGATIVE_S
+from mountd.onlookers import Reader
 from mountd.poll_wait import PollWait
+from mountd.silent import Silence
 from mountd.wire import COMMAND_CALL, COMMAND_MASK
 
 log = logging.getLogger("mlfs.channel")
@@ -63,14 +66,20 @@ class Requests:
 
     Args:
         generation: what tells the mount's inodes from those of an earlier or later mount with the same numbers.
+        silence: whether files are opened without a request; None: they are not.
 
     Attributes:
         counts: requests so far, by kind.
         early: handles of opens that a worker has answered and the loop has not finished: their RELEASE has to wait.
     """
 
-    def __init__(self, handlers: Handlers, wait: PollWait, generation: int) -> None:
+    def __init__(
+        self, handlers: Handlers, wait: PollWait, generation: int, silence: Silence | None = None
+    ) -> None:  # fmt: skip
         self.handlers = handlers
+        self._silence = silence
+        self._open_kind = wire.OPEN  # of requests that open, and that the handlers answer
+        self._reading: _Reading | None = None  # the last READ that waits for a whole file
         self._generation = generation
         self.counts = {"lookup": 0, "getattr": 0, "open": 0, "read": 0, "release": 0, "readdir": 0, "other": 0}
         self._wait = wait
@@ -112,6 +121,9 @@ class Requests:
             wire.LINK, wire.SETXATTR, wire.REMOVEXATTR, wire.TMPFILE,
         )  # fmt: skip
         self._kinds.update(dict.fromkeys(modifying, self._refuse))
+        if silence is not None:
+            self._open_kind = 0  # which is none
+            self._kinds[wire.OPEN] = self._open_without_answer
 
     def so_far(self) -> dict[str, int]:
         """Requests so far, by kind."""
@@ -193,10 +205,13 @@ class Requests:
     async def _answer_alone(self, request: bytes, over: trio.Event) -> None:
         """Answer a request that was read before. Args: over: set when nothing is left to do of it."""
         kind, unique, inode, _, pid, word = wire.REQUEST.unpack_from(request)
-        if kind != wire.OPEN or inode >= FIRST_VIRTUAL:
-            waiting = self._answer_kept(request)
+        if kind != self._open_kind or inode >= FIRST_VIRTUAL:
+            self._reading = None
+            waiting, reading = self._answer_kept(request), self._reading
             if waiting is not None:
                 await waiting
+            while reading is not None and not reading.is_over:
+                await trio.sleep(COLLECT_S)
             self._answer_releases()
             over.set()
             return
@@ -285,7 +300,7 @@ class Requests:
                 self.counts["release"] += 1
                 self._releases.append((unique, word))
                 return None
-            if kind == wire.OPEN:
+            if kind == self._open_kind:
                 self.counts["open"] += 1
                 flags = word & 0xFFFFFFFF
                 handle = self.handlers.open_staged(inode, flags, pid)
@@ -363,10 +378,29 @@ class Requests:
             if one >= FIRST_CHANGED or self._past:
                 self.handlers.forget(one, times)
 
-    def _getattr(self, unique: int, inode: int, uid: int, pid: int) -> None:
+    def _getattr(self, unique: int, inode: int, uid: int, pid: int) -> Waiting | None:
         self.counts["getattr"] += 1
+        if inode >= FIRST_VIRTUAL and self._is_silent():
+            by_handle = wire.U32.unpack_from(self._buffer, wire.BODY)[0] & wire.GETATTR_FH
+            if by_handle:
+                return self._getattr_of_open(unique, inode, Reader(uid, self._gid(), pid))
         attributes, valid_s = self._attr(inode)
         self._write_reply(wire.attributes_reply(unique, valid_s, attributes))
+        return None
+
+    async def _getattr_of_open(self, unique: int, inode: int, reader: Reader) -> None:
+        """Somebody reads a virtual file, which he has opened without a request: the kernel asks how long it is."""
+        try:
+            if self._silence is not None:
+                self._silence.take_in()
+            await self.handlers.open_virtual(inode, reader)
+            attributes, valid_s = self._attr(inode)
+            self._write_reply(wire.attributes_reply(unique, valid_s, attributes))
+        except Exception as error:
+            self.failed(unique, error)
+
+    def _gid(self) -> int:
+        return int(wire.U32.unpack_from(self._buffer, wire.GID)[0])
 
     def _setattr(self, unique: int, inode: int, uid: int, pid: int) -> None:
         if inode < FIRST_VIRTUAL:
@@ -429,6 +463,35 @@ class Requests:
 
     # -- files
 
+    def _is_silent(self) -> bool:
+        """Whether files are opened without a request."""
+        return self._silence is not None and self._silence.on
+
+    def _open_without_answer(self, unique: int, inode: int, uid: int, pid: int) -> Waiting | None:
+        """One of the first OPENs: once it has this answer, the kernel sends no other one, and no RELEASE."""
+        self.counts["open"] += 1
+        if self._is_silent():
+            self._write_reply(wire.error(unique, errno.ENOSYS))
+            return None
+        flags = wire.U32.unpack_from(self._buffer, wire.BODY)[0]
+        return self._open_once_decided(unique, inode, flags, pid, uid, self._gid())
+
+    async def _open_once_decided(self, unique: int, inode: int, flags: int, pid: int, uid: int, gid: int) -> None:
+        assert self._silence is not None
+        await self._silence.decided.wait()
+        if self._silence.on:
+            self._write_reply(wire.error(unique, errno.ENOSYS))
+            return
+        self._open_kind = wire.OPEN
+        try:
+            handle = self.handlers.open_staged(inode, flags, pid)
+            if handle:
+                self.opened(unique, handle, wire.KEEP_CACHE)
+            elif not self.handlers.open_soon(inode, pid, unique, self):
+                await self._open(unique, inode, flags, pid, uid, gid)
+        except Exception as error:
+            self.failed(unique, error)
+
     async def _open(self, unique: int, inode: int, flags: int, pid: int, uid: int, gid: int) -> None:
         try:
             if inode >= FIRST_VIRTUAL:
@@ -469,6 +532,13 @@ class Requests:
     def _read(self, unique: int, inode: int, uid: int, pid: int) -> Waiting | None:
         self.counts["read"] += 1
         handle, offset, size = wire.READ_IN.unpack_from(self._buffer, wire.BODY)
+        if self._is_silent():
+            handle = handle_without_open(inode)
+            reading = _Reading(self, unique)
+            if self.handlers.read_whole(inode, offset, size, reading):
+                self._reading = reading
+                self._wait.calm()
+                return None
         tripwire = self.handlers.read_tripwire(inode, handle, offset, size, pid)
         if tripwire is None:
             return self._read_soon(unique, inode, handle, offset, size)
@@ -477,21 +547,34 @@ class Requests:
 
     async def _read_soon(self, unique: int, inode: int, handle: int, offset: int, size: int) -> None:
         try:
-            data = await self.handlers.read(inode, handle, offset, size)
-            head = wire.REPLY.pack(wire.REPLY.size + len(data), 0, unique)
-            os.writev(self._fd, [head, data])
+            untold = {"untold": True} if self._is_silent() else {}
+            data = await self.handlers.read(inode, handle, offset, size, **untold)
+            self.give(unique, data)
         except Exception as error:
             self.failed(unique, error)
+
+    def give(self, unique: int, data: Buffer) -> None:
+        """Answer a READ; from any thread."""
+        try:
+            os.writev(self._fd, [wire.REPLY.pack(wire.REPLY.size + len(data), 0, unique), data])
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):  # who asked is gone, or the mount
+                raise
+
+    def _with_handle(self, inode: int) -> tuple[int, int, int]:
+        """The handle, offset and size of a request about an open file."""
+        handle, offset, size = wire.READ_IN.unpack_from(self._buffer, wire.BODY)
+        return handle_without_open(inode) if self._is_silent() else handle, offset, size
 
     def _lseek(self, unique: int, inode: int, uid: int, pid: int) -> Waiting:
         """SEEK_DATA and SEEK_HOLE; the kernel does all other seeks by itself."""
         self.counts["other"] += 1
-        asked = self.handlers.seek(inode, *wire.READ_IN.unpack_from(self._buffer, wire.BODY))
+        asked = self.handlers.seek(inode, *self._with_handle(inode))
         return self._soon(unique, asked, lambda found: wire.reply(unique, wire.U64.pack(found)))
 
     def _write(self, unique: int, inode: int, uid: int, pid: int) -> Waiting:
         self.counts["other"] += 1
-        handle, offset, size = wire.READ_IN.unpack_from(self._buffer, wire.BODY)
+        handle, offset, size = self._with_handle(inode)
         data = bytes(self._buffer[wire.WRITE_DATA : wire.WRITE_DATA + size])
         return self._soon(unique, self.handlers.write(handle, data, offset), lambda done: wire.written(unique, done))
 
@@ -500,7 +583,8 @@ class Requests:
         each file that it opens."""
         self.counts["other"] += 1
         if inode >= FIRST_VIRTUAL:
-            handle, _, kind, _, size, _ = wire.IOCTL_IN.unpack_from(self._buffer, wire.BODY)
+            _, _, kind, _, size, _ = wire.IOCTL_IN.unpack_from(self._buffer, wire.BODY)
+            handle = self._with_handle(inode)[0]
             if kind & COMMAND_MASK == COMMAND_CALL:
                 data = bytes(self._buffer[wire.IOCTL_DATA : wire.IOCTL_DATA + size])
                 asked = self.handlers.command(handle, uid, data)
@@ -538,6 +622,9 @@ class Requests:
         return self._soon(unique, self._statvfs(), lambda below: wire.statfs_reply(unique, below))
 
     async def _statvfs(self) -> os.statvfs_result | None:
+        # Each directory that is to be watched is asked for it; the first answer does for all.
+        if self._below is not None and self._silence is not None and not self._silence.decided.is_set():
+            return self._below
         # A source that hangs must not hang df, nor those who look whether we live.
         with trio.move_on_after(STATFS_S):
             self._below = await self.handlers.statvfs()
@@ -553,6 +640,26 @@ class Requests:
 
 async def _awaited(waiting: Waiting) -> None:
     await waiting
+
+
+class _Reading:
+    """The way of an answer to a READ (see `mlfs.engine.whole_reads.ReadReply`); whether it was answered."""
+
+    __slots__ = ("_requests", "_unique", "is_over")
+
+    def __init__(self, requests: Requests, unique: int) -> None:
+        self._requests, self._unique = requests, unique
+        self.is_over = False
+
+    def gives(self, data: Buffer) -> None:
+        """From any thread: these are its bytes."""
+        self._requests.give(self._unique, data)
+        self.is_over = True
+
+    def fails(self, error: Exception) -> None:
+        """From any thread: it gets this error."""
+        self._requests.failed(self._unique, error)
+        self.is_over = True
 
 
 class _Answered:

@@ -30,6 +30,7 @@ from mountd.misses import MissStatistics
 from mountd.prime_inodes import InodePrimer
 from mountd.refreshing import Refreshing, RefreshStatistics
 from mountd.runtime import Died
+from mountd.silent import ChannelStatistics, Silence
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,7 @@ class MountStatistics:
     Attributes:
         requests: of the kernel so far, by kind. directories_to_list: those still to come, the present one included.
         disorder: where the order is strict, what the auditor has found; None where it is not.
+        channel: how the mount hears of reads.
     """
 
     about: About
@@ -111,6 +113,7 @@ class MountStatistics:
     refresh: RefreshStatistics = field(default_factory=RefreshStatistics)
     disorder: tuple[ScriptFault, ...] | None = None
     processes: Sequence[ProcessOfMount] = ()
+    channel: ChannelStatistics = field(default_factory=ChannelStatistics)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,6 +123,7 @@ class MountParts:
     Attributes:
         requests: how many there were of the kernel so far, by kind. The channel counts them.
         holding: the connection to what holds this process.
+        silence: what hears of opens without a request; None: they come by request.
     """
 
     about: About
@@ -132,6 +136,7 @@ class MountParts:
     refreshing: Refreshing
     auditor: Auditor
     holding: Holding
+    silence: Silence | None = None
 
     def _processes(self) -> Sequence[ProcessOfMount]:
         """The processes of the mount."""
@@ -172,6 +177,7 @@ class MountParts:
             refresh=self.refreshing.statistics(),
             disorder=self.auditor.found if self.auditor.is_strict else None,
             processes=self._processes(),
+            channel=self.silence.statistics() if self.silence is not None else ChannelStatistics(),
         )
 
 

@@ -115,6 +115,7 @@ def status(now: MountStatistics) -> Json:
         },
         "strict_order": None if now.disorder is None else {"findings": as_json(now.disorder)},
         "failed_reads": {"count": failed.count, "last": as_json(failed) if failed.count else None},
+        "channel": as_json(now.channel),
         "requests": as_json(now.requests),
         "memory": {"rss_bytes": now.process.rss_bytes},
     }

@@ -28,10 +28,11 @@ import itertools
 import os
 import stat
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from mountd.inodes import FIRST_VIRTUAL, FIRST_VIRTUAL_HANDLE
+from mountd.inodes import FIRST_VIRTUAL, FIRST_VIRTUAL_HANDLE, inode_of_virtual
 from mountd.onlookers import Reader
 
 CONTROL_DIRECTORY = b".mlfs"
@@ -45,6 +46,8 @@ LONGEST_LINE_BYTES = 4 << 20
 NUMBERS_A_LIFE = 1 << 32
 # The bytes of lines that are not whole yet, through all descriptors together.
 MOST_PENDING_BYTES = 4 * LONGEST_LINE_BYTES
+# Texts that are kept of files which are opened without a request: who reads on in an older one gets it made anew.
+MOST_UNTOLD = 64
 _DIRECTORY = stat.S_IFDIR | 0o555
 _FILE = stat.S_IFREG | 0o444
 _CONTROL = stat.S_IFREG | 0o644
@@ -88,7 +91,8 @@ class Handle:
     """An open virtual file: what it read when it was opened, what was written and is not a whole line yet.
 
     After a write the text is the answer, and `start` is where the descriptor stands: `echo ... >&3; read answer <&3`
-    reads on from there. Whoever goes back to the beginning instead, by seeking or pread, finds the answer there.
+    reads on from there. Whoever goes back to the beginning instead, by seeking or pread, finds the answer there. (But
+    in a file that is opened without a request, whose pages the kernel has: there he finds what was written.)
     """
 
     __slots__ = ("pending", "start", "takes_commands", "text")
@@ -100,6 +104,16 @@ class Handle:
         self.start = 0
 
 
+class UntoldHandle(Handle):
+    """The same of a file that was opened without a request; its text has changed at `changed_ns`."""
+
+    __slots__ = ("changed_ns",)
+
+    def __init__(self, text: bytes, takes_commands: bool) -> None:
+        super().__init__(text, takes_commands)
+        self.changed_ns = time.time_ns()
+
+
 class VirtualFiles:
     """Inodes and handles of the control directory.
 
@@ -107,6 +121,8 @@ class VirtualFiles:
         owner_uid, owner_gid: who mounted; besides root the only one who may write.
         elsewhere: the directory where commands go in; None for here.
         lives: how many processes have served this mount before. Numbers that they gave out are not given out again.
+        untold: whether files are opened without a request. Then each look-up of one has an inode of its own, as an open
+            has a text of its own; the text is made, and the file has a size, when somebody reads.
     """
 
     def __init__(
@@ -116,8 +132,13 @@ class VirtualFiles:
         owner_gid: int,
         elsewhere: Callable[[], bytes | None] = lambda: None,
         lives: int = 0,
+        untold: Callable[[], bool] = lambda: False,
     ) -> None:
         self.contents = contents
+        self._untold = untold
+        self._shown: OrderedDict[int, UntoldHandle] = (
+            OrderedDict()
+        )  # by inode, the texts of files that are opened untold
         self._elsewhere = elsewhere
         self.owner_uid = owner_uid
         self.owner_gid = owner_gid
@@ -148,7 +169,8 @@ class VirtualFiles:
         inode = self._inodes.get(path)
         # The kernel lets one write to a file wait for the other, and a registration may take long: whoever looks the
         # file up gets one of his own. And what was a file may be a link by now.
-        if inode is None or mode == _CONTROL or self._nodes[inode].mode != mode:
+        is_untold = stat.S_ISREG(mode) and self._untold()
+        if inode is None or mode == _CONTROL or is_untold or self._nodes[inode].mode != mode:
             inode = self._inodes[path] = next(self._next)
             self._nodes[inode] = VirtualNode(path, mode)
         self._looked_up[inode] = self._looked_up.get(inode, 0) + 1
@@ -161,6 +183,8 @@ class VirtualFiles:
             self._looked_up[inode] = left
             return
         self._looked_up.pop(inode, None)
+        if inode in self._shown:
+            del self._shown[inode]
         if inode not in self._lasting and inode in self._nodes:
             path = self._nodes.pop(inode).path
             if self._inodes.get(path) == inode:
@@ -207,6 +231,29 @@ class VirtualFiles:
         self._handles[handle] = Handle(text, node.mode == _CONTROL)
         return handle
 
+    async def open_untold(self, inode: int, reader: Reader) -> None:
+        """Have the text of a file that was opened without a request, unless it is there. Raises: as `open`."""
+        if inode in self._shown:
+            self._shown.move_to_end(inode)
+            return
+        node = self.node(inode)
+        if stat.S_ISREG(node.mode):
+            path = node.path[-1:] if node.mode == _CONTROL else node.path
+            text = await self.contents.text(path, None if reader.uid in (0, self.owner_uid) else reader)
+            if inode not in self._shown:
+                self._show(inode, UntoldHandle(text, node.mode == _CONTROL))
+
+    def _show(self, inode: int, state: UntoldHandle) -> UntoldHandle:
+        self._shown[inode] = state
+        if len(self._shown) > MOST_UNTOLD:
+            self._shown.popitem(last=False)
+        return state
+
+    def shown(self, inode: int) -> tuple[int, int]:
+        """The size of a virtual file, and when it changed: 0 and the start of the mount where it has no text here."""
+        state = self._shown.get(inode)
+        return (len(state.text), state.changed_ns) if state is not None else (0, self.started_ns)
+
     def read(self, handle: int, offset: int, size: int) -> bytes:
         """A part of what the file held when it was opened, or of the answer to what was written through this handle."""
         state = self._opened(handle)
@@ -217,10 +264,12 @@ class VirtualFiles:
 
     def _opened(self, handle: int) -> Handle:
         """Raises ESTALE for a handle of a process that served this mount before, and has died."""
-        try:
-            return self._handles[handle]
-        except KeyError:
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE)) from None
+        state = self._handles.get(handle)
+        if state is None and self._untold():
+            state = self._shown.get(inode_of_virtual(handle))
+        if state is None:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return state
 
     def release(self, handle: int) -> None:
         """Close the file."""
@@ -231,8 +280,32 @@ class VirtualFiles:
 
         Raises: EINVAL for a line that is refused (the handle's answer says why).
         """
+        if self._untold():
+            return await self._write_untold(inode_of_virtual(handle), data, offset)
         state = self._opened(handle)
         state.start = offset  # where the descriptor stands after a write that fails
+        await self._take_in(state, data)
+        state.start = offset + len(data)
+        return len(data)
+
+    async def _write_untold(self, inode: int, data: bytes, offset: int) -> int:
+        """The same in a file that was opened without a request: it has what stood before, what is written, the answer.
+        A descriptor finds the answer from where it stands. After a write that fails it stands where it stood."""
+        node = self.node(inode)
+        if node.mode != _CONTROL:
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        state = self._shown.get(inode) or self._show(inode, UntoldHandle(b"", takes_commands=True))
+        before, written, state.text = state.text[:offset].ljust(offset), b"", b""
+        try:
+            await self._take_in(state, data)
+            written = data
+        finally:
+            state.text = before + written + state.text
+            state.changed_ns = time.time_ns()
+        return len(data)
+
+    async def _take_in(self, state: Handle, data: bytes) -> None:
+        """Carry out what is whole of what was written."""
         *lines, rest = self._with_pending(state, data).split(b"\n")
         for line in lines:
             if line.strip():
@@ -242,14 +315,12 @@ class VirtualFiles:
                 state.pending = rest  # a long line that was cut by the writer's buffer or the kernel
             else:
                 await self._carry_out(state, rest)
-        state.start = offset + len(data)
-        return len(data)
 
     def _with_pending(self, state: Handle, part: bytes) -> bytes:
         """The part that was written before and this one together; nothing is pending any more. Raises: E2BIG, and
         nothing is kept."""
         line, state.pending = state.pending + part, b""
-        pending = sum(len(handle.pending) for handle in self._handles.values())
+        pending = sum(len(handle.pending) for handle in (*self._handles.values(), *self._shown.values()))
         if len(line) > LONGEST_LINE_BYTES or pending + len(line) > MOST_PENDING_BYTES:
             raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
         return line
@@ -259,6 +330,9 @@ class VirtualFiles:
 
         Raises: EACCES as `open`, EINVAL as `write`.
         """
+        if self._untold() and inode_of_virtual(handle) not in self._shown:
+            inode = inode_of_virtual(handle)
+            self._show(inode, UntoldHandle(b"", takes_commands=self.node(inode).mode == _CONTROL))
         state = self._opened(handle)
         if not state.takes_commands or uid not in (0, self.owner_uid):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
@@ -266,7 +340,11 @@ class VirtualFiles:
         if not part.endswith(b"\n"):
             state.pending = line
             return
-        await self.write(handle, line, 0)
+        try:
+            await self._take_in(state, line)
+        finally:
+            if isinstance(state, UntoldHandle):
+                state.changed_ns = time.time_ns()  # or the kernel would go on with the pages that it has
 
     async def _carry_out(self, state: Handle, line: bytes) -> None:
         answer = await self.contents.command(line)

@@ -22,6 +22,7 @@ OPENDIR, READDIR, RELEASEDIR, CREATE, INTERRUPT, DESTROY, IOCTL = 27, 28, 29, 35
 BATCH_FORGET, READDIRPLUS, RENAME2, LSEEK, TMPFILE = 42, 44, 45, 46, 51
 
 DIRECT_IO, KEEP_CACHE = 1, 2  # FOPEN_*
+GETATTR_FH: Final = 1  # in struct fuse_getattr_in's flags: who asks has the file open
 
 # A request is read in one go: the longest is a WRITE of 256 pages, which is the most that libfuse agrees to.
 LONGEST_REQUEST_BYTES: Final = 256 * mmap.PAGESIZE + 4096

@@ -113,7 +113,7 @@ def send(
         try:
             accepted = _accepted(tell, fd, line)
             answer = b""
-            while part := os.pread(fd, _ANSWER_PART_BYTES, len(answer)):
+            while part := os.read(fd, _ANSWER_PART_BYTES):  # from where the descriptor stands now
                 answer += part
             return accepted, answer
         finally:

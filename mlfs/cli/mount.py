@@ -103,6 +103,8 @@ def add_process_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--foreground", action=argparse.BooleanOptionalAction, help=text)
     text = "take what mlfs audit finds for an error: it is logged, and status begins with it (default: no)"
     group.add_argument("--strict-order", action=argparse.BooleanOptionalAction, help=text)
+    text = "how reads are heard of: open, or silent, where staged files are read without a request (default: open)"
+    group.add_argument("--channel", metavar="open|silent", help=text)
     text = "write a page (as mlfs report does) into DIR whenever a job ends (default: none)"
     group.add_argument("--report", metavar="DIR", help=text)
     text = "the daemon's log (default: log/NAME.log in ~/.cache/mlfs or $XDG_CACHE_HOME/mlfs)"

@@ -154,7 +154,15 @@ def _headline(status: StatusPart) -> list[RenderableType]:
     source += f"{count(tree.changed)} changed since the scan"
     style = "bold red" if status.strict_order.findings else "bold"
     said = [Text(str(status.headline), style=style)] if status.headline else []
-    return [*said, line, Text(source), *_processes(status)]
+    return [*said, line, Text(source), *_processes(status), *_channel(status)]
+
+
+def _channel(status: StatusPart) -> list[RenderableType]:
+    """How reads are heard of, where that is not by a request each."""
+    from rich.text import Text
+
+    silent = status.channel.name == "silent"
+    return [Text(f"the channel is silent: {status.channel.why}", style="dim")] if silent else []
 
 
 def _processes(status: StatusPart) -> list[RenderableType]:

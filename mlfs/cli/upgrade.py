@@ -21,7 +21,7 @@ examples:
 Readers wait for a moment, and find out nothing: no read fails, jobs go on,
 samples in RAM stay as far as there is room. Settings that are not named stay.
 What a mount has from its start on (its source and place, --index,
---allow-other, --foreground) cannot be changed.
+--allow-other, --channel, --foreground) cannot be changed.
 
 Needs Linux 6.9. Exit code 0: another server serves. 1: it could not be loaded,
 and the one before it goes on.

@@ -1,0 +1,96 @@
+"""What the kernel tells of opens, as the silent channel understands it: merged events, lost ones, its own."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+
+from mlfs.tree.manifest import Manifest
+from mountd.inodes import FIRST_VIRTUAL, inode_of
+from mountd.silent import Silence
+
+OPEN, CLOSE, BOTH, LOST = 0x20, 0x10, 0x30, 0x4000
+READER = 4242
+
+
+def event(mask: int, inode: int = 7, pid: int = READER) -> bytes:
+    """fanotify_event_metadata; fanotify_event_info_fid with a file handle of FUSE, which has none where events were
+    lost."""
+    handle = struct.pack("=BBHQIIIII", 1, 0, 32, 0, 12, 0x81, inode >> 32, inode & 0xFFFFFFFF, 99)
+    info = b"" if mask == LOST else handle
+    return struct.pack("=IBBHQii", 24 + len(info), 3, 0, 24, mask, -1, pid) + info
+
+
+class Heard:
+    """Notes what is told."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[object, ...]] = []
+
+    def told(self, inode: int, pid: int) -> None:
+        self.all.append(("opened", inode, pid))
+
+    def told_closed(self, inode: int, is_last: bool) -> None:
+        self.all.append(("closed", inode, is_last))
+
+
+class Mount:
+    """A silence whose kernel is the other end of a pipe."""
+
+    def __init__(self) -> None:
+        ours, self._kernel = os.pipe2(os.O_NONBLOCK)
+        self.heard = Heard()
+        self.silence = Silence(cast(Manifest, None), b"/mount", ours, was_on=True)
+        self.silence.is_told(self.heard)
+
+    def tells(self, *events: bytes) -> list[tuple[object, ...]]:
+        os.write(self._kernel, b"".join(events))
+        self.silence.take_in()
+        heard, self.heard.all = self.heard.all, []
+        return heard
+
+    def close(self) -> None:
+        self.silence.close()
+        os.close(self._kernel)
+
+
+@pytest.fixture
+def mount() -> Iterator[Mount]:
+    made = Mount()
+    yield made
+    made.close()
+
+
+def test_opens_and_closes_are_told_in_their_order_with_their_process(mount: Mount) -> None:
+    changed = inode_of(6, 3)
+    assert mount.tells(event(OPEN), event(BOTH, changed, 11), event(CLOSE)) == [
+        ("opened", 7, READER), ("opened", changed, 11), ("closed", changed, True), ("closed", 7, True),
+    ]  # fmt: skip
+
+
+def test_a_file_is_closed_when_its_last_reader_closes_it(mount: Mount) -> None:
+    mount.tells(event(OPEN), event(OPEN, pid=11))
+    assert mount.tells(event(CLOSE), event(CLOSE, pid=11)) == [("closed", 7, False), ("closed", 7, True)]
+
+
+def test_a_close_whose_open_was_merged_with_another_one_closes_nothing(mount: Mount) -> None:
+    """Opened twice by one process within one event, and closed twice, one after the other."""
+    mount.tells(event(OPEN))
+    assert mount.tells(event(CLOSE)) == [("closed", 7, True)]
+    assert mount.tells(event(CLOSE)) == []
+
+
+def test_what_the_daemon_opens_and_virtual_files_are_nobodys_reads(mount: Mount) -> None:
+    assert mount.tells(event(BOTH, pid=os.getpid()), event(BOTH, FIRST_VIRTUAL)) == []
+
+
+def test_lost_events_close_all_files_and_are_counted(mount: Mount) -> None:
+    mount.tells(event(OPEN), event(OPEN), event(OPEN, 8))
+    heard = mount.tells(event(LOST), event(OPEN, 9))
+    assert heard == [("closed", 7, False), ("closed", 7, True), ("closed", 8, True), ("opened", 9, READER)]
+    assert mount.silence.statistics().lost == 1
+    assert mount.tells(event(CLOSE, 8)) == []
