@@ -895,7 +895,8 @@ def matcher_at_start(
     workers, batch = spec.num_workers, streams.batch_files
     # torch's workers take whole batches; one sample each in turn would be the sign of another world size.
     torch = spec.sampler.startswith("torch")
-    stream = RankStream(streams.length(spec.start_epoch), batch, single=batch == 1 or not torch, one_rank=torch)
+    length, files = streams.length(spec.start_epoch), streams.files_per_sample
+    stream = RankStream(length, batch, single=batch == 1 or not torch, one_rank=torch, files=files)
     shape = Shape(batch, workers) if workers and workers > 1 else None
     start = timeline.start if start is None else start
     return StreamMatcher(stream, [start] * len(spec.ranks), epochs, shape, like)

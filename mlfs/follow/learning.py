@@ -161,7 +161,9 @@ def _places_in_rank(entries: list[int], rank: int, index: EpochIndex) -> list[tu
     return places
 
 
-def learn(seen: list[PlacedOpen], stream_length: int, batch_hint: int, single: bool = True) -> Shape | None:
+def learn(
+    seen: list[PlacedOpen], stream_length: int, batch_hint: int, single: bool = True, shows_ranks: bool = False
+) -> Shape | None:
     """The shape that explains the opens best, None when none explains three in four.
 
     Args:
@@ -170,6 +172,7 @@ def learn(seen: list[PlacedOpen], stream_length: int, batch_hint: int, single: b
         batch_hint: the batch size that the user gave.
         single: whether workers may take turns sample by sample. torch's workers take whole batches: where they seem to
             take single samples of larger batches, the world size is not what was registered.
+        shows_ranks: see `RankStream`.
     """
     if len(seen) < FEWEST:
         return None
@@ -181,7 +184,7 @@ def learn(seen: list[PlacedOpen], stream_length: int, batch_hint: int, single: b
             whole[rank, epoch].append(x)
     if not parts:  # all of them lie before the beginning: the job was resumed, and these are reads of another one
         return None
-    if not single and _steps_over(parts.values()):
+    if shows_ranks and _steps_over(parts.values()):
         return None
     processes = Counter((rank, epoch) for rank, epoch, _ in parts)
     most = max(processes.values())  # workers of which nobody has seen an open explain nothing

@@ -100,7 +100,8 @@ class StreamMatcher:
         history = [seen for seen in self.score.history if seen.process != NO_PID]
         by_count = seen_by_count(history, self._epochs) if self.score.complete and not self.lacks_pids else []
         for seen in (by_count, seen_where_matched(history, self._epochs)):
-            shape = learn(seen, self.stream.length, self.stream.batch, self.stream.single)
+            stream = self.stream
+            shape = learn(seen, stream.length, stream.batch, stream.single, stream.shows_ranks)
             if shape is None:
                 continue
             over = self._adopt(shape) if shape != self.shape else []

@@ -50,12 +50,19 @@ class RankStream(NamedTuple):
         batch: positions of a batch, as far as known: where to look first.
         single: whether a batch of 1 that workers share is credible (see `mlfs.follow.learning`).
         one_rank: whether a process reads for one rank only, as torch's do.
+        files: of a sample. A script may open the same one of several each time.
     """
 
     length: int
     batch: int = 1
     single: bool = True
     one_rank: bool = False
+    files: int = 1
+
+    @property
+    def shows_ranks(self) -> bool:
+        """Whether a process that leaves out as many places with most reads shows that there are more ranks."""
+        return not self.single and self.files == 1
 
 
 class LearnedLoader(NamedTuple):

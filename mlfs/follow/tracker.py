@@ -193,7 +193,7 @@ class Tracker:
         self.shape, self.lag = loader
         self.ranks = [RankProgress(at) for at in starts]
         self.unfit = 0
-        self._one_rank, self._whole_batches = stream.one_rank, not stream.single
+        self._one_rank, self._shows_ranks = stream.one_rank, stream.shows_ranks
         self.trusts_shape = trusts_shape
         self._epochs = epochs
         self._score = score
@@ -402,7 +402,7 @@ class Tracker:
                 self._known.popitem(last=False)
             if reader.reads_for(stream.rank_index) and self.trusts_shape:
                 self._score.count_late(now.process, stream.streak, stream.cell)
-        of_more_ranks = self._whole_batches and reader.alike > MOST_ALIKE
+        of_more_ranks = self._shows_ranks and reader.alike > MOST_ALIKE
         match, given_now = self._count(now, stream.cell, not of_more_ranks, at, moves_frontier=not of_more_ranks)
         return match, [*given, *given_now]
 
