@@ -9,9 +9,9 @@ from contextlib import suppress
 
 # The name of a process that stands by and has loaded what a server needs.
 LOADED = "mlfs-standby"
-# The holder of a mount has no step, its server one, the agent of `mlfs peers` two. What computes or moves bytes for a
-# server, and is started by it, has these besides. What only stands by is killed before anything else: in a container of
-# little memory a server that serves is larger than it by more than some steps.
+# The holder of a mount has no step, its server one, the agent of `mlfs peers` two. A process that computes or moves
+# bytes for a server, and is started by it, has these besides. The one that only stands by is killed before anything
+# else: in a container of little memory a server that serves is larger than it by more than some steps.
 OF_SERVER, OF_AGENT, OF_HELPER, OF_STAND_BY = 1, 2, 2, 95
 # In thousandths of the memory: more than processes of mlfs differ by, and less than a training takes.
 STEP = 10

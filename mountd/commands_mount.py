@@ -37,7 +37,7 @@ _MS_NOSUID, _MS_NODEV, _MS_REMOUNT = 2, 4, 32
 _CAP_SYS_ADMIN = 21
 # A table of mounts that changes all the time is not read more often.
 _LOOK_S = 0.1
-# Whoever takes the mount for commands away gets it back so often: a machine that shuts down must come to its end.
+# Somebody who takes the mount for commands away gets it back so often: a machine that shuts down must come to its end.
 MOST_TIMES = 5
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -98,7 +98,7 @@ from mountd.virtual import VirtualFiles
 
 log = logging.getLogger("mlfs.daemon")
 
-# What LMDB saves is to open a file for each sample, which matters where samples are small.
+# LMDB saves to open a file for each sample, which matters where samples are small.
 LARGEST_LMDB_SAMPLE_BYTES = 256 << 10
 # The loop competes with the workers for the interpreter. At the default of 5 ms it would wait as long as a slow read.
 SWITCH_INTERVAL_S = 0.0005
@@ -731,8 +731,8 @@ async def watch_source(source: PosixSource, runner: Runner) -> None:
 # -- what a daemon needs to serve, taken at its start: threads for readers, descriptors, memory
 #
 # In: the limits of this process. Out: threads that are there before the first read comes, how the descriptors are
-# shared out; or the MlfsError that names the limit which is too low. What is not needed to serve (lanes, tiers, plans)
-# is taken when it is wanted, and goes without what it cannot have (mlfs.engine.shortages).
+# shared out; or the MlfsError that names the limit which is too low. The rest (lanes, tiers, plans) is taken when it is
+# wanted, and goes without what it cannot have (mlfs.engine.shortages).
 
 # Two for readers who wait for a file, so that one which hangs can be asked for again; one for readers whose page is
 # gone, which must not wait for the former (docs/concurrency.md, rule 4); one for everything else.
@@ -741,7 +741,7 @@ THREADS = sum(SERVING.values())
 # Descriptors for a moment: the control files, a directory that is listed, what /proc is asked, a recording.
 KEPT_FREE = 8
 FEWEST_DESCRIPTORS = KEPT_FREE + DESCRIPTORS_A_THREAD * THREADS
-# What is opened between the start and the first read: the source, the loop, the log, files in memory, /dev/fuse.
+# These are opened between the start and the first read: the source, the loop, the log, files in memory, /dev/fuse.
 OPENED_AT_START = 15
 # The address space of the threads' stacks and of what is read at a time, beside what the program itself takes.
 FEWEST_BYTES = 64 << 20

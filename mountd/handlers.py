@@ -543,8 +543,8 @@ class Handlers:
 # the first has opened. Out: whether an open is one of these: so a reader's one read is counted once, and a file that
 # changes all the time can be opened, since the second open need not look whether it has changed again.
 
-# The kernel comes again within the same system call. Who does not (he was killed, or uses an overlay) is given up for
-# the newest, or after that time, so that no file of the source is held open for him.
+# The kernel comes again within the same system call. One who does not (he was killed, or uses an overlay) is given up
+# for the newest, or after that time, so that no file of the source is held open for him.
 MOST_AWAITED: Final = 64
 AGAIN_PATIENCE_S: Final = 10.0
 

@@ -28,12 +28,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-# The form of all that is left: descriptors and their names, journal, places, records of the RAM tier. Whoever changes
-# it counts on: a server of another form does not take over.
+# The form of all that is left: descriptors and their names, journal, places, records of the RAM tier. A change of it
+# counts on: a server of another form does not take over.
 TABLES = 1
 LONGEST_WORDS_BYTES = 4096
 MOST_KEPT = 16
-# What is passed on to the server: it alone knows what they mean to a mount.
+# These signals are passed on to the server: it alone knows what they mean to a mount.
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 # A server that dies before it serves will do so again.
 MOST_EARLY_DEATHS = 5
@@ -51,7 +51,7 @@ LOOK_MS, LOOK_SOON_MS = 1000, 10
 # A server that has said nothing for so long is stopped, or its loop hangs. It is not replaced: it may go on, and two of
 # them would answer the same requests.
 HANGS_S = 10.0
-# What stands by is loaded behind the start of a mount, and of its first readers.
+# The next server is loaded behind the start of a mount, and of its first readers.
 STANDS_BY_AFTER_S = 1.0
 # The threads of a process end one after the other, unless they hang.
 THREADS_END_MS = 200

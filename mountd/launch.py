@@ -241,8 +241,8 @@ def _messages(
             return
         else:
             progress.tick()
-            # A process that the daemon started may hold the pipe open longer than the daemon lives. What the daemon
-            # wrote last is read once more, and then that is the end.
+            # A process that the daemon started may hold the pipe open longer than the daemon lives. The daemon's last
+            # words are read once more, and then that is the end.
             ended = daemon is not None and daemon.poll() is not None
 
 

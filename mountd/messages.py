@@ -23,7 +23,7 @@ from mountd.runtime import Died
 from mountd.statistics import MountStatistics
 
 # A daemon that died, a file system that was mounted again, or a read that failed, is spoken of for so long: who looks
-# after it has seen it. What was registered with a daemon that died is, until it is registered again.
+# after it has seen it. The jobs of a daemon that died are, until they are registered again.
 RECENT_S = 3600.0
 
 

@@ -27,7 +27,7 @@ from mlfs.tree.stable_stat import is_settled
 from mountd.wire import stored_head
 
 _PR_SET_PDEATHSIG = 1
-# Whatever else the machine lacks memory for, a mover is the first to go: what it had is fetched again.
+# A mover is the first to go where the machine lacks memory: what it had is fetched again.
 _OOM_SCORE = b"500"
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _REUSED_BYTES = -1, -3, 16 << 20
 # A larger file is pushed in pieces: a notification holds pages locked until it is through.

@@ -183,7 +183,7 @@ class Requests:
         """A request, without waiting. None: there is none; or the mount is gone, which the next wait tells."""
         while True:
             try:
-                # Of a request without a body, such as STATFS, the word behind its header is any.
+                # The word behind the header of a request without a body, such as STATFS, is any.
                 return bytes(self._buffer[: max(os.readv(self._fd, self._buffers), wire.REQUEST.size)])
             except OSError as error:
                 if error.errno not in NO_REQUEST:

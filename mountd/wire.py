@@ -28,7 +28,7 @@ GETATTR_FH: Final = 1  # in struct fuse_getattr_in's flags: who asks has the fil
 LONGEST_REQUEST_BYTES: Final = 256 * mmap.PAGESIZE + 4096
 
 # struct fuse_in_header: len, opcode, unique, nodeid, uid, gid, pid, total_extlen, padding; one word of what follows,
-# where a request's handle or flags stand. Of these: opcode, unique, nodeid, uid, pid and that word.
+# where a request's handle or flags stand. It takes of these: opcode, unique, nodeid, uid, pid and that word.
 REQUEST: Final = Struct("=4xIQQI4xI4xQ")
 GID: Final = 28  # where the group stands, which is seldom asked for
 BODY: Final = 40

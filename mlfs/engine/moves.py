@@ -43,8 +43,8 @@ _OVER: Final = Struct("=cdd")
 _FILE: Final = Struct("=QqqqIIIhqH")
 
 
-# What became of a file: these, added up; 0 as long as it is not over. LEFT: to the server, as the file is not as it was
-# known, or something has failed. READ: the source has given all of it.
+# The outcome for a file: these, added up; 0 as long as it is not over. LEFT: to the server, as the file is not as it
+# was known, or something has failed. READ: the source has given all of it.
 LEFT, READ, STAGED, KEPT = 1, 2, 4, 8
 
 

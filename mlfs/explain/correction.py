@@ -204,8 +204,8 @@ class Correction:
         self._registered = job.spec
         self._looked_at: set[LookedAt] = set()  # in vain, since the last finding
         self._attempt: Attempt | None = None  # the search in a process of its own, while it is under way
-        # Shape and lag by which the last reads were predicted that came as predicted; None before any. What the matcher
-        # learns of a loader from reads in another order than it expects is wrong.
+        # Shape and lag by which the last reads were predicted that came as predicted; None before any. The matcher
+        # learns something wrong of a loader from reads in another order than it expects.
         self._loader: LearnedLoader | None = None
         self._beginnings = Beginnings()
         self._searches = self._in_vain = 0  # how many there were, and how many of the last ones found nothing

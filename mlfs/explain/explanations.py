@@ -199,7 +199,7 @@ def _step(words: int) -> Fields:
 # -- what was found
 
 
-# What an epoch takes from the default generator beside its iterator's base_seed and its sampler's seed. Nothing; less,
+# An epoch takes these from the default generator beside its iterator's base_seed and its sampler's seed. Nothing; less,
 # as workers that stay have one base_seed for all epochs; so it is with a validation loader's, too, in timm for one; a
 # validation loader's base_seed in each epoch; that and its sampler's seed.
 BETWEEN: tuple[dict[str, object], ...] = (
@@ -395,12 +395,12 @@ def led_by(found: Fields | None, other: Fields, ranked: list[Fields]) -> list[Fi
 
 # accelerate deals the batches of one permutation to the ranks as cards are dealt, so the workers of all ranks together
 # read what the workers of one process would read. But a rank's workers are the children of its process, and know its
-# rank from whatever launched them (`mlfs.launchers`). Of two ranks with two workers each the batches 0 and 2 begin with
+# rank from whatever launched them (`mlfs.launchers`). With two ranks of two workers each the batches 0 and 2 begin with
 # children of one process, and the batches 1 and 3 with children of the other one. All ranks draw their permutations
 # from one generator, which goes on from epoch to epoch (`mlfs.orders.torch_samplers`): so the seed of the first epoch
 # gives all of them.
 
-# Of the permutation: wide enough for the first batches of 8 ranks with 8 workers each and batches of 256.
+# So much of the permutation: wide enough for the first batches of 8 ranks with 8 workers each and batches of 256.
 _HEAD_DEALT = 1 << 15
 # A process that shows so many places of the permutation, one after the other, does not read elsewhere.
 _FEWEST_IN_A_ROW = 3
@@ -469,12 +469,12 @@ def to_workers(ranked: Sequence[Fields], readers: Sequence[Whose]) -> Sequence[F
 # read, and those are likelier.
 
 _WORLDS_REPEATED = (1, 2)
-# Of two opens in a row the second is the next place of the stream, but at the end of a batch: 7 of 8 in batches of 8.
+# The second of two opens in a row is the next place of the stream, but at the end of a batch: 7 of 8 in batches of 8.
 # In a plain permutation it is so in 2 of 3 at most, and if each file is opened twice in 3 of 4.
 _LEAST_SHARE_REPEATED = 0.8
 # So many opens show the repeats of five samples.
 _FEWEST_OPENS = 15
-# Of the permutation: wide enough for the first batches of 32 workers with batches of 512.
+# So much of the permutation: wide enough for the first batches of 32 workers with batches of 512.
 _HEAD_REPEATED = 1 << 13
 
 
@@ -510,7 +510,7 @@ def _start(head: Sequence[int], place_of: Mapping[int, int], world: int) -> int 
             # The first and the last place of the sample in the rank's stream.
             first, end = -((rank - REPEATS * place) // world), (REPEATS * (place + 1) - 1 - rank) // world
             following = places[-1] + 1 if places else -1
-            # Whoever begins in the middle of a sample's repeats has the last ones of them.
+            # A reader who begins in the middle of a sample's repeats has the last ones of them.
             begin = following if first <= following <= end else max(first, end - times + 1)
             places += [at if place >= 0 and at <= end else -2 for at in range(begin, begin + times)]
         hits = sum(after == before + 1 for before, after in pairwise(places))

@@ -66,8 +66,8 @@ log = logging.getLogger("mlfs.explain")
 
 # Searches that found nothing, each up to minutes of a core: after so many the mount is left alone.
 MOST_IN_VAIN = 16
-# What explained the epochs before is held against the reads of an epoch in another order again at so many of them: by
-# then a hypothesis that is known may be told from others, for which the first reads were too few.
+# The explanation of the epochs before is held against the reads of an epoch in another order again at so many of them:
+# by then a hypothesis that is known may be told from others, for which the first reads were too few.
 TRY_AGAIN_AFTER = (20, 40, 80)
 
 

@@ -45,8 +45,8 @@ _FEWEST_BITS_OF_PARTS, _MOST_BITS_OF_PARTS = 2.0, 3.0
 
 # Ranks of one node, and the first ones of others: each rank's stream is compared with each head.
 _MOST_RANKS = 16
-# Where its workers begin tells which ranks are here, and their batch size. Processes of other ranks read some of a
-# rank's samples too, but not three in a row.
+# The places where its workers begin tell which ranks are here, and their batch size. Processes of other ranks read some
+# of a rank's samples too, but not three in a row.
 _FEWEST_TELLING, _TELLING_READS = 3, 4
 _LARGEST_WITH_GAPS = 512
 

@@ -41,7 +41,7 @@ REACHES = (16, 64)
 # The right order explains more than this share of the steps whatever the loader does; what explains less and is no
 # chance either is the right order of another epoch in part, or padding.
 LEAST_SHARE = 0.4
-# Of two mistakes more is asked: where two runs read at once, so many registrations explain the reads of one of them.
+# Two mistakes need more: where two runs read at once, so many registrations explain the reads of one of them.
 LEAST_SHARE_OF_A_PAIR = 0.6
 # Beyond so many samples whose order was computed, a search is no small one: it yields to everybody else.
 SMALL_SEARCH = 5_000_000
@@ -49,7 +49,7 @@ SMALL_SEARCH = 5_000_000
 LONGEST_SEARCH = 400_000_000
 # Two mistakes at once are tried for so long, as this thread's time, singles included: some orders take milliseconds.
 LONGEST_FOR_PAIRS_S = 1.5
-# Where a script that is noticed so far into an epoch began to count its batches is not known.
+# Nobody knows where a script that is noticed so far into an epoch began to count its batches.
 NEAR_THE_BEGINNING = 256
 # A script that begins an epoch shows one of its first 16 samples among the opens that disagree.
 SEEN_BEGINNING = 16
@@ -190,7 +190,7 @@ def find_correction(
     evidence = evidence_of(opens, families)
     fields, reads = spec.model_dump(), _fields_of(spec.sampler)
     singles = list(variants(fields, reads))
-    # What each choice of a mistake costs, in bits, and that of the epoch and of the families.
+    # The cost of each choice of a mistake, in bits, and that of the epoch and of the families.
     of_a_mistake, prior_bits = log2(max(2, len(singles))), -log2(len(evidence) * len(epochs))
     in_force = {epoch: streams.ids_of_ranks(epoch, spec.ranks) for epoch in epochs}
     as_registered = [ids for epoch, ids in in_force.items() if epoch >= epochs[0]]

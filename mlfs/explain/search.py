@@ -351,7 +351,7 @@ def _all(stage: str, data_sets: list[DataSet], tested: _Tested, extent: SearchEx
 # same word in the same place by chance. All that fit are events, the likeliest first; the next epoch's first reads
 # choose.
 
-# What the script may have drawn before: nothing, or another loader's base_seed, or that and its sampler's seed.
+# The script may have drawn this before: nothing, or another loader's base_seed, or that and its sampler's seed.
 WORDS_BEFORE = (0, 2, 4)
 # A word that a likely seed's generator gives so early is there by chance in one case of 100: 21 * 2^21 / 2^32. It is
 # looked for before all seeds are, which takes minutes; if it was chance, the next epoch's order is found anew.

@@ -156,12 +156,13 @@ _TORCH_DEFAULT: Final[Fields] = {"sampler": "torch-random", "generator": "defaul
 _STATEFUL: Final[Fields] = {"sampler": "torch-stateful", "num_workers": 1}
 # The buffer that Keras' data set draws from is eight batches long. 32 is its default.
 _BATCHES_OF_KERAS: Final = (32, 16, 64)
-# Of shuffle() in scripts that follow the tutorials, beside one for all names. list_files(seed=...) shuffles like that.
+# The buffers of shuffle() in scripts that follow the tutorials, beside one for all names. list_files(seed=...) shuffles
+# like that.
 _BUFFERS: Final = (1000, 1024, 10_000)
 _WORLDS: Final = (1, 2, 4, 8)
-# Of a sampler that repeats its samples three times. One rank stands for two as well, and multiples of three are left
-# out: see `mlfs.explain.explanations`. The largest first: a rank of eight reads what one of four might in batches of
-# one.
+# The ranks of a sampler that repeats its samples three times. One rank stands for two as well, and multiples of three
+# are left out: see `mlfs.explain.explanations`. The largest first: a rank of eight reads what one of four might in
+# batches of one.
 _WORLDS_THAT_REPEAT: Final = (64, 32, 16, 8, 7, 5, 4, 1)
 # DLIO's TensorFlow loader shuffles its list of files by its own seed, 123, plus the epoch's number, from 1: what the
 # epoch before left is shuffled.

@@ -191,7 +191,7 @@ def _ranks(fields: Mapping[str, Any], reads: Collection[str]) -> Iterator[Varian
     world = fields["world_size"]
     if len(fields["ranks"] or range(world)) < world:
         yield Variant({"ranks": None}, OTHER_RANKS)
-    # Where a generator of the script's own is read, each rank reads the same: a script that has no sampler for ranks.
+    # Each rank reads the same by a generator of the script's own: a script that has no sampler for ranks.
     alike = "generator" in reads and fields["sampler"] not in DEALING_SAMPLERS
     most = MOST_ALIKE if alike else max(WORLD_SIZES)
     for other in WORLD_SIZES:

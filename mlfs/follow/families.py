@@ -198,7 +198,7 @@ class Trial:
             if rival.ruling(last=read.process) is not Ruling.INSTALL:
                 return False
             if rival.origin is not Origin.JOINS:
-                # Who walks the directories reads as a job that does not shuffle, whatever he is.
+                # A reader who walks the directories reads as a job that does not shuffle, whatever he is.
                 return is_silent or (rival.origin is Origin.AS_REGISTERED and not rival.walks)
             rank = rival.matcher.rank_of(read.process)
             if rank < 0 or is_vacant(rank):

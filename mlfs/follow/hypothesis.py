@@ -290,7 +290,7 @@ class Rival:
         if last is not None and BARS[self.origin].or_in_a_row and self.matcher.follows(last):
             return Ruling.INSTALL
         further, other = self.further, None
-        # What threads read agrees within a wide bound, in another order too: that says nothing for another order.
+        # The reads of threads agree within a wide bound, in another order too: that says nothing for another order.
         if in_force is not None and (self.origin in SAME_JOB or in_force.shape.slack == 1):
             same = (seen.agrees for seen in reversed(in_force.score.history) if self.is_about(seen))
             other = Fit(further.opens, sum(islice(same, further.opens)))

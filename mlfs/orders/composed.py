@@ -38,7 +38,7 @@ from mlfs.orders.shuffle import MOST_ELEMENTS
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
 
-# Where each rank draws for itself, what the last ranks have drawn stays at hand, within this much memory.
+# The draws of the last ranks stay at hand where each draws for itself, within this much memory.
 _DRAWN_BYTES: Final = 256 << 20
 _BYTES_A_SAMPLE: Final = 4 * (EPOCHS_KEPT + 1)
 # A pass takes some tens of microseconds at least, and nobody reads before it has come to the one that he reads.

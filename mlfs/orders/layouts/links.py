@@ -52,7 +52,7 @@ class Links:
 
     def __init__(self, tree: Tree, source: bytes | None = None, outside: Outside | None = None) -> None:
         self._tree = tree
-        # Where the root of the tree is, name by name: of a source that nobody knows there is one that no path has.
+        # The path to the root of the tree, name by name: of a source that nobody knows there is one that no path has.
         self._source = [b"/"] if source is None else [part for part in source.split(b"/") if part not in (b"", b".")]
         self._outside = outside
 

@@ -341,10 +341,11 @@ class Refilling:
         self._not_before = -1
 
 
-# -- in which order the streams of the local ranks are fetched: whichever rank's next sample is needed soonest  In: how
-# far each rank has read, and how far its stream was looked ahead. Out: the rank whose next batch is to be looked at.
-# The measure is the distance of the look-ahead to the rank's own reader, so a rank that stands still does not hold up
-# the others.
+# -- in which order the streams of the local ranks are fetched: whichever rank's next sample is needed soonest
+#
+# In: how far each rank has read, and how far its stream was looked ahead. Out: the rank whose next batch is to be
+# looked at. The measure is the distance of the look-ahead to the rank's own reader, so a rank that stands still does
+# not hold up the others.
 
 
 def next_rank(frontiers: Sequence[int], cursors: Sequence[int], limit: int) -> int:
