@@ -115,12 +115,13 @@ class FirstReads:
         return bool(self.ready(needed))
 
     def ready(self, needed: int) -> set[int]:
-        """The children of those parents of which all have read `needed` files, or one has while others idle: any may be
-        the one that reads from a rank's start."""
+        """The children of those parents of which one child has read `needed` files, the first one as well, and each one
+        half of them, unless one idles: any may be the one that reads from a rank's start."""
         found: set[int] = set()
         for children in self._families():
             lengths = [len(child.first) for child in children.values()]
-            waits = min(lengths) < needed and max(sum(lengths), self.total) < _PATIENCE * needed
+            short = lengths[0] < needed or 2 * min(lengths) < needed
+            waits = short and max(sum(lengths), self.total) < _PATIENCE * needed
             if not waits and any(len(one.first) >= needed and _shows_repeats(one) for one in children.values()):
                 found.update(children)
         return found
