@@ -126,7 +126,7 @@ class Ranges:
             limits.staging_bytes,
         )  # fmt: skip
         self._hot_flights: dict[int, trio.Event] = {}
-        self._looked_at: set[int] = set()  # files that are looked at now, as they were opened without a request
+        self._looks: dict[int, trio.Event] = {}  # looks under way at files that were opened without a request
 
     def statistics(self) -> RangesStatistics:
         """Frozen figures."""
@@ -235,14 +235,17 @@ class Ranges:
 
     async def look(self, entry: int) -> None:
         """Look whether a large file has changed that was opened without a request, for whoever opens it next."""
-        if entry not in self._looked_at:
-            self._looked_at.add(entry)
-            try:
-                self.close_large(await self.open(entry))
-            except Exception as error:
-                log.debug("a look at %r: %s", self._manifest.path(entry), error)
-            finally:
-                self._looked_at.discard(entry)
+        if entry in self._looks:  # somebody looks: what he finds holds for this one, too
+            await self._looks[entry].wait()
+            return
+        over = self._looks[entry] = trio.Event()
+        try:
+            self.close_large(await self.open(entry))
+        except Exception as error:
+            log.debug("a look at %r: %s", self._manifest.path(entry), error)
+        finally:
+            del self._looks[entry]
+            over.set()
 
     def at_hand(self, entry: int) -> tuple[PlaceKind, int]:
         """The place that a large file without a handle is read from, and its bytes in the page cache."""
