@@ -132,10 +132,6 @@ class _Stream:
         self.ahead = 0
         self.begun = -1  # the number of the last block that was fetched ahead
 
-    def goes_on_at(self, offset: int) -> bool:
-        """Whether a READ at this offset may be its next one."""
-        return self.to <= offset <= self.to + GAP_BYTES
-
 
 class BlockReads:
     """Reads of files in blocks.
@@ -255,11 +251,12 @@ class BlockReads:
             if len(self._streams) > MOST_FILES:
                 self._streams.popitem(last=False)
         self._streams.move_to_end(entry)
-        stream = next((one for one in reversed(streams) if one.goes_on_at(offset)), None)
-        if stream is None:
-            stream = _Stream(offset)
+        for stream in reversed(streams):
+            if stream.to <= offset <= stream.to + GAP_BYTES:  # this may be its next READ
+                streams.remove(stream)
+                break
         else:
-            streams.remove(stream)
+            stream = _Stream(offset)
         streams.append(stream)
         del streams[:-MOST_STREAMS]
         stream.read_bytes += end - offset
@@ -292,19 +289,23 @@ class BlockReads:
             flight = self._flights.get(block)
             if flight is None:
                 place = self._held_by(block)
-                if was_asked or not place or stream.read_bytes >= IN_ORDER_BYTES:  # who goes on wants the rest, too
-                    break
-                try:
-                    data = await self._once("held", self._fetcher.read_held, block, place, begin, end - begin)
-                except trio.TooSlowError:
-                    self._hung_s[place] = self._clock()
-                    by_itself, data = True, None
+                in_memory = self._places.kinds[place] is PlaceKind.RAM
+                if was_asked or not place or (stream.read_bytes >= IN_ORDER_BYTES and not in_memory):
+                    break  # who goes on wants the rest, too
+                if in_memory:
+                    data = self._of_memory(block, place, begin, end - begin)
+                else:
+                    try:
+                        data = await self._once("held", self._fetcher.read_held, block, place, begin, end - begin)
+                    except trio.TooSlowError:
+                        self._hung_s[place] = self._clock()
+                        by_itself, data = True, None
                 self._check(entry, generation)
                 if data is not None:
                     count(self._places.kinds[place], len(data))
                     self._counted.gave(self._places.kinds[place], len(data))
                     self._bring_near(block, entry, generation, place, stream)
-                    return data  # type: ignore[no-any-return]
+                    return data
                 was_asked = True
                 continue  # another READ may have begun to fetch it meanwhile
             await flight.over.wait()
@@ -335,6 +336,13 @@ class BlockReads:
         if whole is not None:
             self._write_behind.got_aside(whole)
         return data  # type: ignore[no-any-return]
+
+    def _of_memory(self, block: int, place: int, begin: int, size: int) -> Buffer | None:
+        """A range of a copy in memory; None where there is none any more. A thread would take longer to wake up."""
+        try:
+            return self._fetcher.read_held(block, place, begin, size)
+        except (OSError, MemoryError):
+            return None
 
     async def _waited_for_ranges(self, block: int, begin: int, end: int) -> bool:
         """Wait until those have ended that the source is asked for and that have bytes of this one; whether there were

@@ -18,6 +18,9 @@ from mlfs.engine.block_reads import WaitingRead
 from mlfs.places.open_files import OpenFiles
 from mlfs.places.place import SourcePlace, TierPlace
 from mlfs.places.posix import PosixSource
+from mlfs.places.ssd import SsdTier
+from mlfs.places.tier import Tier
+from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.config import SOURCE
 from mlfs.plan.scheduler.events import Waits
 from mlfs.plan.scheduler.scheduler import Scheduler
@@ -34,6 +37,12 @@ SIZE = 3 * BLOCK
 def in_blocks(manifest: Manifest) -> Samples:
     """Blocks so small that a test's files have several."""
     return Samples.in_blocks(manifest, BLOCK, BLOCK)
+
+
+def disk(directory: Path) -> list[tuple[PlaceKind, Tier, int]]:
+    """A place whose copies a thread reads, as those in memory are read at once; it lies beside `data`."""
+    (directory / "data").mkdir()
+    return [(PlaceKind.SSD, SsdTier(directory / "disk", 1 << 20, "source"), 0)]
 
 
 class LateRunner(InlineRunner):
@@ -445,14 +454,16 @@ def test_reads_of_a_block_that_its_place_has_lost_fetch_it_once(tmp_path: Path) 
     runner = LateRunner()
 
     async def body() -> None:
-        async with running(tmp_path, 1, SIZE, runner=runner, ram=1 << 20, samples_of=in_blocks) as mount:
+        async with running(
+            tmp_path / "data", 1, SIZE, runner=runner, disks=disk(tmp_path), samples_of=in_blocks
+        ) as mount:
             (entry,), ranges = mount.files, mount.engine.ranges
             block = mount.engine.samples.blocks_of(entry)[0]
             handle = await ranges.open(entry)
             mount.engine.driver.step(Waits(WaitingRead(block, trio.current_time())))
             await trio.sleep(1)
             assert mount.table.held_by[block]
-            mount.engine.places.storing[0].drop(block)
+            mount.engine.places.storing[1].drop(block)
             runner.seconds["held"] = runner.seconds["demand"] = 0.1
             got: list[bytes] = []
 
@@ -472,7 +483,9 @@ def test_a_place_that_hangs_does_not_fail_the_read_of_a_range(tmp_path: Path) ->
     runner = InlineRunner()
 
     async def body() -> None:
-        async with running(tmp_path, 1, SIZE, runner=runner, ram=1 << 20, samples_of=in_blocks) as mount:
+        async with running(
+            tmp_path / "data", 1, SIZE, runner=runner, disks=disk(tmp_path), samples_of=in_blocks
+        ) as mount:
             (entry,), ranges = mount.files, mount.engine.ranges
             handle = await ranges.open(entry)
             mount.engine.driver.step(Waits(WaitingRead(mount.engine.samples.blocks_of(entry)[0], trio.current_time())))
@@ -493,11 +506,13 @@ def test_a_place_that_is_passed_over_gives_no_ranges(tmp_path: Path, monkeypatch
     """A disk that is slower than the source is not asked for a READ either."""
     runner, slow, where = InlineRunner(), list[int](), Scheduler.where
     monkeypatch.setattr(
-        Scheduler, "where", lambda self, sample: (SOURCE, 1) if sample in slow else where(self, sample)
+        Scheduler, "where", lambda self, sample: (SOURCE, 2) if sample in slow else where(self, sample)
     )  # fmt: skip
 
     async def body() -> None:
-        async with running(tmp_path, 1, SIZE, runner=runner, ram=1 << 20, samples_of=in_blocks) as mount:
+        async with running(
+            tmp_path / "data", 1, SIZE, runner=runner, disks=disk(tmp_path), samples_of=in_blocks
+        ) as mount:
             (entry,), ranges = mount.files, mount.engine.ranges
             handle, block = await ranges.open(entry), mount.engine.samples.blocks_of(entry)[0]
             mount.engine.driver.step(Waits(WaitingRead(block, trio.current_time())))

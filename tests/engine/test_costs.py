@@ -111,6 +111,10 @@ COSTS = {
         Cost(223, 2.7, 70000, 0.14),
         "the row that comes next, both told with a batch; its pages are dropped; a row of the next epoch is staged",
     ),
+    "a READ of a copy in memory, by no job": (
+        Cost(112, 1.2, 124000, SELDOM),
+        "whether somebody goes on, a range of one copy or two, which the loop reads by itself",
+    ),
 }
 """The most of each, a tenth above what it was when the bound was set, and what it is for."""
 
@@ -348,8 +352,25 @@ async def rows_read(directory: Path, spent: Spent) -> int:
         return ROWS
 
 
+async def ranges_read(directory: Path, spent: Spent) -> int:
+    async with rows(directory) as (mount, _, _):
+        (entry,), begins = mount.files, [row * ROW_BYTES for row in range(0, ROWS, 2)]
+        handle = await mount.engine.ranges.open(entry)
+        with spent.counted(mount):
+            for at in range(len(begins)):
+                begin = begins[7 * at % len(begins)]
+                assert len(await mount.engine.ranges.read_large(handle, begin, ROW_BYTES)) == ROW_BYTES
+                await trio.sleep(0.001)
+        mount.engine.ranges.close_large(handle)
+        return len(begins)
+
+
 CASES = dict(
-    zip(COSTS, (by_kernel, unfollowed, registered, found, on_demand, ahead, rows_ahead, rows_read), strict=True)
+    zip(
+        COSTS,
+        (by_kernel, unfollowed, registered, found, on_demand, ahead, rows_ahead, rows_read, ranges_read),
+        strict=True,
+    )
 )
 
 
