@@ -5,7 +5,7 @@ as open from the READ that tells of it until its reader's next one: so its pages
 
 The kernel reads on behind what was asked for, and around what a mapping asks for (mm/filemap.c: half of the read-ahead
 before it, half behind): so the READs of several rows that lie near each other come together, and one of them is read.
-It is the one that comes next in what a job expects of this reader; where none does, that in the middle.
+It is the one that comes next in what a job expects of this reader, or soon; where none does, that in the middle.
 
 Pages that a READ brings of a row that is not staged are dropped behind its reader, too, or nobody would hear of its
 next read.
@@ -41,6 +41,8 @@ ASKED_FOR = 2
 
 # Rows that are asked for at a time of what comes next. Each READ that is not the next one has more asked for.
 FORESEEN = 64
+# The threads of a process come to their rows out of turn: so many others may be before one.
+OVERTAKEN = 32
 
 
 class _Reader:
@@ -120,7 +122,7 @@ class RowReads:
             return
         if reader.unclear and not self._are_near(rows[0], reader.unclear[0]):
             self._settle(reader, pid)
-        following = self._next_of(rows, pid)
+        following = self._next_of(rows, reader, pid)
         if following is not None:
             others = [row for row in (*reader.take_unclear(), *rows) if row != following]
             self._comes_to(following, reader, pid)
@@ -131,19 +133,28 @@ class RowReads:
             return
         self.lay_tripwires(others, reader.row)
 
-    def _next_of(self, rows: list[int], pid: int) -> int | None:
-        """The one of these rows that comes next for the reader's process, by what jobs expect."""
+    def _next_of(self, rows: list[int], reader: _Reader, pid: int) -> int | None:
+        """The one of these rows that comes next for the reader's process, by what jobs expect; or soon, as its threads
+        overtake each other, unless the kernel may have read around."""
         process = self._digest.process_of(pid)
         coming = self._coming.get(process)
-        if coming and coming[-1] in rows:
-            return coming.pop()
+        around = self._are_around(rows, reader)
+        soon = coming[-1 if around else -OVERTAKEN :] if coming else []
+        following = max((row for row in rows if row in soon), key=soon.index, default=None)
+        if coming and following is not None:
+            coming.remove(following)
+            return following
         self._coming.pop(process, None)
         self._digest.take_in_now()  # or a job would be asked about what it expected some reads ago
-        following = next((row for row in rows if self._asks(row, pid, lambda job: job.matcher.is_next)), None)
+        for what in (_is_next,) if around else (_is_next, _fits):
+            following = next((row for row in rows if self._asks(row, pid, what)), None)
+            if following is not None:
+                break
         for job in self._scheduler.jobs.values() if following is not None else ():
             foreseen = job.matcher.coming(process, FORESEEN)
-            if foreseen and foreseen[0] == following:
-                self._coming[process] = foreseen[:0:-1]
+            if following in foreseen[:OVERTAKEN]:
+                foreseen.remove(following)
+                self._coming[process] = foreseen[::-1]
         return following
 
     def _are_around(self, rows: list[int], reader: _Reader) -> bool:
@@ -159,7 +170,7 @@ class RowReads:
         others fit what a job reads."""
         unclear = sorted(reader.take_unclear())
         row = unclear[(len(unclear) - 1) // 2]
-        fitting = [one for one in unclear if self._asks(one, pid, lambda job: job.matcher.fits)]
+        fitting = [one for one in unclear if self._asks(one, pid, _fits)]
         row = row if row in fitting or not fitting else fitting[0]
         self._comes_to(row, reader, pid)
         self.lay_tripwires([other for other in unclear if other != row], row)
@@ -201,6 +212,14 @@ class RowReads:
         self._digest.released(row)
         if self._scheduler.table.state[row] in (State.ABSENT, State.QUEUED):
             start(self._runner, "drop", self._fetcher.drop_row, row, then=_dropped)
+
+
+def _is_next(job: JobRun) -> Callable[[int, int], bool]:
+    return job.matcher.is_next
+
+
+def _fits(job: JobRun) -> Callable[[int, int], bool]:
+    return job.matcher.fits
 
 
 def _is_there(thread: int) -> bool:
