@@ -43,6 +43,8 @@ ASKED_FOR = 2
 FORESEEN = 64
 # The threads of a process come to their rows out of turn: so many others may be before one.
 OVERTAKEN = 32
+# That is believed of a file whose rows have come so often without those beside them, and it is forgotten as soon.
+SURE_ALONE, MOST_ALONE = 4, 16
 
 
 class _Reader:
@@ -82,6 +84,8 @@ class RowReads:
         # By process, the rows that its jobs have it read next, the last one first: each READ would have the scheduler
         # take a step else.
         self._coming: dict[int, list[int]] = {}
+        # By file, above 0 where READs of rows come without those of rows beside them, below 0 where not: it is mapped.
+        self._alone: dict[int, int] = {}
 
     def read(self, file: int, generation: int, handle: int, offset: int, size: int, pid: int) -> Buffer | None:
         """A READ of a range: note the row that it tells of. Returns its bytes if they are those of a tripwire."""
@@ -124,7 +128,10 @@ class RowReads:
             self._settle(reader, pid)
         following = self._next_of(rows, reader, pid)
         if following is not None:
-            others = [row for row in (*reader.take_unclear(), *rows) if row != following]
+            unclear = reader.take_unclear()
+            if unclear:
+                self._note([following, *unclear])
+            others = [row for row in (*unclear, *rows) if row != following]
             self._comes_to(following, reader, pid)
         elif self._are_around(rows, reader):
             others = rows
@@ -135,18 +142,19 @@ class RowReads:
 
     def _next_of(self, rows: list[int], reader: _Reader, pid: int) -> int | None:
         """The one of these rows that comes next for the reader's process, by what jobs expect; or soon, as its threads
-        overtake each other, unless the kernel may have read around."""
+        overtake each other, unless the kernel may have read around, or does so of this file."""
         process = self._digest.process_of(pid)
         coming = self._coming.get(process)
-        around = self._are_around(rows, reader)
-        soon = coming[-1 if around else -OVERTAKEN :] if coming else []
+        file = self._rows.file_of(rows[0])
+        strict = self._are_around(rows, reader) or self._alone.get(file, 0) < SURE_ALONE
+        soon = coming[-1 if strict else -OVERTAKEN :] if coming else []
         following = max((row for row in rows if row in soon), key=soon.index, default=None)
         if coming and following is not None:
             coming.remove(following)
             return following
         self._coming.pop(process, None)
         self._digest.take_in_now()  # or a job would be asked about what it expected some reads ago
-        for what in (_is_next,) if around else (_is_next, _fits):
+        for what in (_is_next,) if strict else (_is_next, _fits):
             following = next((row for row in rows if self._asks(row, pid, what)), None)
             if following is not None:
                 break
@@ -156,6 +164,11 @@ class RowReads:
                 foreseen.remove(following)
                 self._coming[process] = foreseen[::-1]
         return following
+
+    def _note(self, rows: list[int]) -> None:
+        """One of these rows was read: note whether the READ of it came by itself."""
+        file = self._rows.file_of(rows[0])
+        self._alone[file] = max(-MOST_ALONE, min(MOST_ALONE, self._alone.get(file, 0) + (1 if len(rows) == 1 else -4)))
 
     def _are_around(self, rows: list[int], reader: _Reader) -> bool:
         """Whether the kernel may have read these around the row that a reader has come to."""
@@ -169,6 +182,7 @@ class RowReads:
         """None of the rows comes next: the reader asked for the one in the middle, or the first of two, unless only
         others fit what a job reads."""
         unclear = sorted(reader.take_unclear())
+        self._note(unclear)
         row = unclear[(len(unclear) - 1) // 2]
         fitting = [one for one in unclear if self._asks(one, pid, _fits)]
         row = row if row in fitting or not fitting else fitting[0]
