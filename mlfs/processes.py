@@ -42,12 +42,21 @@ def children(pid: int) -> list[int]:
         return []
 
 
-def be_killed_sooner(steps: int) -> None:
-    """Have the kernel, when memory is short, kill this process before those that have fewer steps."""
-    with suppress(OSError), open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
-        now = int(file.read())
-        file.seek(0)
-        file.write(str(min(1000, now + STEP * steps)))
+def be_killed_sooner(steps: int) -> int:
+    """Have the kernel, when memory is short, kill this process before those that have fewer steps. Returns what it had
+    before, for `be_killed_again_as`: more than 1,000 thousandths are not counted, so steps cannot be taken off."""
+    before = 0
+    with suppress(OSError), open("/proc/self/oom_score_adj", encoding="ascii") as file:
+        before = int(file.read())
+        be_killed_again_as(min(1000, before + STEP * steps))
+    return before
+
+
+def be_killed_again_as(thousandths: int) -> None:
+    """Have the kernel take this process for one that has so many. One without rights may not have fewer than it began
+    with."""
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write(str(thousandths))
 
 
 def name_of(pid: int) -> str:

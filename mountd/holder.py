@@ -231,7 +231,11 @@ class MountHolder:
             os.setpgid(0, 0)  # Ctrl-C in the terminal of a mount in the foreground is passed on, once
             for number, handler in self._before.items():
                 signal.signal(number, handler)
-            raise SystemExit(does(theirs))
+            try:
+                code = does(theirs)
+            except OSError as error:  # who forks would take it for one of fork(2), and go on as another holder
+                raise RuntimeError(f"this process cannot serve: {error}") from error
+            raise SystemExit(code)
         theirs.close()
         return Child(mine, pid, pidfd_of(pid))
 
@@ -246,16 +250,16 @@ class MountHolder:
             server.channel.close()  # else the server would not see that the holder dies
             for fd in (*self._kept.values(), *([server.pidfd] if server.pidfd >= 0 else [])):
                 os.close(fd)
-            from mlfs.processes import LOADED, OF_STAND_BY, be_killed_sooner, name_of, name_this
+            from mlfs.processes import LOADED, OF_STAND_BY, be_killed_again_as, be_killed_sooner, name_of, name_this
 
-            be_killed_sooner(OF_STAND_BY)
+            sooner_before = be_killed_sooner(OF_STAND_BY)
             serve = self._load()
             before = name_of(os.getpid())
             name_this(LOADED)
             said, fds, _, _ = socket.recv_fds(channel, LONGEST_WORDS_BYTES, MOST_KEPT)
             if not said:
                 return 0
-            be_killed_sooner(-OF_STAND_BY)
+            be_killed_again_as(sooner_before)
             name_this(before)
             _, restarts, holder_restarts, names, why = said.decode("ascii").split(" ", 4)
             kept = dict(zip(names.split(","), fds, strict=True))

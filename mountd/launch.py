@@ -78,6 +78,7 @@ def serve_here(config: MountConfig, progress: ProgressDisplay) -> Serving:
     for fd in (config_fd, status_write):
         os.set_inheritable(fd, True)
     fds = ["--config-fd", str(config_fd), "--status-fd", str(status_write), "--foreground", "1"]
+    os.chdir("/")  # Python looks for modules where it is started, which may be anybody's directory
     os.execve(DAEMON_COMMAND[0], [*DAEMON_COMMAND, *fds], _daemon_environment())
 
 

@@ -75,6 +75,30 @@ def test_what_stands_by_has_loaded_before_the_server_dies_and_begins_with_what_t
     assert all(not Path("/proc", pid).exists() for pid in loaded.read_text().split())
 
 
+def test_what_cannot_stand_by_ends_and_is_no_other_holder(tmp_path: Path) -> None:
+    loaded = tmp_path / "loaded"
+    load = (
+        "import mountd.holder\n"
+        "mountd.holder.STANDS_BY_AFTER_S, mountd.holder.LOOK_MS = 0.0, 10\n"
+        f"loads = lambda: open({str(loaded)!r}).read().split()\n"
+        "def load():\n"
+        f"    print(os.getpid(), file=open({str(loaded)!r}, 'a'))\n"
+        "    if len(loads()) == 2: sys.stderr = open(os.devnull, 'w'); raise OSError(5, 'no such module any more')\n"
+        "    return serve\n"
+    )
+    code, printed, log = held(
+        tmp_path,
+        "if start.restarts == 0:\n"
+        "        keep(); say('serving')\n"
+        "        while len(loads()) < 2 or ') Z ' not in open(f'/proc/{loads()[1]}/stat').read(): time.sleep(0.01)\n"
+        "        kill()\n"
+        "    say('over 7'); return 7",
+        SCRIPT.replace("def serve", load + "def serve").replace("lambda: serve", "load"),
+    )
+    assert printed[1:] == ["server 1 ['fuse', 'other'] was killed by SIGKILL"]
+    assert (code, log, len(loaded.read_text().split())) == (7, "", 3)
+
+
 @pytest.mark.promise("outlived-given-up")
 def test_servers_that_die_before_they_answer_are_given_up_with_a_last_word(tmp_path: Path) -> None:
     code, printed, log = held(tmp_path, "start.kept or keep(); kill()")
