@@ -401,8 +401,8 @@ class Fetcher:
         while True:
             generation = self._manifest.generation_view[entry]
             known, version = self._source.known(entry), self.samples.version_of(sample)
-            if self._manifest.generation_view[entry] == generation:
-                break
+            if self._manifest.at_update != entry and self._manifest.generation_view[entry] == generation:
+                break  # all of it is of one content
         if stage:
             self._pages.look_up(entry)
         target = self._pages.target(entry, generation) if stage else 0

@@ -93,9 +93,10 @@ class Manifest:
 
     The arrays are public and for reading; `update` is the only way to change one, and it must be called from one
     thread (the daemon's loop). `past` has the attributes of earlier contents, `hard_links` the entries that are names
-    of one file, `updates` how often anything has changed, `times` what the source's times prove, `unsized` the files
-    whose size is not the number of their bytes. The `*_view` attributes are memoryviews of the same memory:
-    `m.size_view[e]` gives a plain int in a fraction of the time of numpy's scalar, so request handlers read those.
+    of one file, `updates` how often anything has changed, `at_update` the entry that is changed just now, -1 for none,
+    `times` what the source's times prove, `unsized` the files whose size is not the number of their bytes. The
+    `*_view` attributes are memoryviews of the same memory: `m.size_view[e]` gives a plain int in a fraction of the
+    time of numpy's scalar, so request handlers read those.
 
     Args:
         columns: the arrays of `COLUMNS`, by name; kept, not copied.
@@ -147,6 +148,7 @@ class Manifest:
         # How often an entry was updated since this manifest was made or loaded; wraps around at 65,536.
         self.generation: NDArray[np.uint16] = np.zeros(self._n, dtype=np.uint16)
         self.updates = 0
+        self.at_update = -1
         self._rows: Rows | None = None
         self.past = PastContents()
         self.hard_links = HardLinks(self.linked, self.linked_first)
@@ -405,9 +407,7 @@ class Manifest:
             raise ValueError(f"entry {entry} is not a regular file")
         self.updates += 1
         self.past.keep(entry, self.generation_view[entry], self._as_past(entry))
-        # Before the attributes: a worker who finds the same generation before and after he has looked at them has seen
-        # those of one content, or such as no content has.
-        self.generation[entry] = (self.generation_view[entry] + 1) % _GENERATIONS
+        self.at_update = entry
         self.unsized.forget(entry)
         self.total_bytes += size - self.size_view[entry]
         self.size[entry] = size
@@ -417,6 +417,9 @@ class Manifest:
         for column, value in ((self.mode, mode), (self.uid, uid), (self.gid, gid), (self.nlink, nlink)):
             if value is not None:
                 column[entry] = value
+        # Behind the attributes: a worker who has this generation never takes a copy of the content before for it.
+        self.generation[entry] = (self.generation_view[entry] + 1) % _GENERATIONS
+        self.at_update = -1
 
     def _as_past(self, entry: int) -> Past:
         first = self.hard_links.first_of(entry)

@@ -8,6 +8,7 @@ import stat
 import threading
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -110,7 +111,15 @@ def test_update_takes_the_new_attributes_over(root: Path, root_fd: int) -> None:
     manifest = scan(root_fd)
     entry = manifest.find(b"f")
     assert manifest.total_bytes == 6
+    seen_meanwhile = []
+
+    class Blocks:
+        def __setitem__(self, changed: int, _: int) -> None:
+            seen_meanwhile.append((manifest.at_update, manifest.generation_view[changed]))
+
+    manifest.blocks = cast(Any, Blocks())
     manifest.update(entry, 10, 5, 6, mode=stat.S_IFREG | 0o600)
+    assert (seen_meanwhile, manifest.at_update) == ([(entry, 0)], -1)
     assert (manifest.size_view[entry], manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry]) == (10, 5, 6)
     assert manifest.mode_view[entry] == stat.S_IFREG | 0o600
     assert manifest.total_bytes == 12
