@@ -26,6 +26,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 # The form of all that is left: descriptors and their names, journal, places, records of the RAM tier. A change of it
@@ -415,12 +416,13 @@ def is_over(process: Child) -> bool:
         knows_us = os.readlink("/proc/self") == str(os.getpid())
     except OSError:
         knows_us = False
-    if process.pidfd >= 0 and not knows_us:  # it is of another namespace of processes
+    says = b""
+    with suppress(OSError), open(f"/proc/{process.pid}/status", "rb") as status:
+        says = status.read()
+    # There is none of it, or this process may not see it, or lacks a descriptor; or /proc is another namespace's.
+    if process.pidfd >= 0 and not (says and knows_us):
         return bool(select.select([process.pidfd], [], [], 0)[0])
-    try:
-        with open(f"/proc/{process.pid}/status", "rb") as status:
-            says = status.read()
-    except OSError:
+    if not says:
         return True
     return any(words in says for words in (b"\nState:\tZ", b"\nState:\tX", b"\nCoreDumping:\t1"))
 
