@@ -200,10 +200,6 @@ def differing(wanted: MountConfig, running: MountConfig) -> list[str]:
     return said
 
 
-# Settings that a mount has from its start on.
-FIXED = ("source", "mountpoint", "index", "allow-other", "foreground", "rescan", "channel")
-
-
 def changed(running: MountConfig, flags: Mapping[str, Any]) -> MountConfig:
     """The settings of a mount that runs, with those that are given now in place of its own. Raises ConfigError."""
     given = {key: value for key, value in flags.items() if value is not None}

@@ -470,6 +470,10 @@ class Control:
             )
         if not self.parts.holding.is_followed:
             raise MlfsError("no other server can take this mount over: that needs Linux 6.9", "mount again")
+        if self._ending.is_near:
+            raise MlfsError("the mount is being unmounted", MOUNT_AGAIN, ExitCode.NOT_MOUNTED)
+        if self.parts.holding.makes_way:
+            raise MlfsError("another upgrade is under way", "try again when it is done", ExitCode.BUSY)
         self.parts.holding.renew(config)
         return {}
 

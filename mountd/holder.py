@@ -13,9 +13,9 @@ server is no child of its holder: nothing here needs it to be.
 
 The server's words: `keep NAME...`, with a descriptor each, in the place of all that was kept before; `serving`, when it
 answers; `alive`, each second from then on; `renew`, with a config in memory: servers to come have that, and load the
-code that is on the disk now; `over CODE`, when it ends by itself, or the mount has ended: nothing is kept any more. The
-process that stands by hears `begin RESTARTS HOLDER_RESTARTS NAME,... WHY`, with the descriptors; or nothing, and then
-it ends with the holder.
+code that is on the disk now; `way`, when it ends itself for that; `over CODE`, when it ends by itself, or the mount has
+ended: nothing is kept any more. The process that stands by hears `begin RESTARTS HOLDER_RESTARTS NAME,... WHY`, with
+the descriptors; or nothing, and then it ends with the holder.
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ class MountHolder:
     """
 
     def __init__(self, config: str, load: Callable[[], Serve], report_fd: int = -1, notify: str = "") -> None:
-        self._config = config
+        self._config = self._has_served = config
+        self._makes_way = False
         self._notify = notify
         self._load = load
         self._report_fd = report_fd
@@ -163,6 +164,8 @@ class MountHolder:
             why = self._watch(self._server)
             if self._over is not None:
                 return self._over
+            if self._makes_way:
+                why, self._makes_way = "made way for an upgrade", False
             served_s = None if self._serves_since is None else time.monotonic() - self._serves_since
             if "fuse" not in self._kept:  # it had not mounted yet, or no mount can be taken over here
                 return self._end_as(why)
@@ -173,6 +176,9 @@ class MountHolder:
                 return 1
             if self._deaths.early >= EARLY_DEATHS_WITH_MEMORY:
                 self._let_go([name for name in self._kept if name.startswith("ram")])
+            if served_s is None and self._config != self._has_served:
+                say(self._config, f"the server {why} before it served: the next one has the settings of before")
+                self._config = self._has_served
             time.sleep(pause_s)
             lacks = ""
             while not gone(self._kept["fuse"]):
@@ -342,12 +348,15 @@ class MountHolder:
             self._kept = dict(zip(rest, fds, strict=True))
         elif word == "serving":
             self._serves_since = time.monotonic()
+            self._has_served = self._config
             tell_systemd(self._notify, "READY=1")
             self._notify = ""
         elif word == "renew":
             with open(fds[0], "rb") as config:
                 self._config = config.read().decode("ascii")
             self._end_stand_by()
+        elif word == "way":
+            self._makes_way = True
         elif word == "over":
             self._over = int(rest[0])
             self._let_go([*self._kept])

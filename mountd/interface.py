@@ -49,6 +49,7 @@ __all__ = [
     "agent_socket",
     "call_with_timeout",
     "check_mount",
+    "check_settings",
     "clean_dead_mounts",
     "clear_dead_commands",
     "default_log_file",
@@ -93,6 +94,13 @@ def check_mount(config: MountConfig, note: Callable[[str], None]) -> MountConfig
     preflight.check(config, note=note)
     # After the check: symbolic links below a dead mount can be read only once that is gone.
     return preflight.resolve_paths(config)
+
+
+def check_settings(config: MountConfig) -> None:
+    """Raise the first reason why a mount that lives cannot have these settings."""
+    from mountd import preflight
+
+    preflight.check_settings(config)
 
 
 def mounted_already(config: MountConfig, note: Callable[[str], None]) -> Record | None:

@@ -269,7 +269,8 @@ class Holding:
     """The server's connection to its holder, and what it leaves there.
 
     Attributes:
-        journal, places: of this mount. left: by the server before this one; None for the first one.
+        journal, places: of this mount. makes_way: whether another server is being loaded, for which this one will end.
+        left: by the server before this one; None for the first one.
         restarts: how often a server of this mount was started again. why: how the one before this ended; "" for the
             first.
     """
@@ -283,6 +284,7 @@ class Holding:
         self._started: subprocess.Popen[bytes] | None = None
         self._serves = False
         self._renewed = trio.Event()
+        self.makes_way = False
         self._old: set[int] = set()  # children of the holder before that
         for fd in self._kept.values():
             os.set_inheritable(fd, False)
@@ -327,7 +329,7 @@ class Holding:
 
     def renew(self, config: str) -> None:
         """Have the servers to come load what lies on the disk now, with this config; this one makes way for them."""
-        self._config = config
+        self._config, self.makes_way = config, True
         fd = os.memfd_create("mlfs-config", os.MFD_CLOEXEC)
         os.write(fd, config.encode("ascii"))
         os.lseek(fd, 0, os.SEEK_SET)
@@ -345,7 +347,9 @@ class Holding:
                 while not any(name_of(pid) == LOADED for pid in {*children(self._holder)} - self._old):
                     await trio.sleep(0.1)
                 log.info("another server takes this mount over, as it was told to")
+                self._tell("way")
                 os.kill(os.getpid(), signal.SIGKILL)
+            self.makes_way = False
             log.error("the server that was to take this mount over has not loaded in %d s: this one goes on", LOADED_S)
 
     def let_go(self) -> None:

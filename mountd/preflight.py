@@ -49,11 +49,18 @@ def check(config: MountConfig, note: Callable[[str], None] = lambda line: None) 
     _check_not_served(config)
     _check_source(config.source, config.source_timeout_s)
     _check_mountpoint(config)
-    _check_cache_dirs(config)
-    _check_own_files(config)
+    check_settings(config)
     for line in [memory_warning(config), *full_disks(config)]:
         if line:
             note(line)
+
+
+def check_settings(config: MountConfig) -> None:
+    """Raise the first reason why a mount cannot have these settings, whether it lives already or not."""
+    if config.movers and config.channel == "silent":
+        raise ConfigError("--movers: there are none on the silent channel", "leave out one of the two flags")
+    _check_cache_dirs(config)
+    _check_own_files(config)
 
 
 def mounted_already(config: MountConfig, note: Callable[[str], None] = lambda line: None) -> runtime.Record | None:

@@ -56,13 +56,17 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SOURCE", nargs="?", help="the directory with the training files")
     parser.add_argument("mountpoint", metavar="MOUNTPOINT", nargs="?", help="an empty directory (default: SOURCE)")
     parser.add_argument("--config", metavar="FILE", help="TOML file with these flags (default: none)")
-    add_cache_flags(parser)
-    add_process_flags(parser)
+    add_settings(parser)
     parser.set_defaults(run=run)
 
 
-def add_cache_flags(parser: argparse.ArgumentParser) -> None:
-    """Add those about caches and fetching; `mlfs upgrade` has them, too."""
+def add_settings(parser: argparse.ArgumentParser, *, lives: bool = False) -> None:
+    """Add the flags of a mount's settings. Args: lives: only those that can be changed while it lives."""
+    _add_cache_flags(parser, lives)
+    _add_process_flags(parser, lives)
+
+
+def _add_cache_flags(parser: argparse.ArgumentParser, lives: bool) -> None:
     group = parser.add_argument_group("caches")
     group.add_argument(
         "--ram", metavar="SIZE", help="keep up to SIZE of samples in memory (default: 50%%, less if less is free)"
@@ -84,27 +88,29 @@ def add_cache_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--source-timeout", metavar="TIME", help=text)
     text = "find out the order of reads while no job is registered: on or off (default: on)"
     group.add_argument("--infer", metavar="on|off", help=text)
+    text = "what `mlfs calibrate` measured (default: the one of SOURCE, if there is one)"
+    group.add_argument("--calibration", metavar="FILE", help=text)
+    if lives:
+        return
     text = (
         "the saved list of files; of nodes that share it one scans (default: in ~/.cache/mlfs or $XDG_CACHE_HOME/mlfs)"
     )
     group.add_argument("--index", metavar="FILE", help=text)
-    text = "what `mlfs calibrate` measured (default: the one of SOURCE, if there is one)"
-    group.add_argument("--calibration", metavar="FILE", help=text)
     text = "scan the source even when the saved list is still right (default: no)"
     group.add_argument("--rescan", action=argparse.BooleanOptionalAction, help=text)
 
 
-def add_process_flags(parser: argparse.ArgumentParser) -> None:
-    """Add those about the daemon; `mlfs upgrade` has them, too."""
+def _add_process_flags(parser: argparse.ArgumentParser, lives: bool) -> None:
     group = parser.add_argument_group("mount and daemon")
-    text = "let other users read the mount; needs root or user_allow_other in /etc/fuse.conf (default: no)"
-    group.add_argument("--allow-other", action=argparse.BooleanOptionalAction, help=text)
-    text = "serve in this process until Ctrl-C (default: no, start a daemon)"
-    group.add_argument("--foreground", action=argparse.BooleanOptionalAction, help=text)
+    if not lives:
+        text = "let other users read the mount; needs root or user_allow_other in /etc/fuse.conf (default: no)"
+        group.add_argument("--allow-other", action=argparse.BooleanOptionalAction, help=text)
+        text = "come back only when the mount ends, by Ctrl-C or SIGTERM (default: no, come back when it serves)"
+        group.add_argument("--foreground", action=argparse.BooleanOptionalAction, help=text)
+        text = "how mlfs hears of reads: open, or silent, where reading staged files needs no request (default: open)"
+        group.add_argument("--channel", metavar="open|silent", help=text)
     text = "take what mlfs audit finds for an error: it is logged, and status begins with it (default: no)"
     group.add_argument("--strict-order", action=argparse.BooleanOptionalAction, help=text)
-    text = "how reads are heard of: open, or silent, where staged files are read without a request (default: open)"
-    group.add_argument("--channel", metavar="open|silent", help=text)
     text = "write a page (as mlfs report does) into DIR whenever a job ends (default: none)"
     group.add_argument("--report", metavar="DIR", help=text)
     text = "the daemon's log (default: log/NAME.log in ~/.cache/mlfs or $XDG_CACHE_HOME/mlfs)"
@@ -126,10 +132,7 @@ def run(args: argparse.Namespace) -> int:
     from mlfs.config import KEYS, load_config
 
     config = load_config({key: getattr(args, key.replace("-", "_")) for key in KEYS}, args.config)
-    if config.calibration is not None:
-        from mlfs.measure import calibration
-
-        calibration.load(config.calibration)  # an error in the file is reported now and not in the daemon's log
+    check_calibration(config)
     with ExitStack() as turn:
         turn.enter_context(interface.one_start_at_a_time(interface.resolve(config.mountpoint), _say))
         _let_it_end(interface.resolve(config.mountpoint))
@@ -138,6 +141,14 @@ def run(args: argparse.Namespace) -> int:
             print("\n".join(map(printable, already(running))), flush=True)
             return ExitCode.OK
         return _mount(interface.check_mount(config, note=_say), turn.close)
+
+
+def check_calibration(config: MountConfig) -> None:
+    """Raise what is wrong with the file now: an error in the daemon would stand in its log."""
+    if config.calibration is not None:
+        from mlfs.measure import calibration
+
+        calibration.load(config.calibration)
 
 
 def _let_it_end(mountpoint: str) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 import time
 
-from mlfs.cli.mount import add_cache_flags, add_process_flags
-from mlfs.errors import ConfigError, ExitCode, MlfsError
+from mlfs.cli.mount import add_settings, check_calibration
+from mlfs.errors import ExitCode, MlfsError
 from mlfs.printable import printable
 
 _EPILOG = """\
@@ -19,12 +19,12 @@ examples:
   mlfs upgrade /data/imagenet --ram 32G --log-format json
 
 Readers wait for a moment, and find out nothing: no read fails, jobs go on,
-samples in RAM stay as far as there is room. Settings that are not named stay.
-What a mount has from its start on (its source and place, --index,
---allow-other, --channel, --foreground) cannot be changed.
+samples in RAM stay as far as there is room. Settings that are not named stay
+as they are: the defaults above are those of mlfs mount. Its other flags
+(--index, --allow-other, --channel, --foreground) cannot be changed.
 
-Needs Linux 6.9. Exit code 0: another server serves. 1: it could not be loaded,
-and the one before it goes on.
+Needs Linux 6.9. Exit code 0: another server serves, with these settings. 1: it
+could not be loaded, or not begin: the mount goes on with those it had.
 """
 # The server waits for a minute until the next one is loaded (mountd.left_behind).
 _PATIENCE_S = 90.0
@@ -36,15 +36,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.description = "Have another server take a mount over, while readers go on."
     parser.epilog = _EPILOG
     parser.add_argument("mount", metavar="MOUNT", help="the mount point")
-    add_cache_flags(parser)
-    add_process_flags(parser)
+    add_settings(parser, lives=True)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Upgrade, and wait until another server answers."""
     from mlfs.cli import client
-    from mlfs.config import FIXED, KEYS, MountConfig, changed
+    from mlfs.config import KEYS, MountConfig, changed
     from mountd import interface
 
     mountpoint = client.require_mount(args.mount)
@@ -52,10 +51,9 @@ def run(args: argparse.Namespace) -> int:
     if record is None or record.settings is None:
         raise MlfsError(f"the settings of the mount at {mountpoint} are not known", "unmount, and mount again")
     flags = {key: getattr(args, key.replace("-", "_"), None) for key in KEYS}
-    for key in FIXED:
-        if flags[key] is not None:
-            raise ConfigError(f"--{key} cannot be changed while a mount lives", "unmount, and mount again")
     config = changed(MountConfig.model_validate(record.settings), flags)
+    check_calibration(config)
+    interface.check_settings(config)
     before = client.read_status(mountpoint)["pid"]
     client.send(mountpoint, {"op": "upgrade", "tables": interface.TABLES, "config": config.to_json()})
     deadline = time.monotonic() + _PATIENCE_S
@@ -65,5 +63,9 @@ def run(args: argparse.Namespace) -> int:
                 f"no other server has taken {mountpoint} over", f"see {config.log_file or 'its log'}", ExitCode.FAILURE
             )
         time.sleep(_LOOK_EVERY_S)
+    record = interface.recorded_daemon(mountpoint)
+    if record is not None and record.settings is not None and MountConfig.model_validate(record.settings) != config:
+        message = f"no server could begin with these settings: {mountpoint} goes on with those it had"
+        raise MlfsError(message, f"see {record.log_file or 'its log'}")
     print(printable(f"{mountpoint} is served by process {status['pid']} now, mlfs {status['version']}"))
     return ExitCode.OK

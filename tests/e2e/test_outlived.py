@@ -317,8 +317,9 @@ def test_a_mount_goes_on_with_other_settings_under_its_readers(source: Path) -> 
         (ram,) = mount.status()["tiers"]
         server, opens = mount.pid, mount.status()["opens"]
         assert ram["used_bytes"] > 5 << 20
-        refused = mount.run("upgrade", str(mount.path), "--allow-other", check=False)
-        assert (refused.returncode, mount.pid) == (ExitCode.USAGE, server)
+        for wrong in ("--allow-other", "--calibration=/nowhere"):
+            refused = mount.run("upgrade", str(mount.path), wrong, check=False)
+            assert (refused.returncode, mount.pid) == (ExitCode.USAGE, server)
         with pytest.raises(OSError, match="Invalid argument"):
             mount.control({"op": "upgrade", "tables": 0, "config": "{}"})
         said = mount.run("upgrade", str(mount.path), "--ram", "5M").stdout

@@ -99,6 +99,23 @@ def test_what_cannot_stand_by_ends_and_is_no_other_holder(tmp_path: Path) -> Non
     assert (code, log, len(loaded.read_text().split())) == (7, "", 3)
 
 
+def test_settings_with_which_no_server_begins_are_given_up_for_those_of_before(tmp_path: Path) -> None:
+    code, printed, log = held(
+        tmp_path,
+        "if start.restarts == 0:\n"
+        "        fd = os.memfd_create('config'); os.write(fd, start.config.replace('text', 'json').encode())\n"
+        "        keep(); say('serving'); os.lseek(fd, 0, 0); say('renew', fd); say('way'); kill()\n"
+        "    if 'json' in start.config: return 2\n"
+        "    say('over 0'); return 0",
+    )
+    assert printed[1:] == [
+        "server 1 ['fuse', 'other'] made way for an upgrade",
+        "server 2 ['fuse', 'other'] ended with exit code 2",
+    ]
+    assert code == 0
+    assert "ended with exit code 2 before it served: the next one has the settings of before" in log
+
+
 @pytest.mark.promise("outlived-given-up")
 def test_servers_that_die_before_they_answer_are_given_up_with_a_last_word(tmp_path: Path) -> None:
     code, printed, log = held(tmp_path, "start.kept or keep(); kill()")
