@@ -16,7 +16,7 @@ from mlfs.printable import printable
 _EPILOG = """\
 examples:
   mlfs upgrade /data/imagenet     after `pip install --upgrade mlfs`
-  mlfs upgrade /data/imagenet --ram 32G --log-format json
+  mlfs upgrade /data/imagenet --ram 8G --log-format json
 
 Readers wait for a moment, and find out nothing: no read fails, jobs go on,
 samples in RAM stay as far as there is room. Settings that are not named stay
@@ -49,7 +49,9 @@ def run(args: argparse.Namespace) -> int:
     mountpoint = client.require_mount(args.mount)
     record = interface.recorded_daemon(mountpoint)
     if record is None or record.settings is None:
-        raise MlfsError(f"the settings of the mount at {mountpoint} are not known", "unmount, and mount again")
+        raise MlfsError(
+            f"the settings of the mount at {mountpoint} are not known", "unmount, and mount again", ExitCode.NOT_MOUNTED
+        )
     flags = {key: getattr(args, key.replace("-", "_"), None) for key in KEYS}
     config = changed(MountConfig.model_validate(record.settings), flags)
     check_calibration(config)

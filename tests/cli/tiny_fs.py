@@ -36,6 +36,7 @@ class TinyFs(pyfuse3.Operations):
         self.mountpoint = mountpoint
         self.commands: list[dict[str, object]] = []
         self.answer: dict[str, object] = {"ok": True}
+        self.stands = 0  # where the descriptor stands through which a command came: there the answer begins
 
     def _text(self, inode: int) -> bytes:
         if inode == STATUS:
@@ -69,15 +70,18 @@ class TinyFs(pyfuse3.Operations):
         return await self.getattr(inode)
 
     async def read(self, fh, off, size):  # type: ignore[no-untyped-def]
-        return self._text(fh)[off : off + size]
+        begins = self.stands if fh == CONTROL else 0
+        return self._text(fh)[off - begins : off - begins + size]
 
     async def write(self, fh, off, buf):  # type: ignore[no-untyped-def]
         command = json.loads(bytes(buf))
         self.commands.append(command)
+        self.stands = off
         if command.get("seed") == -1:
             self.answer = {"ok": False, "error": "must not be negative", "field": "seed", "hint": "give 0 or more"}
             raise pyfuse3.FUSEError(errno.EINVAL)
         paths = {str(rank): [f"a/{rank}-{i}.jpg" for i in range(5)] for rank in command.get("ranks", [])}
+        self.stands = off + len(buf)
         self.answer = {"ok": True, "job": {k: v for k, v in command.items() if k != "op"}, "first_paths": paths}
         return len(buf)
 
