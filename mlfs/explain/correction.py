@@ -374,11 +374,13 @@ class Correction:
         self._asked_at = {key: at for key, at in self._asked_at.items() if key in known}
         self._asked_at |= {family.key: 2 * family.reads for family in families}
         slowest, fastest = job.ranks.current_epochs()
+        epochs = range(slowest, min(fastest + 2, job.spec.epochs))
+        if not families or not epochs:
+            return  # they have ended, or the job has, since this search was called for
         first = min(progress.floor for progress in job.matcher.ranks) - job.epochs.timeline.base(slowest)
         reads = [family.last_reads() for family in families]
         found = await self._jobs.runner.run(
-            POOL, find_ranks, job.spec, job.streams, reads, range(slowest, min(fastest + 2, job.spec.epochs)),
-            max(0, first), len(job.member),
+            POOL, find_ranks, job.spec, job.streams, reads, epochs, max(0, first), len(job.member),
         )  # fmt: skip
         if not self._is_followed(job):
             return
