@@ -40,6 +40,8 @@ PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 MOST_EARLY_DEATHS = 5
 # After so many of them the next one begins with an empty RAM tier: the machine may lack that memory.
 EARLY_DEATHS_WITH_MEMORY = 2
+# So does one after so many that have served, and not for long: the kernel may kill each as soon as it needs some more.
+DEATHS_WITH_MEMORY = 16
 # One that dies so soon after it began to serve counts as one that dies at what it is asked for. So many in a row are no
 # accident any more, and more than somebody who tries it out kills.
 STEADY_S = 10.0
@@ -92,22 +94,23 @@ class Deaths:
     """Judges whether a server that has died is started again, and after which pause.
 
     Attributes:
-        restarts: how many were. early: deaths in a row before the server answered.
+        restarts: how many were. early: deaths in a row before the server answered. in_a_row: of servers that were not
+            steady.
     """
 
     def __init__(self, restarts: int = 0) -> None:
         self.restarts = restarts
-        self.early = self._in_a_row = 0
+        self.early = self.in_a_row = 0
 
     def pause_s(self, served_s: float | None) -> float | None:
         """The pause before the next start; None: no more of them. `served_s`: how long it has served, None: it did not
         come to that."""
         self.restarts += 1
         self.early = self.early + 1 if served_s is None else 0
-        self._in_a_row = self._in_a_row + 1 if served_s is None or served_s < STEADY_S else 1
-        if self.early >= MOST_EARLY_DEATHS or self._in_a_row > MOST_DEATHS:
+        self.in_a_row = self.in_a_row + 1 if served_s is None or served_s < STEADY_S else 1
+        if self.early >= MOST_EARLY_DEATHS or self.in_a_row > MOST_DEATHS:
             return None
-        return min(LONGEST_PAUSE_S, 0.01 * 2.0 ** max(self.early, self._in_a_row // 4) - 0.01)
+        return min(LONGEST_PAUSE_S, 0.01 * 2.0 ** max(self.early, self.in_a_row // 4) - 0.01)
 
 
 class MountHolder:
@@ -174,7 +177,7 @@ class MountHolder:
                 said = f"the server {why}, and so did those before it: this mount is given up, and its reads fail"
                 say(self._config, f"{said} (mlfs unmount takes it away)")
                 return 1
-            if self._deaths.early >= EARLY_DEATHS_WITH_MEMORY:
+            if self._deaths.early >= EARLY_DEATHS_WITH_MEMORY or self._deaths.in_a_row >= DEATHS_WITH_MEMORY:
                 self._let_go([name for name in self._kept if name.startswith("ram")])
             if served_s is None and self._config != self._has_served:
                 say(self._config, f"the server {why} before it served: the next one has the settings of before")

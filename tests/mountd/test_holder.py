@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mountd.holder import LONGEST_PAUSE_S, MOST_DEATHS, MOST_EARLY_DEATHS, STEADY_S, Deaths
+from mountd.holder import DEATHS_WITH_MEMORY, LONGEST_PAUSE_S, MOST_DEATHS, MOST_EARLY_DEATHS, STEADY_S, Deaths
 from mountd.left_behind import SLOT_BYTES, JobPlaces, Journal, Suspects, can_be_taken_over
 
 SCRIPT = """
@@ -114,6 +115,16 @@ def test_settings_with_which_no_server_begins_are_given_up_for_those_of_before(t
     ]
     assert code == 0
     assert "ended with exit code 2 before it served: the next one has the settings of before" in log
+
+
+def test_servers_that_die_one_after_the_other_leave_no_samples_in_memory_any_more(tmp_path: Path) -> None:
+    code, printed, _ = held(
+        tmp_path,
+        f"if start.restarts > {DEATHS_WITH_MEMORY}: say('over 7'); return 7\n"
+        "    say('keep fuse ram0', kept[0].fileno(), kept[1].fileno()); say('serving'); kill()",
+    )
+    kept = [re.sub(r"server \d+ (.*\]).*", r"\1", line) for line in printed[1:]]
+    assert (code, kept) == (7, ["['fuse', 'ram0']"] * (DEATHS_WITH_MEMORY - 1) + ["['fuse']"] * 2)
 
 
 @pytest.mark.promise("outlived-given-up")
