@@ -85,7 +85,7 @@ def mounted_already(config: MountConfig, note: Callable[[str], None] = lambda li
     others = differing(config, running)
     if others:
         message = f"{config.mountpoint} is already mounted by mlfs by process {record.pid}, with other settings:"
-        hint = f"to have these: mlfs unmount {config.mountpoint}, and mount again"
+        hint = f"to have these: mlfs upgrade {config.mountpoint} with the same flags, or mlfs unmount and mount again"
         raise MlfsError(f"{message} {'; '.join(others)}", hint, ExitCode.MOUNT_POINT)
     return record
 

@@ -92,9 +92,7 @@ class Silence:
         descriptor: by which the kernel tells, -1 where it does not.
     """
 
-    def __init__(
-        self, manifest: Manifest, mountpoint: bytes, left: int = -1, was_on: bool | None = None
-    ) -> None:  # fmt: skip
+    def __init__(self, manifest: Manifest, mountpoint: bytes, left: int = -1, was_on: bool | None = None) -> None:
         self._manifest, self._mountpoint = manifest, mountpoint
         self.decided = trio.Event()
         self.on = bool(was_on)

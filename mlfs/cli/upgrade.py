@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from mountd import interface
 
     mountpoint = client.require_mount(args.mount)
+    before = client.read_status(mountpoint)["pid"]  # first of all, as it says whose mount it is
     record = interface.recorded_daemon(mountpoint)
     if record is None or record.settings is None:
         raise MlfsError(
@@ -56,7 +57,6 @@ def run(args: argparse.Namespace) -> int:
     config = changed(MountConfig.model_validate(record.settings), flags)
     check_calibration(config)
     interface.check_settings(config)
-    before = client.read_status(mountpoint)["pid"]
     client.send(mountpoint, {"op": "upgrade", "tables": interface.TABLES, "config": config.to_json()})
     deadline = time.monotonic() + _PATIENCE_S
     while (status := client.read_status(mountpoint))["pid"] == before:
