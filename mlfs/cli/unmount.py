@@ -288,9 +288,9 @@ def _wait_for_users(entry: MountEntry, timeout_s: float, daemon: Record | None, 
 
 
 def _holders(entry: MountEntry, daemon: Record | None) -> list[User]:
-    """Processes that use the mount, and other mounts of its file system."""
-    exclude = {os.getpid(), *([daemon.pid] if daemon else [])}
-    return [*interface.users_of(entry.mountpoint, exclude), *_elsewhere(entry, daemon)]
+    """Processes that use the mount, this one where it was started with an open file of it, and other mounts of its
+    file system."""
+    return [*interface.users_of(entry.mountpoint, [daemon.pid] if daemon else []), *_elsewhere(entry, daemon)]
 
 
 def _elsewhere(entry: MountEntry, daemon: Record | None) -> list[User]:
