@@ -1,6 +1,6 @@
 """`python -m mountd --config-fd N --status-fd M`: the holder of one mount, as `mlfs mount` starts it, and its server.
 
-With `--foreground 1` it is what systemd has started.
+With `--foreground N` it is what systemd has started; by N it sees that what tells of the start has ended.
 
 A server whose holder has died starts another one: `--config-fd N --channel-fd M --server PID --restarts A
 --holder-restarts B`.
@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import socket
 import sys
 
 from mountd.holder import MountHolder, Serve
+
+# Why a mount ends is said in less, also on a busy machine.
+TOLD_S = 5.0
 
 
 def load() -> Serve:
@@ -43,12 +47,16 @@ def main() -> int:
         os.set_inheritable(report_fd, False)
         told = os.environ.pop("NOTIFY_SOCKET", "")  # no program that is started from here is to speak for this one
         try:
-            return MountHolder(config, load, report_fd, told if "--foreground" in flags else "").run()
+            code = MountHolder(config, load, report_fd, told if "--foreground" in flags else "").run()
         except OSError as error:  # no process can be had
             from mountd.launch import not_started, reported
 
             os.write(report_fd, reported(not_started(error)))
-            return 1
+            os.close(report_fd)
+            code = 1
+        if "--foreground" in flags:  # in a container nothing goes on when this process has ended
+            select.select([int(flags["--foreground"])], [], [], TOLD_S)
+        return code
     from mlfs.processes import OF_SERVER, be_killed_sooner
 
     be_killed_sooner(-OF_SERVER)  # it is a child of the server

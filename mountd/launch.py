@@ -58,11 +58,13 @@ def serve_here(config: MountConfig, progress: ProgressDisplay) -> Serving:
     """Become the daemon, whose exit code is then this process's. Returns what it reported when it began to serve, in a
     child that has nothing else to do than to tell. Raises there the MlfsError of what went wrong."""
     status_read, status_write = os.pipe()
+    tells, end_of_telling = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
     between = os.fork()
     if between:
         os.waitpid(between, 0)
+        os.close(end_of_telling)
     elif os.fork():
         os._exit(0)  # so that what tells is no child of the daemon, which looks after its own only
     else:
@@ -75,9 +77,9 @@ def serve_here(config: MountConfig, progress: ProgressDisplay) -> Serving:
             raise MlfsError(f"the daemon ended before it served {config.mountpoint}", "see what it logged") from None
     config_fd = os.memfd_create("mlfs-config")
     os.pwrite(config_fd, config.to_json().encode("ascii"), 0)
-    for fd in (config_fd, status_write):
+    for fd in (config_fd, status_write, tells):
         os.set_inheritable(fd, True)
-    fds = ["--config-fd", str(config_fd), "--status-fd", str(status_write), "--foreground", "1"]
+    fds = ["--config-fd", str(config_fd), "--status-fd", str(status_write), "--foreground", str(tells)]
     os.chdir("/")  # Python looks for modules where it is started, which may be anybody's directory
     os.execve(DAEMON_COMMAND[0], [*DAEMON_COMMAND, *fds], _daemon_environment())
 
