@@ -238,7 +238,9 @@ class MountHolder:
             raise
         if pid == 0:
             mine.close()
-            os.setpgid(0, 0)  # Ctrl-C in the terminal of a mount in the foreground is passed on, once
+            # Ctrl-C in the terminal of a mount in the foreground is passed on, once. A process group in the session of
+            # the holder would not do: where that dies while this process is stopped, the kernel sends it SIGHUP.
+            os.setsid()
             for number, handler in self._before.items():
                 signal.signal(number, handler)
             try:

@@ -137,10 +137,16 @@ def test_a_holder_that_is_killed_is_followed_by_another_one(source: Path) -> Non
         with open(mount.path / LARGE, "rb") as held:
             for number in range(1, 3):
                 server, holder = mount.pid, processes(mount)["holder"]
+                os.kill(server, signal.SIGSTOP)  # the kernel sends SIGHUP to a stopped group that is left alone
+                wait_until(
+                    lambda stopped=server: Path(f"/proc/{stopped}/stat").read_text().rsplit(")")[1].split()[0] == "T"
+                )
                 os.kill(holder["pid"], signal.SIGKILL)
+                wait_until(lambda before=holder["pid"]: before not in mount.pids())
+                os.kill(server, signal.SIGCONT)
                 wait_until(lambda before=holder["pid"]: processes(mount)["holder"]["pid"] != before)
                 assert processes(mount)["holder"]["restarts"] == number
-                assert mount.pid == server
+                assert (mount.pid, mount.status()["state"]) == (server, "serving")
                 wait_until(lambda: killed_in_order(mount) == ["standby", "server", "holder"])
                 stands_by = processes(mount)["standby"]["pid"]
                 held.seek(number * 3_000_000)

@@ -66,6 +66,7 @@ def requests_of(mount: MlfsMount, *paths: Path) -> dict[str, int]:
 
 
 @pytest.mark.promise("view-silent")
+@pytest.mark.page_counts
 def test_a_staged_read_takes_no_request_and_is_counted(mount: MlfsMount, slow: SlowSource) -> None:
     assert mount.status()["channel"]["name"] == "silent"
     paths = sorted(mount.path.glob("class*/*.jpg"))
