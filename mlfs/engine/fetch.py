@@ -324,8 +324,7 @@ class Fetcher:
     def fetch_part(
         self, item: Item, place: int, offset: int, size: int, keep: Callable[[Fetched, tuple[int, ...]], None]
     ) -> tuple[Buffer, Fetched]:
-        """A range of a block, and how it was got: all of the block, where a place shall keep it, or once the source has
-        given all of it range by range.
+        """A range of a block, and how it was got: all of the block, where a place shall keep it.
 
         Args:
             place: where to get it. keep: has a copy kept, before another thread can ask for the block.
@@ -340,19 +339,15 @@ class Fetcher:
             here = place or self.holder(block)  # another lane has just had it kept, and its batch is not over
             if here and (data := self.read_held(block, here, offset, size)) is not None:
                 return data, Fetched(block, here, len(data))
-            in_part = item.in_part and self.places.source.pieces.has_room(size)
-            if place or (item.keep_in and not in_part):
+            if place or item.keep_in:
                 fetched = self.fetch(block, place, item.instead, stage=False)
                 if fetched.error is not None:
                     raise fetched.error
                 if item.keep_in and self.places.kinds[fetched.place].is_afar:
                     keep(fetched, item.keep_in)
                 return memoryview(fetched.data or b"")[offset:end], fetched
-            data, given_bytes, whole = self.read_range(block, offset, size)
-            if whole is None or not item.keep_in:
-                return data, Fetched(block, SOURCE, size, read_before_bytes=size - given_bytes)
-            keep(whole, item.keep_in)
-            return data, whole._replace(read_before_bytes=whole.size_bytes - given_bytes)
+            data, given_bytes, _ = self.read_range(block, offset, size)
+            return data, Fetched(block, SOURCE, size, read_before_bytes=size - given_bytes)
 
     def push_row(self, row: int, generation: int, offset: int, data: Buffer) -> bool:
         """Put the pages of a row into the page cache, but for its tripwire. Args: offset, data: those pages."""

@@ -208,7 +208,7 @@ class Lanes:
                 low, high = max(begin, first), min(end, first + self._sizes[block.sample], file_bytes)
                 part, fetched = fetcher.fetch_part(block, self._place_of(block), low - first, high - low, keep.add)
                 parts.append(part)
-                ends.append(landed_of(batch.fetch, fetched)._replace(in_part=fetched.data is None))
+                ends.append(landed_of(batch.fetch, fetched))
                 if keep.bytes > self._kept_at_once_bytes:
                     over.keeping_s += keep.write(over.kept, self._clock)
         except OSError as error:

@@ -30,8 +30,6 @@ from mlfs.tree.samples import Version
 LEAST_PIECE_BYTES: Final = 512
 # Pieces that have moved take 300 bytes of memory each.
 MOST_MOVED: Final = 1 << 17
-# So many pieces may come from as many threads before it is known how many there are.
-MOST_AT_ONCE: Final = 1 << 10
 # Offsets in a file of pieces only grow, and some file systems end at 16 TiB. Beyond this offset all of its pieces are
 # forgotten, and it begins again.
 LAST_OFFSET: Final = 8 << 40
@@ -177,18 +175,6 @@ class Pieces:
         """The bytes of the sample that are there. It waits for nothing."""
         begun = self._begun.get(sample)
         return begun.held_bytes if begun is not None else 0
-
-    def has_room(self, size_bytes: int) -> bool:
-        """Whether a piece of so many bytes is remembered, and no other one forgotten for it. Other threads may come
-        before."""
-        if self.bytes + size_bytes <= self._most_bytes:
-            return True
-        for spill in self._spills:
-            spill.look()
-        with self._lock:
-            more_bytes = self.bytes + size_bytes
-            in_files = self._moved < MOST_MOVED - MOST_AT_ONCE
-            return in_files and any(spill.has_room(more_bytes + spill.used_bytes // 16) for spill in self._spills)
 
     def range(self, sample: int, version: Version, begin: int, end: int, read: Read) -> tuple[bytes, int, bytes | None]:
         """A range of this version of the sample; what is missing of it is read.

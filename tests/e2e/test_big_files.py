@@ -471,7 +471,6 @@ def test_registered_shards_are_read_once_by_many_workers_at_any_window_size(
             mount.settle()
             by_epoch = mount.status()["jobs"][0]["pfs_bytes_by_epoch"]
             assert sum(by_epoch.values()) == pytest.approx(slow.counts()["bytes"], rel=0.02), by_epoch
-            assert max(by_epoch.values()) <= 1.02 * total, by_epoch  # no epoch has a byte twice, at any window
             # Without a place to keep it the second epoch reads it again, and its beginning is staged in the first.
             assert total <= slow.counts()["bytes"] <= (1.02 + (ram == "0") * (epoch or window / total)) * total
         wait_until(lambda: mount.status()["jobs"][0]["state"] == "finished")

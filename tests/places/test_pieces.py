@@ -150,18 +150,6 @@ def test_a_disk_that_is_full_keeps_no_part_of_a_piece(monkeypatch: pytest.Monkey
     pieces.close()
 
 
-def test_room_is_told_of_before_anything_is_forgotten_for_it() -> None:
-    spill = Spill(MemoryFile(), PLACE, lambda: 40 * PAGE_BYTES, lambda: 1 << 40)
-    pieces = Pieces(10, [spill], least_bytes=1)
-    for sample in range(50):
-        if not pieces.has_room(10):
-            break
-        at_once(pieces, sample, 0, 10)
-    assert 30 <= sample < 40
-    assert all(pieces.of(before) for before in range(sample))
-    pieces.close()
-
-
 def test_two_places_that_keep_at_once_have_room_for_both() -> None:
     spill = spill_of(4)
     pieces = Pieces(0, [spill], least_bytes=1)

@@ -75,7 +75,7 @@ def test_opportunistic_reads_what_the_true_order_reads_in_an_epoch_as_often_and_
     after = [order.rank_stream(epoch, rank) for rank in ranks]
     assert list(map(len, after)) == list(map(len, before))
     assert Counter(np.concatenate(after).tolist()) == Counter(np.concatenate(before).tolist())
-    assert order.told["level_reached"] >= (0.9 if level is None else level) - 1e-4
+    assert order.figures["level_reached"] >= (0.9 if level is None else level) - 1e-4
 
 
 RANKS = [[0, 1], [2, 3], [4, 5]]
@@ -140,7 +140,7 @@ def test_what_no_node_keeps_comes_in_rounds_in_pieces_of_the_tree_which_differ_b
     fields = {"serve": "opportunistic", "level": 0.0, "world_size": 2, "batch_size": 10, "nodes": nodes}
     spec, _, order = served(800, **fields)
     assert order.rank_stream(0, 0).size == 400
-    assert (order.told["rounds"], order.told["kept"]) == (4, 0.5)
+    assert (order.figures["rounds"], order.figures["kept"]) == (4, 0.5)
     spans = []
     for epoch in (0, 1):
         by_step = np.array([list(chain(*step)) for step in steps(order, spec, epoch)])
@@ -156,7 +156,7 @@ def test_what_no_node_keeps_comes_in_rounds_in_pieces_of_the_tree_which_differ_b
     assert sorted(spans[0]) != sorted(spans[1])
     whole = served(800, **fields | {"level": 1.0})[2]
     assert whole.rank_stream(0, 0).size == 400
-    assert whole.told["rounds"] == 1
+    assert whole.figures["rounds"] == 1
 
 
 def test_where_windows_differ_a_round_is_refilled_as_the_smallest_takes_it() -> None:

@@ -20,8 +20,6 @@ class Item(NamedTuple):
         place: where to get it. instead: the place of this node that holds a copy, for when the source fails; 0: none.
         keep_in: places that shall keep a copy, the first that takes it; empty for none.
         blocks: of a file in blocks, each of them: it is got and kept by blocks, and pushed whole.
-        in_part: of a block that a row lies in: the source gives what the row has of it, and no more. It is kept once
-            all of it was read.
     """
 
     sample: int
@@ -29,7 +27,6 @@ class Item(NamedTuple):
     instead: int = 0
     keep_in: tuple[int, ...] = ()
     blocks: tuple[Item, ...] = ()
-    in_part: bool = False
 
 
 class Fetch(NamedTuple):

@@ -148,7 +148,6 @@ class Landed(NamedTuple):
         blocks: of a file in blocks, the ends of those that were got. Then `place` is the farthest that any came from,
             and `size_bytes` what came from there.
         read_before_bytes: of the content, what the source had given before, for reads of ranges.
-        in_part: of a block, whether this is a range of it: no place keeps it.
     """
 
     fetch: int
@@ -159,7 +158,6 @@ class Landed(NamedTuple):
     error: int = 0
     blocks: tuple[Landed, ...] = ()
     read_before_bytes: int = 0
-    in_part: bool = False
 
 
 class FetchEnded(NamedTuple):

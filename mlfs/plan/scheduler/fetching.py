@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlfs.plan.place_kind import PlaceKind
-from mlfs.plan.scheduler.by_parts import LEAST_PART_BYTES, ByParts
 from mlfs.plan.scheduler.commands import Command, Fetch, Item, KeepCopy, Recall
 from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
 from mlfs.plan.scheduler.events import FetchEnded, Landed
@@ -66,7 +65,6 @@ class Fetching:
         self._fetches = 0
         self.peers_missed = 0
         self._urgent = False
-        self._by_parts = ByParts()
         self._stopped = False
 
     @property
@@ -136,10 +134,8 @@ class Fetching:
                 if not batch:
                     break
                 self._fetches += 1
+                self._running[self._fetches] = Running(self._fetches, queue, batch, queue.lane_begins())
                 items = [self._begin(self._fetches, of.sample, of.place) for of in batch.values()]
-                in_parts = any(block.in_part for item in items for block in item.blocks)
-                running = Running(self._fetches, queue, batch, queue.lane_begins(), in_parts=in_parts)
-                self._running[self._fetches] = running
                 self._out.append(Fetch(self._fetches, queue.pool, items))
 
     def _may_begin(self, wanted: Wanted) -> bool:
@@ -166,33 +162,23 @@ class Fetching:
     def _begin(self, fetch: int, sample: int, place: int) -> Item:
         blocks = self._table.blocks.of(sample)
         if blocks:
-            in_part = self._begins_in_part(sample)
-            item = Item(sample, place, blocks=tuple(self._block_item(fetch, block, place, in_part) for block in blocks))
+            item = Item(sample, place, blocks=tuple(self._block_item(fetch, block, place) for block in blocks))
         else:
             item = self._item(fetch, sample, place)
         self._flying[sample] = fetch
         self._items[fetch, sample] = item
         return item
 
-    def _begins_in_part(self, sample: int) -> bool:
-        """Whether a row has its own bytes brought before the rest of its blocks: for readers who wait, where the source
-        gives as much in such small parts. Another node gets whole blocks."""
-        if sample < self._table.first_row or self._table.sizes[sample] < LEAST_PART_BYTES:
-            return False
-        return self._urgent and self._by_parts.in_parts and True not in self._is_peer
-
-    def _item(self, fetch: int, sample: int, place: int, in_part: bool = False) -> Item:
+    def _item(self, fetch: int, sample: int, place: int) -> Item:
         held_by = self._table.held_by[sample]
         elsewhere = held_by and self._is_peer[place]  # a copy is here, and the owner's is got sooner
-        in_part = in_part and place == SOURCE and not held_by
-        keep_in = () if elsewhere else self._keeping.promise(fetch, sample, self._routing.passed_over, in_part)
-        return Item(sample, place, held_by if held_by != place else 0, keep_in, in_part=in_part)
+        keep_in = () if elsewhere else self._keeping.promise(fetch, sample, self._routing.passed_over)
+        return Item(sample, place, held_by if held_by != place else 0, keep_in)
 
-    def _block_item(self, fetch: int, block: int, place: int, in_part: bool) -> Item:
+    def _block_item(self, fetch: int, block: int, place: int) -> Item:
         """A block of a file that is got from a place: from this node's copy or the owner's, if they are nearer."""
         nearest = self._routing.nearest(block, self._table.held_by[block], self._keeping.owner(block))
-        place = SOURCE if self._is_peer[nearest] and not self._is_peer[place] else nearest
-        return self._item(fetch, block, place, in_part)
+        return self._item(fetch, block, SOURCE if self._is_peer[nearest] and not self._is_peer[place] else nearest)
 
     # -- ahead of everybody, for this node's places
 
@@ -321,8 +307,7 @@ class Fetching:
     def _got(self, item: Item, landed: Landed) -> None:
         """A sample, or a block of a file, was got or not: whether a copy of it is to be kept, and which there are."""
         sample = item.sample
-        is_from_afar = landed.place == SOURCE or self._is_peer[landed.place]
-        if landed.error or not item.keep_in or not is_from_afar or landed.in_part:
+        if landed.error or not item.keep_in or not (landed.place == SOURCE or self._is_peer[landed.place]):
             self._keeping.release_promise(landed.fetch, sample)
         if not landed.error and item.place and landed.place != item.place and self._table.held_by[sample] == item.place:
             self._keeping.lost(sample)  # the tier turned out not to hold it
@@ -347,17 +332,8 @@ class Fetching:
                 lanes = queue.governor.allowed
             size, wall_s = sum(one.size_bytes for one in done), ended.wall_s - ended.keeping_s
             self._rates.batch(queue.pool, running.lanes, size, wall_s, len(done), lanes)
-        rows = [one for one in done if one.blocks] if queue.pool == SOURCE else []
-        if rows and self._by_parts.ended(running.in_parts, _given_bytes(rows), now_s, more):
-            queue.governor.begin_anew()
         running.give_back()
         queue.ended(len(ended.landed), ended.wall_s, ended.cpu_s, now_s, more, self._urgent)
 
     def _by_pool(self, landed: Landed, pool: int) -> bool:
         return self._pool_of[landed.place] == pool
-
-
-def _given_bytes(rows: Sequence[Landed]) -> int:
-    """The bytes that the source gave for rows."""
-    ends = (end for row in rows for end in row.blocks if end.place == SOURCE)
-    return sum(end.size_bytes - end.read_before_bytes for end in ends)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -78,15 +78,6 @@ class KeepingStatistics:
     no_room_bytes: int = 0
 
 
-class _Promise(NamedTuple):
-    """Room in a place for what a fetch brings; `in_part`: of a block that it may bring a part of."""
-
-    fetch: int
-    place: int
-    bytes: int
-    in_part: bool = False
-
-
 class Keeping:
     """The node's places that store, the room in them, and the plan for them.
 
@@ -101,7 +92,7 @@ class Keeping:
         self._stores = [number for number, place in enumerate(places) if place.kind in STORES]
         self._used_bytes = [place.used_bytes for place in places]
         self._promised_bytes = [0] * len(places)
-        self._promises: dict[int, _Promise] = {}  # by sample
+        self._promises: dict[int, tuple[int, int, int]] = {}  # sample -> fetch, place, bytes: one a sample
         self._held = [len(table.held_by), *([0] * (len(places) - 1))]  # samples by place, as `held_by` has them
         self._slower = [0] * len(places)
         self._members: Sequence[bytearray] = ()  # of each job, by sample: whether it reads it
@@ -280,11 +271,11 @@ class Keeping:
         self._spare_bytes -= footprint
         return True
 
-    def promise(self, fetch: int, sample: int, passed_over: Sequence[bool], in_part: bool = False) -> tuple[int, ...]:
+    def promise(self, fetch: int, sample: int, passed_over: Sequence[bool]) -> tuple[int, ...]:
         """The places that shall keep a sample about to be fetched, the best first; room in the first is promised.
 
         Args:
-            passed_over: by place, whether it gets nothing new. in_part: see `_Promise`.
+            passed_over: by place, whether it gets nothing new.
         """
         held_by = self._table.held_by[sample]
         if held_by:  # its room stays: if the copy is lost or outdated, the new one takes its place
@@ -292,16 +283,14 @@ class Keeping:
         if not self._stores:
             return ()
         if sample in self._promises:  # another fetch gets it, for a row maybe, or its copy is about to be kept
-            promised = self._promises[sample]
-            if promised.in_part:
-                self._promises[sample] = promised._replace(fetch=fetch, in_part=in_part)
+            place = self._promises[sample][1]
             is_block = sample >= self._table.blocks.first  # whoever gets a block first has it kept
-            return (promised.place,) if is_block and not passed_over[promised.place] else ()
+            return (place,) if is_block and not passed_over[place] else ()
         if self._members and not any(member[sample] for member in self._members) and not self._is_spare(sample):
             return ()
         size, wanted = self._table.sizes[sample], MEMORY
         if self._plan is None and len(self._stores) == 1:  # a shortcut: the rest gives the same
-            return self._promise_only(fetch, sample, size, passed_over, in_part)
+            return self._promise_only(fetch, sample, size, passed_over)
         if self._plan is not None:
             wanted = int(self._plan.classes[sample])
             if wanted == NOWHERE and self._plan.owner is not None:
@@ -317,14 +306,13 @@ class Keeping:
             return ()
         first = numbers[chosen[0]]
         bytes_ = rooms[chosen[0]].footprint_bytes
-        self._promises[sample] = _Promise(fetch, first, bytes_, in_part)
+        self._promises[sample] = fetch, first, bytes_
         self._promised_bytes[first] += bytes_
         return tuple(numbers[index] for index in chosen)
 
     def is_promised(self, sample: int) -> bool:
         """Whether a fetch of the sample is under way, or just over, and a place is going to keep what it brings."""
-        promised = self._promises.get(sample)
-        return promised is not None and not promised.in_part
+        return sample in self._promises
 
     def has_room(self, sample: int) -> bool:
         """Whether a place of this node has room for the sample, if that is for anybody."""
@@ -332,9 +320,7 @@ class Keeping:
         rooms = (self._room(number, size) for number in self._stores)
         return any(room.footprint_bytes <= room.free_bytes and not 0 < room.largest_bytes < size for room in rooms)
 
-    def _promise_only(
-        self, fetch: int, sample: int, size_bytes: int, passed_over: Sequence[bool], in_part: bool
-    ) -> tuple[int, ...]:
+    def _promise_only(self, fetch: int, sample: int, size_bytes: int, passed_over: Sequence[bool]) -> tuple[int, ...]:
         """Promise room in the only place that stores; there is no plan."""
         number = self._stores[0]
         place = self._places[number]
@@ -346,7 +332,7 @@ class Keeping:
         if too_large or bytes_ > free:
             self._lacks(number, sample, 0 if too_large else bytes_)
             return ()
-        self._promises[sample] = _Promise(fetch, number, bytes_, in_part)
+        self._promises[sample] = fetch, number, bytes_
         self._promised_bytes[number] += bytes_
         return (number,)
 
@@ -367,10 +353,10 @@ class Keeping:
 
     def release_promise(self, fetch: int, sample: int) -> None:
         """Take a promise back: the fetch keeps nothing, or its copy is there and counts as used."""
-        promised = self._promises.get(sample)
-        if promised is not None and promised.fetch == fetch:
+        promised, place, bytes_ = self._promises.get(sample, (0, 0, 0))
+        if promised == fetch and place:
             del self._promises[sample]
-            self._promised_bytes[promised.place] -= promised.bytes
+            self._promised_bytes[place] -= bytes_
 
     def kept(self, fetch: int, sample: int, place: int, used_bytes: int) -> None:
         """The fetch has ended: a place keeps the sample now, or with 0 none does."""

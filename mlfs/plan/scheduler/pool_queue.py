@@ -55,7 +55,6 @@ class Running:
 
     Attributes:
         fills: it warms the places up, and more of that is likely to wait although nothing is queued.
-        in_parts: it gets rows without the rest of their blocks.
     """
 
     fetch: int
@@ -64,7 +63,6 @@ class Running:
     lanes: int
     hangs: bool = False
     fills: bool = False
-    in_parts: bool = False
 
     def hang(self) -> None:
         """Somebody has waited for it too long: its lane does not count as working from now on."""
@@ -199,10 +197,6 @@ class LaneGovernor:
     def helped_by(self, movers: int) -> None:
         """So many lanes may compute in processes of their own."""
         self._busy_lanes = self.allowed = min(max(BUSY_LANES, movers), self.most)
-
-    def begin_anew(self) -> None:
-        """Other samples come from now on: what was found of the rate does not hold for them."""
-        self._tried_from, self._hold_until, self._since = 0, 0.0, None
 
     def idle(self) -> None:
         """No work was waiting: this period says nothing about the place."""

@@ -48,8 +48,6 @@ from mlfs.plan.scheduler.window import Pressure, Window
 # Samples that one step looks at ahead of the readers. A driver has others to serve between two steps, and a lane that
 # is done with its batch (`pool_queue`: BATCH_S, at most 64 samples) wants the next one.
 LOOK_A_STEP = 64
-# Who waits so long in READs, all those together that are told at a time, waits for more than this node's memory.
-LONG_READ_S = 0.002
 
 
 class Scheduler:
@@ -304,8 +302,6 @@ class Scheduler:
 
     def _readers_waited(self, waited: e.ReadersWaited, now_s: float) -> None:
         self._read_waited_s += waited.seconds
-        if waited.seconds >= LONG_READ_S:
-            self._waiting.waited_in_read(now_s)
         self._rank_waits.waited(waited.sample, waited.seconds, opened=True)
 
     def _source_gave(self, gave: e.SourceGave, now_s: float) -> None:

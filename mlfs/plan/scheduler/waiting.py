@@ -87,10 +87,6 @@ class Waiting:
         """Whether readers of this node wait, or did a moment ago."""
         return self._readers > 0 or now_s - self._waited_at_s < URGENT_S
 
-    def waited_in_read(self, now_s: float) -> None:
-        """A reader of this node has waited in a READ that no fetch of a whole sample was for."""
-        self._waited_at_s = now_s
-
     def wait(self, waiter: Waiter, now_s: float) -> None:
         """Somebody wants a sample that was not in place when the driver looked: answer now, or once it is fetched."""
         if waiter.is_peer and not self._peer_may_wait(waiter):
