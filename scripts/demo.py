@@ -35,7 +35,7 @@ SCRIPTS = Path(__file__).parent
 BIN = Path(sys.executable).parent
 RANKS, BATCH_SIZE, SEED = 2, 32, 0
 STOP_TIMEOUT_S = 10.0
-KILL_EVERY_S = 2.0
+KILLS, KILL_EVERY_S = 10, 2.0
 ROUTES = {"page_cache": "page cache", "ram": "RAM", "ssd": "SSD", "lmdb": "LMDB", "pfs": "PFS"}
 
 console = Console()
@@ -183,11 +183,14 @@ def train_through_mlfs(run: Run, data: Path, args: argparse.Namespace, work: Pat
 
 @contextlib.contextmanager
 def killing(data: Path) -> Iterator[None]:
-    """Kill the server of the mount again and again, with SIGKILL: the holder starts another one each time."""
+    """Kill the server of the mount ten times, with SIGKILL: the holder has another one serve each time. Not more often:
+    after sixteen kills in a row a server is given no samples of those before, and at last the mount is given up."""
     over = threading.Event()
 
     def kill() -> None:
-        while not over.wait(KILL_EVERY_S):
+        for _ in range(KILLS):
+            if over.wait(KILL_EVERY_S):
+                break
             server = json.loads((data / ".mlfs" / "status").read_bytes())["pid"]
             os.kill(server, signal.SIGKILL)
             console.print(f"  kill -9 {server}: the server of the mount")
@@ -316,7 +319,7 @@ def main() -> int:
     parser.add_argument(
         "--images", type=Path, help="make the data set here, or take one made here earlier, and leave it"
     )
-    parser.add_argument("--kill", action="store_true", help="kill the server of the mount every two seconds meanwhile")
+    parser.add_argument("--kill", action="store_true", help="kill the server of the mount ten times meanwhile")
     parser.add_argument("--keep", action="store_true", help="leave the work directory, with data set and logs")
     parser.add_argument("--direct-only", action="store_true", help="without the other two runs")
     args = parser.parse_args()
