@@ -1,20 +1,31 @@
-"""Reads what the kernel tells of a process, and tells it which to kill first.
+"""Reads what the kernel tells of a process, and sets what it and the C library go by for this one.
 
-In: a process's number. Out: its state and counts, as proc(5) names them.
+In: a process's number. Out: its state and counts, as proc(5) names them; prctl(2), mallopt(3). It imports next to
+nothing, as small processes use it.
 """
 
 from __future__ import annotations
 
+import ctypes
 from contextlib import suppress
 
 # The name of a process that stands by and has loaded what a server needs.
 LOADED = "mlfs-standby"
 # The holder of a mount has no step, its server one, the agent of `mlfs peers` two. A process that computes or moves
-# bytes for a server, and is started by it, has these besides. The one that only stands by is killed before anything
-# else: in a container of little memory a server that serves is larger than it by more than some steps.
-OF_SERVER, OF_AGENT, OF_HELPER, OF_STAND_BY = 1, 2, 2, 95
+# bytes for a server, and is started by it, has these besides: what a mover had is fetched again. The one that only
+# stands by is killed before anything else: in a container of little memory a server that serves is larger than it by
+# more than some steps.
+OF_SERVER, OF_AGENT, OF_HELPER, OF_MOVER, OF_STAND_BY = 1, 2, 2, 49, 95
 # In thousandths of the memory: more than processes of mlfs differ by, and less than a training takes.
 STEP = 10
+# malloc keeps freed blocks of up to this size: most samples, and not so much that memory is held for nothing.
+REUSED_BYTES = 16 << 20
+
+# linux/prctl.h; malloc.h.
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+
+_libc = ctypes.CDLL(None)
 
 
 def stat_fields(pid: int) -> list[bytes]:
@@ -70,5 +81,25 @@ def name_of(pid: int) -> str:
 
 def name_this(name: str) -> None:
     """Give this process another name."""
-    with suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as file:
-        file.write(name)
+    _libc.prctl(_PR_SET_NAME, name.encode())
+
+
+def end_with_parent(number: int) -> None:
+    """Have this process get a signal once the thread that has started it is gone; 0: none."""
+    _libc.prctl(_PR_SET_PDEATHSIG, number)
+
+
+def reuse_memory(arenas: int = 0) -> None:
+    """Have malloc reuse the buffers of fetches instead of giving each back to the kernel.
+
+    To fault the pages of a new buffer in, and to flush them from all cores' TLBs at the end, costs more than the fetch.
+
+    Args:
+        arenas: of malloc at most, which threads share; 0: as many as it likes.
+    """
+    mallopt = getattr(_libc, "mallopt", None)  # glibc only
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, REUSED_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, 2 * REUSED_BYTES)
+        if arenas:
+            mallopt(_M_ARENA_MAX, arenas)

@@ -10,7 +10,6 @@ that one left with the holder, and does not mount.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import logging
@@ -70,7 +69,7 @@ from mlfs.places.ram import RamTier
 from mlfs.places.showcase import Showcase
 from mlfs.places.ssd import SsdTier
 from mlfs.places.tier import Tier
-from mlfs.processes import OF_SERVER, be_killed_sooner
+from mlfs.processes import OF_SERVER, be_killed_sooner, end_with_parent, reuse_memory
 from mlfs.tree.attributes import Rights
 from mlfs.tree.growing import unpacked
 from mlfs.tree.samples import Samples
@@ -132,11 +131,6 @@ POOLS = {
     MOVERS: 1,
     AUDITS: 1,
 }
-# Freed blocks of up to this size are reused: most samples, and not so much that memory is held for nothing.
-REUSED_BYTES = 16 << 20
-PR_SET_PDEATHSIG = 1
-# Parameters of mallopt(3), from malloc.h.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 
 
 def serve(config: MountConfig, report: Report, holding: Holding) -> int:
@@ -148,7 +142,8 @@ def serve(config: MountConfig, report: Report, holding: Holding) -> int:
     left = holding.left
     os.umask(0o077)  # what a mount writes is for its user alone
     log_to(config.log_file, config.log_format, config.log_size_bytes, config.log_files)
-    _keep_freed_memory()
+    # Each arena maps 64 MiB, used or not: where the address space is limited, all threads share one.
+    reuse_memory(4 if _mappable_bytes() == resource.RLIM_INFINITY else 1)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     with ExitStack() as cleanup:
         check_start()
@@ -590,10 +585,17 @@ class _Service:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(holding.watch, engine.runner, self._leave_record)
             if self.left is not None:
-                nursery.start_soon(control.take_up, self.left.jobs, self.left.places)
+                nursery.start_soon(self._take_up, control, self.left)
             nursery.start_soon(control.keep_places, holding.places)
             nursery.start_soon(holding.beat)
             nursery.start_soon(holding.make_way)
+
+    async def _take_up(self, control: Control, left: LeftBehind) -> None:
+        try:
+            await control.take_up(left.jobs, left.places)
+        finally:
+            if self.silence is not None:
+                self.silence.jobs_go_on()
 
     async def _announce(self, engine: Engine) -> None:
         """Say that we serve, once the mount has answered."""
@@ -684,21 +686,6 @@ def start_mover(channel: socket.socket) -> subprocess.Popen[bytes]:
     """Start a process that moves files (mountd.mover). Raises: OSError."""
     words = [sys.executable, "-m", "mountd.mover", "--channel-fd", str(channel.fileno())]
     return subprocess.Popen(words, stdin=subprocess.DEVNULL, cwd="/", pass_fds=(channel.fileno(),))
-
-
-def _keep_freed_memory() -> None:
-    """Have malloc reuse the buffers of fetches instead of giving each back to the kernel.
-
-    To fault the pages of a new buffer in, and to flush them from all cores' TLBs at the end, costs more than the fetch.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
-    if mallopt is not None:
-        # Each arena maps 64 MiB, used or not: where the address space is limited, all threads share one.
-        arenas = 4 if _mappable_bytes() == resource.RLIM_INFINITY else 1
-        for option, value in (
-            (M_MMAP_THRESHOLD, REUSED_BYTES), (M_TRIM_THRESHOLD, 2 * REUSED_BYTES), (M_ARENA_MAX, arenas),
-        ):  # fmt: skip
-            mallopt(option, value)
 
 
 # -- looks now and then whether a source that is gone, or that hangs, is at its path again
@@ -857,7 +844,8 @@ def _measured(places: Places) -> list[MeasuredPlace]:
 def main(start: Start) -> int:
     """The server of the mount that `mlfs mount` makes; its reports go by a pipe."""
     if not start.kept:
-        die_with_holder(True)
+        # As long as the mount does not serve, whoever ends the holder means both.
+        end_with_parent(signal.SIGKILL)
     be_killed_sooner(OF_SERVER)
     # To write down the memory of a server that crashes takes longer than to have another one serve.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
@@ -870,7 +858,7 @@ def main(start: Start) -> int:
         try:
             status.write(json.dumps(message) + "\n")
             if "serving" in message or "error" in message:
-                die_with_holder(False)
+                end_with_parent(0)
                 status.close()
         except BrokenPipeError:
             log.debug("nobody listens any more")
@@ -889,9 +877,3 @@ def main(start: Start) -> int:
         )
     holding.over(code)
     return code
-
-
-def die_with_holder(does: bool) -> None:
-    """Whether this process is killed when its holder is: as long as the mount does not serve, whoever ends the holder
-    means both."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL if does else 0)

@@ -10,7 +10,6 @@ by it the connection, alive when the server is gone. It ends with its server. It
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import signal
@@ -22,14 +21,11 @@ from contextlib import suppress
 from mlfs.engine import moves
 from mlfs.engine.moves import Move, Words
 from mlfs.places.known_file import READ, read_known
+from mlfs.processes import OF_MOVER, be_killed_sooner, end_with_parent, reuse_memory
 from mlfs.tree.openat import open_beneath
 from mlfs.tree.stable_stat import is_settled
 from mountd.wire import stored_head
 
-_PR_SET_PDEATHSIG = 1
-# A mover is the first to go where the machine lacks memory: what it had is fetched again.
-_OOM_SCORE = b"500"
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _REUSED_BYTES = -1, -3, 16 << 20
 # A larger file is pushed in pieces: a notification holds pages locked until it is through.
 _PIECE_BYTES = 8 << 20
 
@@ -126,15 +122,11 @@ class Mover:
 
 def main() -> int:
     """Move until the server is gone."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(signal.SIGKILL)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):  # the server's affair
         signal.signal(number, signal.SIG_IGN)
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only; as the server has it
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _REUSED_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, 2 * _REUSED_BYTES)
-    with suppress(OSError), open("/proc/self/oom_score_adj", "wb", buffering=0) as score:
-        score.write(_OOM_SCORE)
+    reuse_memory()
+    be_killed_sooner(OF_MOVER)
     with suppress(ConnectionError):  # the server is gone
         Mover(socket.socket(fileno=int(sys.argv[sys.argv.index("--channel-fd") + 1]))).run()
     return 0

@@ -30,12 +30,12 @@ from typing import Any, NoReturn
 from mlfs.cli.ending import EndedBySignal
 from mlfs.errors import ConfigError, ExitCode, MlfsError
 from mlfs.printable import printable
+from mlfs.processes import end_with_parent
 from mountd import interface
 
 # From linux/sched.h, linux/mount.h and linux/prctl.h.
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_REC, _MS_PRIVATE = 1 << 14, 1 << 18
-_PR_SET_PDEATHSIG = 1
 # The signals by which a terminal, a batch system or a user ends a command.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A daemon lets readers finish for ten seconds, and then commits what it has to write.
@@ -114,7 +114,7 @@ def _hear(handler: Any) -> dict[int, Any]:
 
 def _die_with(process: int) -> None:
     """Have SIGTERM come when the parent, which is that process, is gone."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    end_with_parent(signal.SIGTERM)
     if os.getppid() != process:
         os.kill(os.getpid(), signal.SIGTERM)
 

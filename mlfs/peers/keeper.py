@@ -11,7 +11,6 @@ closed, that it shall leave.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import select
@@ -24,6 +23,7 @@ from typing import Any, NoReturn
 
 from mlfs.errors import ConfigError, ExitCode, MlfsError
 from mlfs.peers.liveness import LEAVE_PATIENCE_S
+from mlfs.processes import end_with_parent, name_this
 
 # A launcher tells its own process these: COMMAND is not that process, and MPI in it would take itself for it.
 _LAUNCHERS = ("PMI_", "PMIX_", "HYDI_", "PMI2_")
@@ -38,10 +38,7 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # By it Hydra tells all processes of the job that one has died.
 _LAUNCHERS_OWN = signal.SIGUSR1
 _DONE = b"D"
-_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
-AGENT_NAME = b"mlfs-agent"
-
-_libc = ctypes.CDLL(None, use_errno=True)
+AGENT_NAME = "mlfs-agent"
 
 
 class KeeperLine:
@@ -270,7 +267,7 @@ def _without_launcher() -> dict[str, str]:
 def _as_command() -> None:
     """In COMMAND's process: it gets no signal withheld, and ends when the keeper is killed."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    end_with_parent(signal.SIGTERM)
 
 
 def _be_agent(serve: Callable[[KeeperLine], None], line: KeeperLine) -> NoReturn:
@@ -280,7 +277,7 @@ def _be_agent(serve: Callable[[KeeperLine], None], line: KeeperLine) -> NoReturn
         signal.set_wakeup_fd(-1)
         for number in (*_FORWARDED, _LAUNCHERS_OWN):
             signal.signal(number, signal.SIG_IGN)
-        _libc.prctl(_PR_SET_NAME, AGENT_NAME)
+        name_this(AGENT_NAME)
         serve(line)
         code = 0
     except MlfsError as error:
@@ -290,11 +287,6 @@ def _be_agent(serve: Callable[[KeeperLine], None], line: KeeperLine) -> NoReturn
         line.say("broke", f"the agent failed: {type(error).__name__}: {' '.join(str(error).split())}")
     finally:
         os._exit(code)
-
-
-def die_with_keeper(how: int) -> None:
-    """In the agent: it gets this signal when the keeper is gone; 0 for none."""
-    _libc.prctl(_PR_SET_PDEATHSIG, how)
 
 
 # -- what the launcher of the MPI job is told by a node whose agent could not tell it

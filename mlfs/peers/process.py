@@ -21,13 +21,13 @@ from typing import Any
 from mlfs.errors import ExitCode, MlfsError
 from mlfs.peers import link, mpi
 from mlfs.peers.agent import Agent, AgentStatistics
-from mlfs.peers.keeper import KeeperLine, die_with_keeper
+from mlfs.peers.keeper import KeeperLine
 from mlfs.peers.liveness import LEAVE_PATIENCE_S, Liveness
 from mlfs.peers.shelf import Shelf
 from mlfs.peers.transport import Transport
 from mlfs.places.catalogue import Catalogue
 from mlfs.places.secret import Secret
-from mlfs.processes import OF_AGENT, be_killed_sooner
+from mlfs.processes import OF_AGENT, be_killed_sooner, end_with_parent
 
 # Looking again at once for so long after something happened: what comes next mostly comes within that. With 200 us
 # two agents took a third more CPU time for the same samples, from servers and readers on the same cores.
@@ -192,10 +192,10 @@ def serve(path: str, mountpoint: str, patience_s: float, line: KeeperLine) -> No
     Raises: MlfsError.
     """
     be_killed_sooner(OF_AGENT)
-    die_with_keeper(signal.SIGKILL)  # for as long as MPI waits for the others, nothing else is heard
+    end_with_parent(signal.SIGKILL)  # for as long as MPI waits for the others, nothing else is heard
     line.say("in MPI")
     transport = mpi.start()
-    die_with_keeper(0)
+    end_with_parent(0)
     with connect(path, mountpoint) as connection:
         agent = AgentProcess(connection, transport, patience_s)
         if (peers := agent.join(line.end)) is not None:

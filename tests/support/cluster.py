@@ -145,7 +145,7 @@ class MountedCluster:
         for entry in Path("/proc").iterdir():
             try:
                 words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
-                is_agent = bool(words) and (entry / "comm").read_bytes().strip() == AGENT_NAME
+                is_agent = bool(words) and (entry / "comm").read_text().strip() == AGENT_NAME
             except OSError:
                 continue
             is_ours = b"peers" in words and os.fsencode(self._agent[-1]) in words and b"-n" not in words
