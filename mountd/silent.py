@@ -95,6 +95,7 @@ class Silence:
     def __init__(self, manifest: Manifest, mountpoint: bytes, left: int = -1, was_on: bool | None = None) -> None:
         self._manifest, self._mountpoint = manifest, mountpoint
         self.decided = trio.Event()
+        self._followed = trio.Event()  # set once jobs are there for which opens can count
         self.on = bool(was_on)
         self.why = TELLS
         self.lost = 0
@@ -107,6 +108,7 @@ class Silence:
         if was_on is not None:
             self.decided.set()
         if left < 0:
+            self._followed.set()
             try:
                 self.descriptor = _listen()
             except OSError as error:
@@ -115,6 +117,10 @@ class Silence:
     def is_told(self, told: Told) -> None:
         """Whoever is to be told, before anything is."""
         self._told = told
+
+    def jobs_go_on(self) -> None:
+        """The jobs of the server before this one are registered again: what has waited for that is told now."""
+        self._followed.set()
 
     async def begin(self, runner: Runner) -> None:
         """Have the kernel tell of opens, once the mount answers. Then OPENs are answered, or not."""
@@ -135,6 +141,7 @@ class Silence:
     async def run(self, runner: Runner) -> None:
         """Tell of opens and closes for as long as the mount lives."""
         await self.decided.wait()
+        await self._followed.wait()
         while self.on and self.descriptor >= 0:
             await trio.lowlevel.wait_readable(self.descriptor)
             await trio.sleep(BATCH_S)
@@ -144,7 +151,7 @@ class Silence:
 
     def take_in(self) -> None:
         """Tell of all that has happened by now."""
-        while self.descriptor >= 0:
+        while self.descriptor >= 0 and self._followed.is_set():
             try:
                 size = os.readv(self.descriptor, [memoryview(self._buffer)[:_READ_BYTES]])
             except BlockingIOError:

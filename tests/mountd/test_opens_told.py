@@ -39,7 +39,7 @@ class Heard:
 
 
 class Mount:
-    """A silence whose kernel is the other end of a pipe."""
+    """A silence whose kernel is the other end of a pipe, as a server has it that takes a mount over."""
 
     def __init__(self) -> None:
         ours, self._kernel = os.pipe2(os.O_NONBLOCK)
@@ -61,6 +61,7 @@ class Mount:
 @pytest.fixture
 def mount() -> Iterator[Mount]:
     made = Mount()
+    made.silence.jobs_go_on()
     yield made
     made.close()
 
@@ -70,6 +71,14 @@ def test_opens_and_closes_are_told_in_their_order_with_their_process(mount: Moun
     assert mount.tells(event(OPEN), event(BOTH, changed, 11), event(CLOSE)) == [
         ("opened", 7, READER), ("opened", changed, 11), ("closed", changed, True), ("closed", 7, True),
     ]  # fmt: skip
+
+
+def test_what_happens_before_jobs_go_on_is_told_then() -> None:
+    mount = Mount()
+    assert mount.tells(event(OPEN)) == []
+    mount.silence.jobs_go_on()
+    assert mount.tells(event(CLOSE)) == [("opened", 7, READER), ("closed", 7, True)]
+    mount.close()
 
 
 def test_a_file_is_closed_when_its_last_reader_closes_it(mount: Mount) -> None:
