@@ -547,8 +547,7 @@ class Requests:
 
     async def _read_soon(self, unique: int, inode: int, handle: int, offset: int, size: int) -> None:
         try:
-            untold = {"untold": True} if self._is_silent() else {}
-            data = await self.handlers.read(inode, handle, offset, size, **untold)
+            data = await self.handlers.read(inode, handle, offset, size, self._is_silent())
             self.give(unique, data)
         except Exception as error:
             self.failed(unique, error)

@@ -136,9 +136,8 @@ class VirtualFiles:
     ) -> None:
         self.contents = contents
         self._untold = untold
-        self._shown: OrderedDict[int, UntoldHandle] = (
-            OrderedDict()
-        )  # by inode, the texts of files that are opened untold
+        # By inode, the texts of files that are opened without a request.
+        self._shown: OrderedDict[int, UntoldHandle] = OrderedDict()
         self._elsewhere = elsewhere
         self.owner_uid = owner_uid
         self.owner_gid = owner_gid

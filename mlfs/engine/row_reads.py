@@ -168,7 +168,9 @@ class RowReads:
     def _note(self, rows: list[int]) -> None:
         """One of these rows was read: note whether the READ of it came by itself."""
         file = self._rows.file_of(rows[0])
-        self._alone[file] = max(-MOST_ALONE, min(MOST_ALONE, self._alone.get(file, 0) + (1 if len(rows) == 1 else -4)))
+        self._alone[file] = max(
+            -MOST_ALONE, min(MOST_ALONE, self._alone.get(file, 0) + (1 if len(rows) == 1 else -SURE_ALONE))
+        )
 
     def _are_around(self, rows: list[int], reader: _Reader) -> bool:
         """Whether the kernel may have read these around the row that a reader has come to."""

@@ -203,9 +203,8 @@ class DepthWatch:
         self.rank_index = -1
         self._left = MOST_EPOCHS
         self._known = Depth()
-        self._last_depth: tuple[int, Shape, int, Depth] | None = (
-            None  # by how many opens, shape and length: what was told
-        )
+        # What was said last, and of how many opens, of which shape and length.
+        self._last_depth: tuple[int, Shape, int, Depth] | None = None
         self._whole = True
         self._process, self._x, self._seconds = array("q"), array("q"), array("d")
 

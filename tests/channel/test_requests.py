@@ -118,7 +118,7 @@ class Scripted:
     def read_tripwire(self, inode: int, handle: int, offset: int, size: int, pid: int) -> None:
         """None is anywhere."""
 
-    async def read(self, inode: int, handle: int, offset: int, size: int) -> bytes:
+    async def read(self, inode: int, handle: int, offset: int, size: int, untold: bool) -> bytes:
         return b"%d %d %d" % (handle, offset, size)
 
     async def seek(self, inode: int, handle: int, offset: int, whence: int) -> int:

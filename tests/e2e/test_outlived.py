@@ -22,6 +22,7 @@ from support.training import train
 from support.trees import content, image_folder, make_tree
 
 from mlfs.errors import ExitCode
+from mlfs.processes import stat_fields
 
 READERS, KILLS = 6, 5
 KILLED_IN_TRAINING = 10
@@ -138,9 +139,7 @@ def test_a_holder_that_is_killed_is_followed_by_another_one(source: Path) -> Non
             for number in range(1, 3):
                 server, holder = mount.pid, processes(mount)["holder"]
                 os.kill(server, signal.SIGSTOP)  # the kernel sends SIGHUP to a stopped group that is left alone
-                wait_until(
-                    lambda stopped=server: Path(f"/proc/{stopped}/stat").read_text().rsplit(")")[1].split()[0] == "T"
-                )
+                wait_until(lambda stopped=server: stat_fields(stopped)[0] == b"T")
                 os.kill(holder["pid"], signal.SIGKILL)
                 wait_until(lambda before=holder["pid"]: before not in mount.pids())
                 os.kill(server, signal.SIGCONT)
