@@ -37,6 +37,7 @@ from mlfs.follow.job_statistics import JobState
 from mlfs.follow.sentences import told_flags
 from mlfs.job import JobSpec, parse_job
 from mlfs.job.refusals import nearest
+from mlfs.job.resume import RESUME, words_of_resume
 from mlfs.orders.layouts.layout import NOTHING, Outside
 from mlfs.orders.served import ServedOrder
 from mlfs.orders.stopping import StoppedError, stoppable
@@ -326,7 +327,7 @@ class Control:
                 raise MlfsError("the mount is being unmounted", MOUNT_AGAIN, ExitCode.NOT_MOUNTED)
             spec = parse_job(fields)
             self._told.pop(spec.name, None)
-            return await self._register(spec)
+            return await self._register(spec, words_of_resume(fields.get(RESUME), spec))
         at_once = {
             "unregister": self._unregister, "refresh": self._refresh, "record": self._record, "upgrade": self._upgrade,
         }  # fmt: skip
@@ -358,7 +359,7 @@ class Control:
         op = parsed.pop("op", "register")
         return str(op), parsed
 
-    async def _register(self, spec: JobSpec) -> Json:
+    async def _register(self, spec: JobSpec, words: Sequence[str] = ()) -> Json:
         """Compute what the job needs to begin, beside everything else, and install it.
 
         In the pool `register`, which has threads of its own: what takes long here (a file that does not answer, many
@@ -386,6 +387,7 @@ class Control:
                     "samples_per_epoch": streams.length(spec.start_epoch) // streams.files_per_sample,
                     "first_paths": first,
                     "notes": [
+                        *words,
                         *registered_words(spec, self.engine.peering.statistics(), late, nodes_anew),
                         *words_of_parts(spec, self.engine.manifest),
                     ],

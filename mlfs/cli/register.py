@@ -25,7 +25,7 @@ examples:
   mlfs register /data/imagenet --name val --root val --sampler sequential \\
       --epochs 90 --batch-size 256 --world-size 1 --ranks 0
   mlfs register /data/imagenet --from-env --seed 0 --epochs 90 --batch-size 64
-  mlfs register /data/imagenet --json-file job.json --start-epoch 12   resumed
+  mlfs register /data/imagenet --json-file job.json --resume 12:43520
 
 Compare the first paths that are printed with what the script reads first: when they differ, the seed, the number of
 ranks or the layout are not those of the script. Registering a name again replaces that job.
@@ -49,6 +49,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("mount", metavar="MOUNT", nargs="?", help="the mount point")
     add_job_flags(parser)
     add_origin_flags(parser)
+    text = (
+        "where the run goes on: EPOCH, or EPOCH:SAMPLES that all ranks have done of it; or a file with the state_dict()"
+        " of a ServedSampler, StatefulDataLoader or StatefulDistributedSampler, as JSON (default: --start-epoch)"
+    )
+    parser.add_argument("--resume", metavar="PLACE", help=text)
     more = parser.add_argument_group("instead of registering")
     text = "print the JSON that would be written to the mount's control file, and stop (default: no)"
     more.add_argument("--dry-run", action="store_true", help=text)
@@ -113,9 +118,16 @@ def run_unregister(args: argparse.Namespace) -> int:
 def job_fields(args: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, Any]:
     """The fields of the job that were given. Flags win over the environment, and that wins over the JSON file."""
     from mlfs.cli.job_flags import given_fields
+    from mlfs.job.resume import RESUME, is_place
 
     flags = given_fields(args)
     fields = _json_fields(args.json_file) if args.json_file is not None else {}
+    if (resume := getattr(args, RESUME, None)) is not None:
+        flags[RESUME] = resume if is_place(resume) else _state(resume)
+    begins = {"start_epoch", "start_step"}
+    if flags.keys() & {RESUME, *begins}:  # where the run of the file began is another place
+        told_anew = {RESUME, *(begins if RESUME in flags else ())}
+        fields = {name: value for name, value in fields.items() if name not in told_anew}
     if args.from_env and not {"world_size", "ranks"} <= flags.keys():
         fields |= env_fields(environment)
     return fields | flags
@@ -124,16 +136,29 @@ def job_fields(args: argparse.Namespace, environment: Mapping[str, str]) -> dict
 def _json_fields(path: str) -> dict[str, Any]:
     from mlfs.job import only_fields
 
-    try:
-        fields = read_json(path)
-    except OSError as error:
-        raise ConfigError(f"--json-file {path}: {error.strerror}", "give a readable file, or - for stdin") from None
-    except InputError as error:
-        raise JobError(f"--json-file {path} is not valid JSON: {error}", 'one object: {"sampler": ...}') from None
-    if not isinstance(fields, dict):
-        raise JobError(f"--json-file {path} holds no JSON object", 'one object: {"sampler": ...}')
+    fields = _json_object("--json-file", path, 'one object: {"sampler": ...}', "give a readable file, or - for stdin")
     fields.pop("op", None)  # of a file that was written for the control file itself
     return only_fields(fields)
+
+
+def _state(path: str) -> dict[str, int]:
+    """The few numbers of a saved state that say the place: all of it may be long, as a data set has a state too."""
+    from mlfs.job.resume import place_in
+
+    how = "EPOCH or EPOCH:SAMPLES; or in the script: json.dump(sampler.state_dict(), file), and that file"
+    return place_in(_json_object("--resume", path, how, how))
+
+
+def _json_object(flag: str, path: str, if_other: str, if_unreadable: str) -> dict[str, Any]:
+    try:
+        value = read_json(path)
+    except OSError as error:
+        raise ConfigError(f"{flag} {path}: {error.strerror}", if_unreadable) from None
+    except InputError as error:
+        raise JobError(f"{flag} {path} is not valid JSON: {error}", if_other) from None
+    if not isinstance(value, dict):
+        raise JobError(f"{flag} {path} holds no JSON object", if_other)
+    return value
 
 
 DEFAULT_NAME = "train"

@@ -18,6 +18,7 @@ from mlfs.job.catalogue import BUILT_IN
 from mlfs.job.names import built_in, layout_fields, layout_names, readers_of
 from mlfs.job.presets import PRESETS
 from mlfs.job.refusals import nearest, show
+from mlfs.job.resume import DESCRIPTION, RESUME, beginning
 from mlfs.job.spec import COMMON, VERSION, JobSpec, describe
 
 # MOUNT/.mlfs/jobs/NAME.json says these besides the fields of the job: how far it is, how long its data set is, and for
@@ -40,6 +41,7 @@ def job_schema() -> dict[str, Any]:
     schema = JobSpec.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["properties"]["layout"]["enum"] = layout_names()
+    schema["properties"][RESUME] = {"type": ["integer", "string", "object"], "description": DESCRIPTION}
     schema["x-version"] = VERSION
     schema["x-common"] = [field for field in JobSpec.model_fields if field in COMMON]
     schema["x-samplers"] = {
@@ -64,13 +66,17 @@ def parse_job(text: str | bytes | Mapping[str, Any]) -> JobSpec:
         JobError: with one line about the first thing that is wrong; its `field` is "" when it is about no field.
     """
     given = _load(text)
-    known = list(JobSpec.model_fields)
+    known = [*JobSpec.model_fields, RESUME]
     for field in given:
         if field not in known:
             hint = nearest(field, known) or "known are " + ", ".join(known)
             raise JobError(f"job field {show(field)} is unknown", hint, field)
+    resume = given.pop(RESUME, None)
     try:
-        return JobSpec.model_validate(_filled(given))
+        spec = JobSpec.model_validate(_filled(given))
+        if resume is None:
+            return spec
+        return JobSpec.model_validate(_filled(given | beginning(resume, given, spec)))
     except ValidationError as error:
         raise _translate(error) from None
 

@@ -179,8 +179,20 @@ def test_a_bad_json_file_is_named(
     path = tmp_path / "job.json"
     if text is not None:
         path.write_text(text)
-    assert cli.main(["register", "/data", "--dry-run", "--json-file", str(path)]) == code
-    assert str(path) in capsys.readouterr().err
+    for flag in ("--json-file", "--resume"):
+        assert cli.main(["register", "/data", "--dry-run", flag, str(path)]) == code
+        assert capsys.readouterr().err.startswith(f"mlfs: {flag} {path}")
+
+
+def test_where_a_run_goes_on_is_sent_as_it_was_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dry(capsys, "--resume", "12:43520") == {"op": "register", "resume": "12:43520"}
+    (tmp_path / "job.json").write_text('{"seed": 1, "start_epoch": 3, "start_step": 5}')
+    (tmp_path / "state").write_text('{"epoch": 12, "rng": [1, 2], "sampler": {"index": 340, "num_replicas": 4}}')
+    command = dry(capsys, "--json-file", str(tmp_path / "job.json"), "--resume", str(tmp_path / "state"))
+    assert command == {"op": "register", "seed": 1, "resume": {"epoch": 12, "index": 340, "num_replicas": 4}}
+    (tmp_path / "job.json").write_text('{"seed": 1, "resume": 12}')
+    command = dry(capsys, "--json-file", str(tmp_path / "job.json"), "--start-epoch", "13")
+    assert command == {"op": "register", "seed": 1, "start_epoch": 13}
 
 
 def test_what_the_mount_understood_is_printed(open_dir: Path, tiny: Mounts, capsys: pytest.CaptureFixture[str]) -> None:

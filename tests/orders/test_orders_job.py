@@ -16,6 +16,7 @@ from mlfs.follow.sentences import flags_of
 from mlfs.job import COMMON, MAX_EPOCHS, MAX_LOCAL_RANKS, MAX_WORLD_SIZE, JobSpec, job_schema, parse_job
 from mlfs.job.catalogue import BUILT_IN, Sampler
 from mlfs.job.presets import PRESETS
+from mlfs.job.resume import words_of_resume
 
 
 def refusal(text: Any) -> JobError:
@@ -277,7 +278,7 @@ def test_anything_is_a_job_or_a_job_error(fields: dict[str, Any]) -> None:
 
 def test_the_schema_documents_every_field() -> None:
     schema = job_schema()
-    assert set(schema["properties"]) == set(JobSpec.model_fields)
+    assert set(schema["properties"]) == {*JobSpec.model_fields, "resume"}
     assert all(described.get("description") for described in schema["properties"].values())
     assert schema["required"] == ["epochs"]
     assert schema["additionalProperties"] is False
@@ -335,3 +336,59 @@ def test_a_last_batch_can_be_dropped_only_of_batches_of_known_size() -> None:
     assert parse_job({"epochs": 1, "preset": "timm"}).loader_drop_last
     error = refusal({"epochs": 1, "loader_drop_last": True})
     assert (error.field, error.hint) == ("loader_drop_last", 'add "batch_size"')
+
+
+STATEFUL: dict[str, Any] = {  # as torchdata 0.11 writes them, behind 20 samples of a rank
+    "_num_yielded": 4, "_sampler_iter_yielded": 4, "dataset_state": {"yielded": 3}, "_iterator_finished": False,
+    "_sampler_iter_state": {"samples_yielded": 20, "sampler_state": {"yielded": 20}},
+}  # fmt: skip
+WITH_WORKERS = {
+    "_steps_since_snapshot": 0, "_iterator_finished": False,
+    "_snapshot": {
+        "_snapshot_step": 4, "_worker_snapshots": {"worker_0": {"dataset_state": {"epoch": 7, "index": 3}}},
+        "_main_snapshot": {"_num_workers": 2, "_sampler_iter_state": None, "_sampler_iter_yielded": 4},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("resume", "begins"),
+    [
+        (1, (1, 0)),
+        ("1", (1, 0)),
+        ("1:60", (1, 6)),
+        ("1:69", (1, 6)),
+        ({"epoch": 1, "index": 30, "num_replicas": 4}, (1, 12)),  # of a run with four ranks
+        ({"epoch": 1, "yielded": 20}, (1, 4)),
+        ({"epoch": 1, "saved": {"loader": STATEFUL}}, (1, 4)),
+        ({"epoch": 1, "loader": WITH_WORKERS}, (1, 4)),
+    ],
+)
+def test_where_a_run_goes_on_is_said_by_what_a_sampler_saves(resume: Any, begins: tuple[int, int]) -> None:
+    spec = parse_job({"epochs": 3, "batch_size": 5, "world_size": 2, "resume": resume})
+    assert (spec.start_epoch, spec.start_step) == begins
+    assert words_of_resume(resume, spec) == (
+        ["69 samples are 6 steps of 10 and 9 samples: the job is expected to go on behind the last whole step"]
+        if resume == "1:69"
+        else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "says"),
+    [
+        ({"resume": "1:x"}, "resume", "must be an epoch, an epoch and the samples"),
+        ({"resume": True}, "resume", "must be an epoch, an epoch and the samples"),
+        ({"resume": {"epoch": 1, "model": [1, 2]}}, "resume", "must be an epoch, an epoch and the samples"),
+        ({"resume": STATEFUL}, "resume", "must be a state with its epoch"),
+        ({"resume": 1, "start_step": 3}, "resume", "must be given without start_step"),
+        ({"resume": 1, "start_epoch": 1}, "resume", "must be given without start_epoch"),
+        ({"resume": 3}, "start_epoch", "must be less than epochs"),
+    ],
+)
+def test_a_place_to_go_on_that_cannot_be_used_is_named(fields: dict[str, Any], field: str, says: str) -> None:
+    refused = refusal({"epochs": 3} | fields)
+    assert refused.field == field
+    assert says in str(refused)
+    told = parse_job({"epochs": 3, "resume": STATEFUL, "start_epoch": 1, "batch_size": 4})
+    assert (told.start_epoch, told.start_step) == (1, 5)

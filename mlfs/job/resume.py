@@ -1,0 +1,95 @@
+"""The place where a run goes on, as its user knows it: an epoch and samples done, or what a sampler has saved.
+
+Pure. In: the field "resume" of a registration. Out: its start_epoch and start_step, and what to say of them. Called by
+`mlfs.job.parse`, by the control file for its note, and by the command line, which reads a state from its file.
+
+Which numbers count is read off the libraries: mlfs.torch.ServedSampler goes on behind `index` samples of each of
+`num_replicas` ranks; torchdata 0.11's StatefulDataLoader behind `samples_yielded` of its rank, or, where its batch
+sampler is another one, behind `_sampler_iter_yielded` batches; its StatefulDistributedSampler behind `yielded` samples.
+Batches since a snapshot (`_steps_since_snapshot`) are read again, so they are not counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mlfs.job.refusals import refuse
+from mlfs.job.spec import JobSpec
+
+RESUME: Final = "resume"
+DESCRIPTION: Final = (
+    'an epoch, an epoch and the samples of it that all ranks have done, as "12:43520", or the state_dict() of a'
+    " ServedSampler, StatefulDataLoader or StatefulDistributedSampler"
+)
+_OF_A_RANK, _BATCHES = ("samples_yielded", "yielded"), ("_sampler_iter_yielded",)
+_LOOKED_AT = ("epoch", "index", "num_replicas", *_OF_A_RANK, *_BATCHES)
+# What is in these is the data set's own, whatever its names are.
+_NOT_THE_SAMPLERS = frozenset({"_worker_snapshots", "dataset_state", "fetcher_state"})
+_EPOCH_AND_SAMPLES = re.compile(r"([0-9]{1,9})(?::([0-9]{1,15}))?")
+
+
+def is_place(text: str) -> bool:
+    """Whether it is EPOCH or EPOCH:SAMPLES, and no file's name."""
+    return _EPOCH_AND_SAMPLES.fullmatch(text) is not None
+
+
+def place_in(state: Mapping[str, Any]) -> dict[str, int]:
+    """The numbers of a saved state that are looked at, by name, wherever in it they are; the outermost of a name."""
+    found: dict[str, int] = {}
+    parts = deque[Mapping[str, Any]]([state])
+    while parts:
+        for name, value in parts.popleft().items():
+            if isinstance(value, Mapping) and name not in _NOT_THE_SAMPLERS:
+                parts.append(value)
+            elif name in _LOOKED_AT and isinstance(value, int) and value >= 0:
+                found.setdefault(name, int(value))
+    return found
+
+
+def beginning(resume: object, given: Mapping[str, Any], spec: JobSpec) -> dict[str, int]:
+    """The fields that say where the run goes on.
+
+    Args:
+        resume: the field's value. given: the job's fields as they were given. spec: the same, checked.
+
+    Raises:
+        JobError: the value says no place, or another field says one as well.
+    """
+    if "start_step" in given:
+        refuse(RESUME, resume, "given without start_step", "samples are counted here, and steps there")
+    epoch, samples = _epoch_and_samples(resume, spec)
+    if epoch is None and "start_epoch" not in given:
+        refuse(RESUME, resume, "a state with its epoch", "this one does not say it: give start_epoch besides")
+    if epoch is not None and "start_epoch" in given:
+        refuse(RESUME, resume, "given without start_epoch", "it says the epoch itself")
+    epoch = spec.start_epoch if epoch is None else epoch
+    return {"start_epoch": epoch, "start_step": samples // (spec.batch_size * spec.world_size)}
+
+
+def words_of_resume(resume: object, spec: JobSpec) -> list[str]:
+    """Says so where the samples done are no whole steps of the run that comes."""
+    samples = 0 if resume is None else _epoch_and_samples(resume, spec)[1]
+    step = spec.batch_size * spec.world_size
+    if not samples % step:
+        return []
+    done = f"{samples:,} samples are {samples // step:,} steps of {step:,} and {samples % step:,} samples"
+    return [f"{done}: the job is expected to go on behind the last whole step"]
+
+
+def _epoch_and_samples(resume: object, spec: JobSpec) -> tuple[int | None, int]:
+    """The epoch, None where it is not said, and the samples of it that all ranks together have done."""
+    if isinstance(resume, Mapping):
+        place = place_in(resume)
+        epoch, world = place.get("epoch"), spec.world_size
+        if "index" in place:
+            return epoch, place["index"] * place.get("num_replicas", world)
+        for names, each in (_OF_A_RANK, 1), (_BATCHES, spec.batch_size):
+            for name in names:
+                if name in place:
+                    return epoch, place[name] * each * world
+    elif isinstance(resume, (int, str)) and (said := _EPOCH_AND_SAMPLES.fullmatch(str(resume))):
+        return int(said[1]), int(said[2] or 0)
+    refuse(RESUME, resume, DESCRIPTION)
