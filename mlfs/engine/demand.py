@@ -6,6 +6,7 @@ lets the reader go on before the loop hears of it. The scheduler's Answer comes 
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from functools import partial
@@ -13,7 +14,7 @@ from typing import Protocol, cast
 
 from mlfs.engine.context import Context
 from mlfs.engine.fetch import Fetched, Fetcher, as_os_error, landed_of
-from mlfs.engine.runner import Call, start
+from mlfs.engine.runner import start
 from mlfs.engine.shortages import patiently
 from mlfs.engine.write_behind import WriteBehind
 from mlfs.plan.scheduler import commands as c
@@ -65,7 +66,7 @@ class Demand:
         self._write_behind = write_behind
         self._timeout_s = timeout_s
         self._brought: dict[int, Fetched] = {}  # the end of a fetch, while it is told
-        self._calls: dict[int, Call] = {}
+        self._wanted: set[int] = set()  # fetches under way that were not abandoned; workers ask
         self._past: set[Waiter] = set()  # answered past a scheduler that failed over them, and may answer them yet
 
     # -- answers
@@ -112,15 +113,19 @@ class Demand:
         """Fetch for those who wait, in a thread for them."""
         item = fetch.items[0]
         then = partial(self._arrived, fetch.fetch, item)
-        call = start(self._runner, "demand", self._fetch_for_reader, item, then=then)
-        if call is not None:
-            self._calls[fetch.fetch] = call
+        self._wanted.add(fetch.fetch)
+        start(self._runner, "demand", self._fetch_for_reader, item, fetch.fetch, then=then)
 
-    def _fetch_for_reader(self, item: c.Item) -> Fetched:
+    def _fetch_for_reader(self, item: c.Item, fetch: int) -> Fetched:
         """In a worker: fetch, and let those who wait go on."""
+        if fetch not in self._wanted:
+            raise OSError(errno.ETIMEDOUT, "nobody waits for it any more")
         sample, place = item.sample, self._place_of(item)
+        close_later = stage = True
         try:
-            fetched = patiently(self._shortages, self._fetcher.fetch, sample, place, item.instead, True)  # close later
+            fetched = patiently(
+                self._shortages, self._fetcher.fetch, sample, place, item.instead, close_later, stage, item.keep_in
+            )
             gave = fetched.size_bytes if fetched.place == SOURCE else 0  # for the first one's read
             answered: list[bool] = []
             for waiter in tuple(self._waiters.get(sample, ())) if fetched.staged else ():
@@ -132,7 +137,7 @@ class Demand:
         return fetched
 
     def _arrived(self, fetch: int, item: c.Item, fetched: Fetched | None, error: BaseException | None) -> None:
-        self._calls.pop(fetch, None)
+        self._wanted.discard(fetch)
         if fetched is None:
             self._shortages.noticed(error)
             fetched = Fetched(item.sample, error=as_os_error(error))
@@ -149,7 +154,5 @@ class Demand:
             self._write_behind.keep(fetch, fetched, item.keep_in)
 
     def abandon(self, abandon: c.Abandon) -> None:
-        """Nobody waits for a fetch any more."""
-        call = self._calls.pop(abandon.fetch, None)
-        if call is not None:
-            call.give_up()
+        """Nobody waits for a fetch any more: it is not begun. What it brings late is kept all the same."""
+        self._wanted.discard(abandon.fetch)

@@ -192,8 +192,9 @@ class Fetcher:
     # -- whole samples
 
     def fetch(
-        self, sample: int, place: int, instead: int = 0, close_later: bool = False, stage: bool = True
-    ) -> Fetched:
+        self, sample: int, place: int, instead: int = 0, close_later: bool = False, stage: bool = True,
+        keep_in: Sequence[int] = (),
+    ) -> Fetched:  # fmt: skip
         """Get the sample whole and push it into the page cache. A block is not pushed: see `push_block`.
 
         Args:
@@ -201,6 +202,8 @@ class Fetcher:
             instead: the tier to take it from if the source fails, 0 for none.
             close_later: the source's file stays open until `close_read`, which has to follow.
             stage: push it; without it the sample is for the places of this node alone.
+            keep_in: places that the caller will have keep it. A block stands in `to_keep` before another thread can ask
+                for it: rows are fetched by blocks, each beside whoever else gets the same block.
         """
         try:
             entry = self.samples.file_of(sample)
@@ -213,7 +216,10 @@ class Fetcher:
                 with self._alone_with(sample):
                     if not place and not instead:  # a lane has just had it kept for a row, and its batch is not over
                         place = self.holder(sample)
-                    return self._fetch_block(sample, entry, place, instead, close_later)
+                    block = self._fetch_block(sample, entry, place, instead, close_later)
+                    if keep_in and self.places.kinds[block.place].is_afar:
+                        self.keep_soon(block, keep_in[0])
+                    return block
             for _ in range(TRIES):
                 fetched = self._fetch_once(sample, entry, place, instead, close_later, stage)
                 if fetched is not None:
@@ -327,7 +333,7 @@ class Fetcher:
         """A range of a block, and how it was got: all of the block, where a place shall keep it.
 
         Args:
-            place: where to get it. keep: has a copy kept, before another thread can ask for the block.
+            place: where to get it. keep: has a copy kept.
 
         Raises: OSError.
         """
@@ -340,7 +346,7 @@ class Fetcher:
             if here and (data := self.read_held(block, here, offset, size)) is not None:
                 return data, Fetched(block, here, len(data))
             if place or item.keep_in:
-                fetched = self.fetch(block, place, item.instead, stage=False)
+                fetched = self.fetch(block, place, item.instead, stage=False, keep_in=item.keep_in)
                 if fetched.error is not None:
                     raise fetched.error
                 if item.keep_in and self.places.kinds[fetched.place].is_afar:

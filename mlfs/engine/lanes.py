@@ -180,7 +180,7 @@ class Lanes:
         """In a worker: get a block, give it to the READs that wait for it, and push it, as a push waits for them."""
         fetcher, sample = self._fetcher, item.sample
         generation = fetcher.samples.manifest.generation_view[fetcher.samples.file_of(sample)]
-        fetched = fetcher.fetch(sample, self._place_of(item), item.instead, stage=False)
+        fetched = fetcher.fetch(sample, self._place_of(item), item.instead, stage=False, keep_in=item.keep_in)
         landed = landed_of(batch.fetch, fetched)
         if landed.error or fetched.data is None:
             return landed

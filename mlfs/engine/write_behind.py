@@ -52,6 +52,7 @@ class WriteBehind:
     def keep(self, fetch: int, fetched: Fetched, keep_in: tuple[int, ...]) -> None:
         """Have a place keep it; skipped when the writer is far behind."""
         if fetched.data is None or self._waiting_bytes + fetched.size_bytes > self._most_bytes:
+            self._fetcher.no_longer_kept_soon([fetched])
             self._step(Kept(fetch, fetched.sample, 0))
             return
         self._waiting_bytes += fetched.size_bytes

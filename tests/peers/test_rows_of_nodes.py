@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from support.cluster import MountedCluster
 
-pytestmark = pytest.mark.page_counts
 ROWS, EPOCHS, BLOCK_BYTES = 240, 2, 1 << 20
 READER = """
 import json, os, sys, time
@@ -53,6 +52,6 @@ def test_rows_are_right_on_each_node_and_the_source_is_read_once_for_all(
         for mount in cluster.mounts:
             mount.settle()
         found = [mount.status() for mount in cluster.mounts]
-        # On a busy machine two nodes may want a block at the same moment: of 23 blocks one is read twice then.
+        # Two nodes may both read a block in the moment in which a plan begins.
         assert sum(status["pfs"]["total_bytes"] for status in found) <= rows.nbytes + BLOCK_BYTES + 4096
         assert all(status["jobs"][0]["agreement"] >= 0.95 for status in found)
