@@ -160,11 +160,11 @@ class Counters:
         self.errors: dict[str, int] = {}
         self.by_choice = CountAndBytes()
 
-    def read(self, route: str, size_bytes: int) -> None:
-        """An open was served by `route`."""
+    def read(self, route: str, size_bytes: int, opens: int = 1) -> None:
+        """An open was served by `route`, or several."""
         for span in (self.all, self.epoch):  # without further calls: each staged open passes here
             reads = span.reads[route]
-            reads.count += 1
+            reads.count += opens
             reads.bytes += size_bytes
 
     def handed_out(self, route: str, size_bytes: int) -> None:

@@ -502,6 +502,7 @@ class _Service:
             engine, virtual, primer, self.pages, self.read_failures, refreshing.misses, first_looks, extended
         )  # fmt: skip
         if self.silence is not None:
+            self._note("server", os.getpid())
             self.silence.is_told(handlers)
         if self.left is not None:
             self.mounted = self.left.facts.mounted
@@ -528,7 +529,9 @@ class _Service:
         mountpoint = os.fsencode(self.config.mountpoint)
         if self.left is None:
             return Silence(self.manifest, mountpoint) if self.config.channel == "silent" else None
-        return Silence(self.manifest, mountpoint, self.left.opens, was_on=True) if self.left.silent else None
+        if not self.left.silent:
+            return None
+        return Silence(self.manifest, mountpoint, self.left.opens, was_on=True, servers=self.left.servers)
 
     def _is_silent(self) -> bool:
         return self.silence is not None and self.silence.on

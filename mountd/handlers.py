@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
@@ -432,18 +432,18 @@ class Handlers:
 
     # -- files that are opened without a request (mountd.silent)
 
-    def told(self, inode: int, pid: int) -> None:
-        """The kernel tells of an open that it has answered by itself."""
-        entry = entry_of(inode)
-        self.opens.told(entry)
-        self._opened(entry, pid)
+    def meets(self, pids: Collection[int]) -> None:
+        """See `mountd.silent.Told`."""
+        self.digest.meets(pids)
 
-    def told_closed(self, inode: int, is_last: bool) -> None:
-        """It tells that a reader has closed a file. `is_last`: nobody has it open now."""
-        if is_last:
-            self.opens.counted.told_closed(entry_of(inode))
-            self._row_reads.closed(handle_without_open(inode))
-        self.digest.released(entry_of(inode))
+    def told(self, opened: Sequence[tuple[int, int]], closed: Sequence[int], free: Sequence[int]) -> None:
+        """The kernel tells of opens and closes that it has answered by itself: see `mountd.silent.Told`."""
+        self.opens.told([entry for entry, _ in opened])
+        self.opens.counted.told_closed(map(entry_of, free))
+        if self._row_reads.has_readers:
+            for inode in free:
+                self._row_reads.closed(handle_without_open(inode))
+        self.digest.told(opened, map(entry_of, closed))
 
     async def open_virtual(self, inode: int, reader: Reader) -> None:
         """Somebody who has a virtual file open asks how long it is: it has its text from now on."""

@@ -228,7 +228,8 @@ class LeftBehind:
         suspects: judges requests of which servers may have died.
         fuse, source, index: descriptors. ram: those of the RAM tier (mlfs.places.ram); none where it begins empty.
         opens: that by which the kernel tells of opens (mountd.silent), -1 for none. silent: whether files are opened
-            without a request; None where that was not decided.
+            without a request; None where that was not decided. servers: the processes that have served it so far, where
+            they could be told of what they open.
         facts: see `Facts`. commands: the directory of the mount for commands, None where there is none.
         changes: of files, and as texts growths of the tree (mlfs.tree.growing.packed), in their order.
         jobs: by name, as they were registered. places: the jobs', found ones among them, as `mountd.control` has
@@ -242,6 +243,7 @@ class LeftBehind:
         self.opens = kept.get("opens", -1)
         self.commands: str | None = None
         self.silent: bool | None = None
+        self.servers: list[int] = []
         self.changes: list[Any] = []
         self.jobs: dict[str, str] = {}
         last = places.read() or {"jobs": {}, "counters": None}
@@ -256,6 +258,8 @@ class LeftBehind:
                 self.commands = value
             elif kind == "silent":
                 self.silent = value
+            elif kind == "server":
+                self.servers.append(value)
             elif kind in ("change", "growth"):
                 self.changes.append(value)
             elif kind == "jobs":

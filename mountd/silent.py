@@ -8,7 +8,7 @@ Events carry file handles, and no descriptors. So nothing that is told holds a f
 for our own answer, and a handle of FUSE is the very number of the inode: which content of which file. A mark on a
 directory sees whoever opens a file in it, by whatever mount, in whatever namespace.
 
-An open of the same file by the same process while its event waits is part of that event: of a few milliseconds. So a
+An open of the same file by the same process while its event waits is part of that event: of some milliseconds. So a
 close may come that has no open; it is left out. The kernel says that events were lost where more of them wait than it
 keeps. Then all files count as closed, and `status` says so.
 """
@@ -19,13 +19,13 @@ import ctypes
 import errno
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from struct import Struct
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import trio
+from numpy.typing import NDArray
 
 from mlfs.engine.runner import Runner
 from mlfs.tree.manifest import Manifest
@@ -38,12 +38,23 @@ _FAN_OPEN, _FAN_CLOSE, _FAN_ON_CHILD, _FAN_LOST = 0x20, 0x10, 0x08000000, 0x4000
 _CLOEXEC, _NONBLOCK, _UNLIMITED_MARKS, _REPORT_FID = 1, 2, 0x20, 0x200
 _MARK_ADD, _MARK_DONT_FOLLOW, _MARK_ONLYDIR = 1, 4, 8
 _AT_FDCWD = -100
-# struct fanotify_event_metadata: event_len, and mask and pid; fanotify_event_info_fid: 4 bytes and the file system's
-# number; struct file_handle: its size and type; of FUSE: the inode's number in two words, and its generation.
-_EVENT: Final = Struct("=I4xQ4xi4x8x8xII4x")
+# struct fanotify_event_metadata, of which are length, mask and pid; then fanotify_event_info_fid, with a struct
+# file_handle of FUSE: the inode's number in two words, and its generation. All events have this length but one that
+# says that others were lost, which has no handle.
+_EVENT: Final = np.dtype(
+    {
+        "names": ["length", "mask", "pid", "high", "low"],
+        "formats": ["=u4", "=u8", "=i4", "=u4", "=u4"],
+        "offsets": [0, 8, 20, 44, 48],
+        "itemsize": 56,
+    }
+)
 _READ_BYTES: Final = 1 << 18
-# How long events are collected: the listener's cost is that of waking up. A loader of 10,000 files/s has 30 by then.
-BATCH_S: Final = 0.003
+# How long events are collected: the listener's cost is that of waking up. The kernel keeps 16,384 of them, and readers
+# of two cores open a thousand files by then.
+BATCH_S: Final = 0.01
+# What a server that takes over keeps at most, of what it hears before its jobs go on. The rest waits with the kernel.
+MOST_HELD: Final = 64 * _READ_BYTES
 # Each mark keeps the inode of its directory in memory.
 MOST_DIRECTORIES: Final = 1 << 16
 POOL: Final = "inodes"
@@ -72,11 +83,16 @@ class ChannelStatistics:
 class Told(Protocol):
     """Whoever is told of opens and closes: the request handlers."""
 
-    def told(self, inode: int, pid: int) -> None:
-        """A process has opened a file."""
+    def meets(self, pids: Collection[int]) -> None:
+        """These processes have opened files: who they are can be asked only while they live."""
 
-    def told_closed(self, inode: int, is_last: bool) -> None:
-        """A reader has closed it; whether nobody has it open now."""
+    def told(self, opened: Sequence[tuple[int, int]], closed: Sequence[int], free: Sequence[int]) -> None:
+        """Files were opened and closed in a moment.
+
+        Args:
+            opened: entries of files and the processes that have opened them, in their order. closed: inodes of files
+                that were closed, some of them opened in that moment. free: those that nobody has open now.
+        """
 
 
 class Silence:
@@ -84,7 +100,8 @@ class Silence:
 
     Args:
         mountpoint: absolute path of the mount. left: the descriptor by which the kernel has told the server before this
-            one, which has died; -1 where there was none. was_on: what that server has decided.
+            one, which has died; -1 where there was none. was_on: what that server has decided. servers: the processes
+            of that one and those before it: what they have opened is nobody's read, either.
 
     Attributes:
         decided: set once it is certain whether OPEN is answered. on: whether it is not.
@@ -92,7 +109,14 @@ class Silence:
         descriptor: by which the kernel tells, -1 where it does not.
     """
 
-    def __init__(self, manifest: Manifest, mountpoint: bytes, left: int = -1, was_on: bool | None = None) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        mountpoint: bytes,
+        left: int = -1,
+        was_on: bool | None = None,
+        servers: Collection[int] = (),
+    ) -> None:
         self._manifest, self._mountpoint = manifest, mountpoint
         self.decided = trio.Event()
         self._followed = trio.Event()  # set once jobs are there for which opens can count
@@ -100,11 +124,13 @@ class Silence:
         self.why = TELLS
         self.lost = 0
         self.descriptor = left
-        self._own = os.getpid()
+        self._own = {os.getpid(), *servers}
         self._told: Told | None = None
+        self._held: list[NDArray[Any] | None] = []  # events to be told once jobs go on; None: some were lost
+        self._held_bytes = 0
         self._open: dict[int, int] = {}  # by inode, how many readers have it open
         self._marked = 0  # entries of the tree that were looked at for directories
-        self._buffer = bytearray(_READ_BYTES + _EVENT.size)
+        self._buffer = bytearray(_READ_BYTES)
         if was_on is not None:
             self.decided.set()
         if left < 0:
@@ -121,6 +147,9 @@ class Silence:
     def jobs_go_on(self) -> None:
         """The jobs of the server before this one are registered again: what has waited for that is told now."""
         self._followed.set()
+        held, self._held = self._held, []
+        for events in held:
+            self._tell(events)
 
     async def begin(self, runner: Runner) -> None:
         """Have the kernel tell of opens, once the mount answers. Then OPENs are answered, or not."""
@@ -141,8 +170,9 @@ class Silence:
     async def run(self, runner: Runner) -> None:
         """Tell of opens and closes for as long as the mount lives."""
         await self.decided.wait()
-        await self._followed.wait()
         while self.on and self.descriptor >= 0:
+            if self._held_bytes > MOST_HELD:
+                await self._followed.wait()
             await trio.lowlevel.wait_readable(self.descriptor)
             await trio.sleep(BATCH_S)
             self.take_in()
@@ -150,46 +180,73 @@ class Silence:
                 await self._mark_new(runner)
 
     def take_in(self) -> None:
-        """Tell of all that has happened by now."""
-        while self.descriptor >= 0 and self._followed.is_set():
+        """Hear of all that has happened by now, and tell of it."""
+        while self.descriptor >= 0 and (self._followed.is_set() or self._held_bytes <= MOST_HELD):
             try:
-                size = os.readv(self.descriptor, [memoryview(self._buffer)[:_READ_BYTES]])
+                size = os.readv(self.descriptor, [self._buffer])
             except BlockingIOError:
+                self._own = {os.getpid()}  # the kernel may give the numbers of those before to any process
                 return
-            self._tell(size)
+            for events in self._heard(size):
+                if self._followed.is_set():
+                    self._tell(events)
+                elif events is None:
+                    self._held.append(None)
+                elif len(events):
+                    self._held.append(events.copy())
+                    self._held_bytes += events.nbytes
+                    assert self._told is not None
+                    self._told.meets(set(events["pid"].tolist()))
 
-    def _tell(self, size: int) -> None:
-        told, opened, own, at = self._told, self._open, self._own, 0
-        assert told is not None
+    def _heard(self, size: int) -> Iterator[NDArray[Any] | None]:
+        """Returns the opens and closes of readers, of what was read just now; None: some are lost."""
+        at = 0
         while at < size:
-            length, mask, pid, high, low = _EVENT.unpack_from(self._buffer, at)
-            at += length
-            if mask & _FAN_LOST:
-                self._lose()
-                continue
-            inode = high << 32 | low
-            if pid == own or inode >= FIRST_VIRTUAL:
-                continue
-            if mask & _FAN_OPEN:
-                opened[inode] = opened.get(inode, 0) + 1
-                told.told(inode, pid)
-            if mask & _FAN_CLOSE and inode in opened:
-                left = opened[inode] - 1
-                if left:
-                    opened[inode] = left
-                else:
-                    del opened[inode]
-                told.told_closed(inode, not left)
+            events = np.frombuffer(self._buffer, _EVENT, (size - at) // _EVENT.itemsize, at)
+            others = np.flatnonzero(events["length"] != _EVENT.itemsize)
+            events = events[: others[0]] if len(others) else events
+            at += events.nbytes
+            of_data = events["high"] < FIRST_VIRTUAL >> 32
+            for pid in self._own:
+                of_data &= events["pid"] != pid
+            yield events[of_data]
+            if at < size:
+                length, mask = np.frombuffer(self._buffer, np.uint32, 3, at)[::2].tolist()
+                at += length
+                if mask & _FAN_LOST:
+                    yield None
+
+    def _tell(self, events: NDArray[Any] | None) -> None:
+        assert self._told is not None
+        if events is None:
+            self._lose()
+            return
+        is_open, closed, free = self._open, list[int](), list[int]()
+        is_opening = events["mask"] & _FAN_OPEN != 0
+        entries, pids = events["low"].astype(np.int64) - 1, events["pid"]
+        opened = list(zip(entries[is_opening].tolist(), pids[is_opening].tolist(), strict=True))
+        inodes = (events["high"].astype(np.int64) << 32 | events["low"]).tolist()
+        for inode, mask in zip(inodes, events["mask"].tolist(), strict=True):
+            if mask & _FAN_CLOSE and (mask & _FAN_OPEN or inode in is_open):
+                closed.append(inode)
+                others = is_open.get(inode, 0) - (not mask & _FAN_OPEN)
+                if others:
+                    is_open[inode] = others
+                    continue
+                free.append(inode)
+                is_open.pop(inode, None)
+            elif mask & _FAN_OPEN:
+                is_open[inode] = is_open.get(inode, 0) + 1
+        self._told.told(opened, closed, free)
 
     def _lose(self) -> None:
         """Events were lost, so nobody knows which files are open: their pages may go, and who reads is served."""
         self.lost += 1
         log.warning("the kernel has lost some of what it had to tell of opens: this server was too slow")
-        opened, self._open = self._open, {}
-        for inode, count in opened.items():
-            for left in range(count, 0, -1):
-                if self._told is not None:
-                    self._told.told_closed(inode, left == 1)
+        free, self._open = self._open, {}
+        closed = [inode for inode, count in free.items() for _ in range(count)]
+        if self._told is not None:
+            self._told.told((), closed, list(free))
 
     async def _mark_new(self, runner: Runner) -> None:
         """Watch the directories that have come. `why` says if that cannot be."""

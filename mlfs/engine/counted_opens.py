@@ -10,6 +10,8 @@ is counted there instead.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.stats import PAGE_CACHE, Counters
 
@@ -36,19 +38,25 @@ class CountedOpens:
             del self._brought[entry]
         self._counters.read(PAGE_CACHE, self._sizes[entry])
 
-    def told(self, entry: int) -> None:
-        """An open is told of behind it, and not by a request: its READ may have said before that it is one."""
-        if entry in self._brought:
-            del self._brought[entry]
-            return
-        self._counters.read(PAGE_CACHE, self._sizes[entry])
-        self._told[entry] = None
-        if len(self._told) > MOST_REMEMBERED:
-            del self._told[next(iter(self._told))]
+    def told(self, entries: Iterable[int]) -> None:
+        """Opens are told of behind them, and not by requests: a READ may have said before that it is of one of them."""
+        brought, told, sizes = self._brought, self._told, self._sizes
+        count = size_bytes = 0
+        for entry in entries:
+            if entry in brought:
+                del brought[entry]
+                continue
+            count += 1
+            size_bytes += sizes[entry]
+            told[entry] = None
+        self._counters.read(PAGE_CACHE, size_bytes, count)
+        while len(told) > MOST_REMEMBERED:
+            del told[next(iter(told))]
 
-    def told_closed(self, entry: int) -> None:
-        """Nobody has the file open any more: the next READ of it is of another open."""
-        self._told.pop(entry, None)
+    def told_closed(self, entries: Iterable[int]) -> None:
+        """Nobody has these files open any more: the next READ of one is of another open."""
+        for entry in entries:
+            self._told.pop(entry, None)
 
     def asked(self, entry: int) -> bool:
         """The first READ of an open that was not made by a request; whether that was not told before, and counted."""

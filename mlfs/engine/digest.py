@@ -8,7 +8,7 @@ process reads, and who its parent is, is looked up here, once a reader.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import trio
 
@@ -93,6 +93,24 @@ class Digest:
         if not self._soon.called:  # asked here, as nearly always it was called before
             self._soon.call()
         self._events.append((OPENS, entry, pid, self._clock(), 0))
+
+    def meets(self, pids: Iterable[int]) -> None:
+        """Processes that read are looked up at once, as they may end before their reads are told."""
+        for pid in pids:
+            if pid not in self._known_kin:
+                self._kin(pid)
+
+    def told(self, opened: Sequence[tuple[int, int]], closed: Iterable[int]) -> None:
+        """Files were opened and closed a moment ago, which is taken in at once.
+
+        Args:
+            opened: the files, each with its reader.
+        """
+        self.meets({pid for _, pid in opened})
+        now_s = self._clock()
+        self._events.extend([(OPENS, entry, pid, now_s, 0) for entry, pid in opened])
+        self._released.extend(closed)
+        self._soon.now()
 
     def reads_row(self, row: int, pid: int) -> None:
         """A reader reads a row of a file that it has open. Those who observe opens do not hear of it."""

@@ -7,6 +7,7 @@ when the source failed twice. The path of every staged open is `hit`: a look int
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 import trio
 
@@ -142,15 +143,18 @@ class Opens:
             self._step(Touched(entry))
         return self._table.state[entry] in (State.STAGED, State.RECENT)
 
-    def told(self, entry: int) -> None:
-        """The kernel tells of an open that it has answered by itself: count it, and keep the pages that are there."""
-        if self._table.state[entry] == State.DROPPING:
-            self._step(Touched(entry))
-        if self.ranges.is_whole(entry):
-            self.counted.told(entry)
-        else:
-            self.counted.direct(*self.ranges.at_hand(entry))
-            trio.lowlevel.spawn_system_task(self.ranges.look, entry)
+    def told(self, entries: Iterable[int]) -> None:
+        """The kernel tells of opens that it has answered by itself: count them, and keep the pages that are there."""
+        whole: list[int] = []
+        for entry in entries:
+            if self._table.state[entry] == State.DROPPING:
+                self._step(Touched(entry))
+            if self.ranges.is_whole(entry):
+                whole.append(entry)
+            else:
+                self.counted.direct(*self.ranges.at_hand(entry))
+                trio.lowlevel.spawn_system_task(self.ranges.look, entry)
+        self.counted.told(whole)
 
     def wait(self, reader: WaitingReader) -> None:
         """A reader waits for a file that was not in place: `over` is told once, before this returns maybe."""

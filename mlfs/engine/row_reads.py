@@ -212,6 +212,11 @@ class RowReads:
         if rows:
             start(self._runner, "drop", self._fetcher.lay_tripwires, rows, but_for, then=_dropped)
 
+    @property
+    def has_readers(self) -> bool:
+        """Whether anybody reads rows."""
+        return bool(self._readers)
+
     def closed(self, handle: int) -> None:
         """A handle is closed: nobody reads a row by it any more."""
         for pid, reader in self._readers.pop(handle, {}).items():

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import cast
 
 import pytest
 
 from mlfs.tree.manifest import Manifest
-from mountd.inodes import FIRST_VIRTUAL, inode_of
+from mountd.inodes import FIRST_VIRTUAL, entry_of, inode_of
 from mountd.silent import Silence
 
 OPEN, CLOSE, BOTH, LOST = 0x20, 0x10, 0x30, 0x4000
-READER = 4242
+READER, FORMER = 4242, 99
 
 
 def event(mask: int, inode: int = 7, pid: int = READER) -> bytes:
@@ -30,12 +30,15 @@ class Heard:
 
     def __init__(self) -> None:
         self.all: list[tuple[object, ...]] = []
+        self.met: set[int] = set()
 
-    def told(self, inode: int, pid: int) -> None:
-        self.all.append(("opened", inode, pid))
+    def meets(self, pids: Collection[int]) -> None:
+        self.met.update(pids)
 
-    def told_closed(self, inode: int, is_last: bool) -> None:
-        self.all.append(("closed", inode, is_last))
+    def told(self, opened: Sequence[tuple[int, int]], closed: Sequence[int], free: Sequence[int]) -> None:
+        self.all += [("opened", entry, pid) for entry, pid in opened]
+        self.all += [("closed", entry_of(inode)) for inode in closed]
+        self.all += [("free", entry_of(inode)) for inode in free]
 
 
 class Mount:
@@ -44,7 +47,7 @@ class Mount:
     def __init__(self) -> None:
         ours, self._kernel = os.pipe2(os.O_NONBLOCK)
         self.heard = Heard()
-        self.silence = Silence(cast(Manifest, None), b"/mount", ours, was_on=True)
+        self.silence = Silence(cast(Manifest, None), b"/mount", ours, was_on=True, servers=[FORMER])
         self.silence.is_told(self.heard)
 
     def tells(self, *events: bytes) -> list[tuple[object, ...]]:
@@ -66,30 +69,34 @@ def mount() -> Iterator[Mount]:
     made.close()
 
 
-def test_opens_and_closes_are_told_in_their_order_with_their_process(mount: Mount) -> None:
-    changed = inode_of(6, 3)
+def test_opens_are_told_in_their_order_with_their_process_and_then_closes(mount: Mount) -> None:
+    changed = inode_of(5, 3)
     assert mount.tells(event(OPEN), event(BOTH, changed, 11), event(CLOSE)) == [
-        ("opened", 7, READER), ("opened", changed, 11), ("closed", changed, True), ("closed", 7, True),
+        ("opened", 6, READER), ("opened", 5, 11), ("closed", 5), ("closed", 6), ("free", 5), ("free", 6),
     ]  # fmt: skip
 
 
-def test_what_happens_before_jobs_go_on_is_told_then() -> None:
+def test_what_happens_before_jobs_go_on_is_told_then_but_who_reads_is_looked_up_while_he_lives() -> None:
     mount = Mount()
-    assert mount.tells(event(OPEN)) == []
+    assert mount.tells(event(OPEN), event(LOST), event(OPEN, 8)) == []
+    assert mount.heard.met == {READER}
     mount.silence.jobs_go_on()
-    assert mount.tells(event(CLOSE)) == [("opened", 7, READER), ("closed", 7, True)]
+    assert mount.tells(event(CLOSE, 8)) == [
+        ("opened", 6, READER), ("closed", 6), ("free", 6), ("opened", 7, READER), ("closed", 7), ("free", 7),
+    ]  # fmt: skip
     mount.close()
 
 
-def test_a_file_is_closed_when_its_last_reader_closes_it(mount: Mount) -> None:
+def test_a_file_is_free_when_its_last_reader_closes_it(mount: Mount) -> None:
     mount.tells(event(OPEN), event(OPEN, pid=11))
-    assert mount.tells(event(CLOSE), event(CLOSE, pid=11)) == [("closed", 7, False), ("closed", 7, True)]
+    assert mount.tells(event(BOTH, pid=12), event(CLOSE)) == [("opened", 6, 12), ("closed", 6), ("closed", 6)]
+    assert mount.tells(event(CLOSE, pid=11)) == [("closed", 6), ("free", 6)]
 
 
 def test_a_close_whose_open_was_merged_with_another_one_closes_nothing(mount: Mount) -> None:
     """Opened twice by one process within one event, and closed twice, one after the other."""
     mount.tells(event(OPEN))
-    assert mount.tells(event(CLOSE)) == [("closed", 7, True)]
+    assert mount.tells(event(CLOSE)) == [("closed", 6), ("free", 6)]
     assert mount.tells(event(CLOSE)) == []
 
 
@@ -97,9 +104,17 @@ def test_what_the_daemon_opens_and_virtual_files_are_nobodys_reads(mount: Mount)
     assert mount.tells(event(BOTH, pid=os.getpid()), event(BOTH, FIRST_VIRTUAL)) == []
 
 
+def test_what_a_former_server_has_opened_is_nobodys_read_but_its_number_may_be_a_readers_later(mount: Mount) -> None:
+    assert mount.tells(event(BOTH, pid=FORMER)) == []
+    assert mount.tells(event(OPEN, pid=FORMER)) == [("opened", 6, FORMER)]
+
+
 def test_lost_events_close_all_files_and_are_counted(mount: Mount) -> None:
-    mount.tells(event(OPEN), event(OPEN), event(OPEN, 8))
-    heard = mount.tells(event(LOST), event(OPEN, 9))
-    assert heard == [("closed", 7, False), ("closed", 7, True), ("closed", 8, True), ("opened", 9, READER)]
+    mount.tells(event(OPEN), event(OPEN))
+    heard = mount.tells(event(OPEN, 8), event(LOST), event(OPEN, 9))
+    assert heard == [
+        ("opened", 7, READER), ("closed", 6), ("closed", 6), ("closed", 7), ("free", 6), ("free", 7),
+        ("opened", 8, READER),
+    ]  # fmt: skip
     assert mount.silence.statistics().lost == 1
     assert mount.tells(event(CLOSE, 8)) == []
