@@ -53,6 +53,8 @@ READ_AHEAD = 0.1
 FAR_FROM_CHANCE = 0.5
 """Share of the samples that a part of another shuffle would have read again, or left out, below which two runs read one
 order."""
+FEWEST_BY_CHANCE = 8
+"""Samples below which such a share says nothing: half of so many is not rare."""
 SKIPPED = 0.05
 """Share of an epoch that a resumed run may leave out: a dropped end, and what was used last."""
 
@@ -383,31 +385,48 @@ def _of_resume(before: LoaderReads, after: LoaderReads) -> Iterator[ScriptFault]
 
 def _replayed(before: LoaderReads, after: LoaderReads) -> Iterator[ScriptFault]:
     """The second run begins with the order of the first one's beginning, and goes on with another: it is no new run."""
-    first, second = before.ranks[0].whole, after.ranks[0].whole
-    if len(first) < 2 or len(second) < 2 or len(before.ranks) != len(after.ranks):
+    if len(before.ranks) != len(after.ranks):
         return
-    if are_alike(first[0], second[0]) and differ(first[1], second[1]):
+    first, second = before.ranks[0], after.ranks[0]
+    if not first.whole or len(second.whole) < 2:
+        return
+    if are_alike(first.whole[0], second.whole[0]):
+        goes_on_in_another = len(first.whole) > 1 and differ(first.whole[1], second.whole[1])
+    else:
+        goes_on_in_another = _is_rest_in_order_of(first, second) and differ(first.whole[0], second.whole[1])
+    if goes_on_in_another:
         sentence = "a resumed run began with the order of epoch 0 of the run before, and then went on in another one"
         mend = "restore the sampler's epoch before the first batch: sampler.set_epoch(epoch)"
-        yield ScriptFault(Kind.REPLAYED, after.run, 0, len(second[0].at), sentence, mend)
+        yield ScriptFault(Kind.REPLAYED, after.run, 0, len(second.whole[0].at), sentence, mend)
+
+
+def _is_rest_in_order_of(before: RankReads, after: RankReads) -> bool:
+    """Whether a run begins with as much as was left of an epoch, and it is what the run before has begun with: the
+    batches are counted on, and the order begins anew. Workers of either run have read ahead."""
+    every, rest, done = before.whole[0], after.epochs[0], before.epochs[-1]
+    read, whole = len(rest.at) + len(done.at), len(every.at)
+    if before.is_over or len(rest.at) >= PARTIAL * whole or not whole <= read <= (1 + 2 * READ_AHEAD) * whole:
+        return False
+    return are_alike(every.where(slice(0, len(rest.at))), rest)
 
 
 def _rest_of_epoch(before: LoaderReads, after: LoaderReads) -> Iterator[ScriptFault]:
     """A run that begins with a part of an epoch goes on where the run before has ended, if all is well."""
-    every = _samples([rank.epochs[1] for rank in after.ranks])
     rest = _samples([rank.epochs[0] for rank in after.ranks])
     done = _samples([rank.epochs[-1] for rank in before.ranks])
+    # The epoch that follows may end early, too.
+    every = np.union1d(np.union1d(rest, done), _samples([rank.epochs[1] for rank in after.ranks]))
     if max(len(rest), len(done)) >= PARTIAL * len(every) or min(len(rest), len(done)) < FEWEST_ALIKE // 2:
         return
     again, never = len(np.intersect1d(rest, done)), len(every) - len(np.union1d(rest, done))
     # A part of another shuffle reads some samples again and leaves out others, as many as chance has it.
     by_chance = len(rest) * len(done) / len(every)
     never_by_chance = (len(every) - len(rest)) * (len(every) - len(done)) / len(every)
-    if again > READ_AHEAD * len(every) and never < FAR_FROM_CHANCE * never_by_chance:
+    if again > READ_AHEAD * len(every) and FEWEST_BY_CHANCE <= FAR_FROM_CHANCE * never_by_chance > never:
         sentence = f"the resumed run read {again:,} samples of the epoch again that the run before had read"
         mend = "restore the sampler's position (StatefulDataLoader.load_state_dict), or skip what was read"
         yield ScriptFault(Kind.REPEATS, after.run, 0, again, sentence, mend)
-    if never > SKIPPED * len(every) and again < FAR_FROM_CHANCE * by_chance:
+    if never > SKIPPED * len(every) and FEWEST_BY_CHANCE <= FAR_FROM_CHANCE * by_chance > again:
         sentence = f"neither run read {never:,} of the {len(every):,} samples of the epoch in which the run was resumed"
         mend = "skip the batches that were used, no more: accelerate.skip_first_batches, or the loader's state"
         yield ScriptFault(Kind.SKIPS, after.run, 0, never, sentence, mend)

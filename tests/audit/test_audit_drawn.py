@@ -158,12 +158,18 @@ def run_begun_anew(rng: random.Random, loop: Loop, script: Script) -> None:
     script.run(loop, epochs)
 
 
+def early_ends_begun_anew(rng: random.Random, loop: Loop, script: Script) -> None:
+    epochs = dealt(loop, lambda epoch: shuffled(rng, loop.samples))
+    for _ in range(2):
+        script.run(loop, [[r[: int(len(r) * share)] for r in e] for e in epochs for share in [rng.uniform(0.3, 1)]])
+
+
 MEANT = [
     plain, with_validation, with_a_drawn_validation, in_listing_order, all_ranks_evaluate, with_replacement, weighted,
     a_part_of_each_shuffle, repeated_augmentation, each_sample_twice, epochs_that_end_early, images_and_labels, clips,
     resumed, epoch_begun_anew, run_begun_anew, each_file_twice_at_once, easy_samples_first, short_first_epoch,
     validation_within_epochs, runs_with_one_seed, short_pass_after_a_killed_run, folds,
-    ranks_started_again,
+    ranks_started_again, early_ends_begun_anew,
 ]  # fmt: skip
 
 
@@ -181,6 +187,13 @@ def replayed_after_resume(rng: random.Random, loop: Loop, script: Script) -> Non
     epochs = dealt(loop, lambda epoch: shuffled(rng, loop.samples))
     script.run(loop, epochs[:2])
     script.run(loop, [epochs[0], *epochs[2:]])
+
+
+def rest_replayed(rng: random.Random, loop: Loop, script: Script) -> None:
+    loop = loop._replace(samples=1500)
+    epochs, cut = halves(rng, loop)
+    script.run(loop, [epochs[0], [rank[:cut] for rank in epochs[1]]])
+    script.run(loop, [[rank[: len(rank) - cut] for rank in epochs[0]], *epochs[1:]])
 
 
 def ranks_alike(rng: random.Random, loop: Loop, script: Script) -> None:
@@ -228,6 +241,7 @@ def resume_skips(rng: random.Random, loop: Loop, script: Script) -> None:
 
 FAULTS = {
     same_order: "same-order-each-epoch", replayed: "epoch-replayed", replayed_after_resume: "epoch-replayed",
+    rest_replayed: "epoch-replayed",
     ranks_alike: "ranks-read-alike", workers_alike: "workers-read-alike", ranks_overlap: "samples-repeated",
     samples_lost: "samples-missing", ranks_unequal: "ranks-unequal", small_buffer: "hardly-shuffled",
     resume_repeats: "resume-repeats", resume_skips: "resume-skips",

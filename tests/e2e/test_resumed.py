@@ -1,5 +1,5 @@
-"""Trainings that end in the middle of an epoch and go on, as torch, torchdata, accelerate and mlfs' own sampler do it:
-the mount follows them with the registration that it has, and the auditor says nothing of them.
+"""Trainings that end in the middle of an epoch and go on, as torch, torchdata, accelerate, Lightning, HF Trainer and
+mlfs' own sampler do it: the mount follows them, and the auditor says of them what is so.
 """
 
 from __future__ import annotations
@@ -8,25 +8,50 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from support.mounts import MlfsMount
 from support.trees import make_classes
 
-FILES, STEPS = 1200, 20
+FILES, STEPS, BATCH, SEED = 1200, 20, 24, 2024
 SCRIPT = Path(__file__).parent / "frameworks" / "resume_script.py"
+REST = FILES - STEPS * BATCH
+
+
+class Way(NamedTuple):
+    """How a run goes on.
+
+    Attributes:
+        fields: what is registered. rest: samples of epoch 1 that the second run reads. before, after: ranks.
+        epochs: on a busy machine half an epoch of so few files is read before another number of ranks is found.
+        resumed: whether the second run is registered, with `--resume` and what rank 0 has saved.
+        said: what the mount finds out. found: the kinds of what the auditor finds.
+    """
+
+    fields: dict[str, Any]
+    rest: int = REST
+    before: int = 1
+    after: int = 1
+    epochs: int = 3
+    resumed: bool = False
+    said: tuple[str, ...] = ()
+    found: tuple[str, ...] = ()
+
+
 TORCH = {"sampler": "torch-distributed"}
-ACCELERATE = {"preset": "accelerate", "use_seedable_sampler": True}
-# How it goes on, the ranks before and after, what is registered, samples of epoch 1 that the second run reads,
-# epochs in all: on a busy machine half an epoch of so few files is read before another number of ranks is found.
-WAYS: dict[str, tuple[int, int, dict[str, Any], int, int]] = {
-    "epoch": (2, 2, TORCH, FILES, 3),  # set_epoch(1), from the beginning of the epoch
-    "stateful": (2, 2, TORCH, FILES - STEPS * 24, 3),
-    "accelerate": (1, 1, ACCELERATE, FILES - STEPS * 24, 3),
-    "elastic": (2, 3, TORCH, FILES - STEPS * 24, 4),
+WAYS = {
+    "epoch": Way(TORCH, FILES, 2, 2),  # set_epoch(1), from the beginning of the epoch
+    "stateful": Way(TORCH, REST, 2, 2),
+    "stateful, told": Way(TORCH, REST, 2, 2, resumed=True),
+    "accelerate": Way({"preset": "accelerate", "use_seedable_sampler": True}),
+    "lightning": Way({"sampler": "torch-random"}, epochs=4, said=("draws 2 words",), found=("epoch-replayed",)),
+    "elastic": Way(TORCH, REST, 2, 3, epochs=4, said=("world size is 3, not 2",)),
+    "elastic, told": Way(TORCH, REST, 2, 3, resumed=True),
 }
+OF_OTHER_LIBRARIES = {"trainer": Way({"preset": "hf-trainer"})}
 
 
 @pytest.fixture
@@ -35,62 +60,97 @@ def images(tmp_path: Path) -> Path:
     return make_classes(tmp_path / "images", FILES, 3, lambda index: index.to_bytes(4, "big") * 500)
 
 
-class Script:
-    """A training in several processes.
+class Scripts:
+    """The process whose forks train."""
 
-    Args:
-        how, state, epochs: see the script. seed: the sampler's.
-    """
+    def __init__(self, directory: Path) -> None:
+        self._outs = directory
+        own = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "RANK": "0", "WORLD_SIZE": "1"}
+        pipe = subprocess.PIPE
+        self._program = subprocess.Popen(
+            [sys.executable, str(SCRIPT)], env=os.environ | own, stdin=pipe, stdout=pipe, text=True
+        )
 
-    def __init__(self, how: str, world: int, mount: MlfsMount, state: Path, epochs: int, seed: int = 2024) -> None:
-        words = [sys.executable, str(SCRIPT), how, str(mount.path), str(state), str(STEPS), str(epochs)]
-        told = {"OMP_NUM_THREADS": "1", "WORLD_SIZE": str(world), "SEED": str(seed)}
-        own = [os.environ | told | {"RANK": str(rank)} for rank in range(world)]
-        self.ranks = [subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True) for env in own]
+    def run(
+        self, how: str, world: int, root: Path, state: Path, epochs: int, *seeds: int
+    ) -> list[dict[int, list[int]]]:
+        """By seed the samples that all ranks have read, by epoch. Those of all seeds run side by side."""
+        runs = [
+            {
+                "how": how, "root": str(root), "state": str(state), "out": str(self._outs / f"{seed}.{rank}"),
+                "rank": rank, "world": world, "seed": seed, "steps": STEPS, "epochs": epochs,
+            }
+            for seed in seeds for rank in range(world)
+        ]  # fmt: skip
+        pipes = self._program.stdin, self._program.stdout
+        assert None not in pipes
+        print(json.dumps(runs), file=pipes[0], flush=True)
+        assert json.loads(pipes[1].readline()) == [0] * len(runs)
+        found = []
+        for seed in seeds:
+            read: dict[int, list[int]] = {}
+            for rank in range(world):
+                for epoch, samples in json.loads((self._outs / f"{seed}.{rank}").read_text()).items():
+                    read.setdefault(int(epoch), []).extend(samples)
+            found.append(read)
+        return found
 
-    def read(self) -> dict[int, list[int]]:
-        """The samples that all ranks have read, by epoch, once they have ended."""
-        read: dict[int, list[int]] = {}
-        for rank in self.ranks:
-            out, _ = rank.communicate(timeout=240)
-            assert rank.returncode == 0, out
-            for epoch, samples in json.loads(out.splitlines()[-1]).items():
-                read.setdefault(int(epoch), []).extend(samples)
-        return read
+    def end(self) -> None:
+        """End it."""
+        self._program.communicate()
 
 
-@pytest.mark.parametrize("how", WAYS)
-def test_a_run_that_goes_on_is_followed(how: str, images: Path, tmp_path: Path) -> None:
-    before, after, fields, rest, epochs = WAYS[how]
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripts]:
+    """Imports its libraries once."""
+    scripts = Scripts(tmp_path_factory.mktemp("scripts"))
+    yield scripts
+    scripts.end()
+
+
+@pytest.mark.parametrize(
+    "name", [*WAYS, *(pytest.param(name, marks=pytest.mark.oracle) for name in OF_OTHER_LIBRARIES)]
+)
+def test_a_run_that_goes_on_is_followed(name: str, scripts: Scripts, images: Path, tmp_path: Path) -> None:
+    way, how = (WAYS | OF_OTHER_LIBRARIES)[name], name.partition(",")[0]
     state = tmp_path / "state"
-    job = {"seed": 2024, "epochs": epochs, "batch_size": 24 // before, "world_size": before} | fields
+    job = {"seed": SEED, "epochs": way.epochs, "batch_size": BATCH // way.before, "world_size": way.before} | way.fields
     with MlfsMount(images) as mount:
         mount.register(**job)
-        first = Script(how, before, mount, state, epochs).read()
+        [first] = scripts.run(how, way.before, mount.path, state, way.epochs, SEED)
         mount.settle()
         state.touch()
-        second = Script(how, after, mount, state, epochs).read()
+        if way.resumed:
+            job |= {"batch_size": BATCH // way.after, "world_size": way.after}
+            flags = [f"--{field.replace('_', '-')}={value}" for field, value in job.items()]
+            mount.run("register", str(mount.path), *flags, f"--resume={state.with_suffix('.0')}")
+        [second] = scripts.run(how, way.after, mount.path, state, way.epochs, SEED)
         mount.settle()
         [status] = mount.status()["jobs"]
         findings = mount.findings()
-    assert len(first[1]) == STEPS * 24
-    assert len(second[1]) == rest
+    assert len(first[1]) == STEPS * BATCH
+    assert len(second[1]) == way.rest
     assert sorted(second[2]) == list(range(FILES))
-    if rest < FILES:
+    if way.rest < FILES and how != "lightning":
         assert sorted(first[1] + second[1]) == list(range(FILES))
-    assert status["agreement_by_epoch"][str(epochs - 1)]["agreement"] >= 0.95, status
-    assert ["world size is 3, not 2" in found for found in status["found_out"]] == [True] * (before != after)
-    assert findings == []
+    by_epoch = status["agreement_by_epoch"]
+    last = max(map(int, by_epoch))  # Lightning's is the one before: its order has begun anew
+    assert last == way.epochs - 1 - (how == "lightning")
+    assert by_epoch[str(last)]["observed_opens"] >= 0.95 * FILES
+    followed = range(1 if way.resumed else last, last + 1)
+    assert all(by_epoch[str(epoch)]["agreement"] >= 0.95 for epoch in followed), status
+    assert [said in found for said, found in zip(way.said, status["found_out"], strict=True)] == [True] * len(way.said)
+    assert [finding.partition(":")[0] for finding in findings] == list(way.found)
 
 
-def test_a_sweep_reads_the_source_once(images: Path, tmp_path: Path) -> None:
+def test_a_sweep_reads_the_source_once(scripts: Scripts, images: Path, tmp_path: Path) -> None:
     """Runs with other seeds, one after another and at once, that nobody has registered."""
     begins = tmp_path / "begins"
     begins.touch()
     begins.with_suffix(".0").write_text(json.dumps({"epoch": 0}))
     with MlfsMount(images, "--ram", "64M", infer=True) as mount:
         for seeds in ((1,), (2, 3)):
-            runs = [Script("epoch", 1, mount, begins, 2, seed) for seed in seeds]
-            assert all(sorted(epoch) == list(range(FILES)) for run in runs for epoch in run.read().values())
+            for run in scripts.run("epoch", 1, mount.path, begins, 2, *seeds):
+                assert all(sorted(epoch) == list(range(FILES)) for epoch in run.values())
             mount.settle()
             assert mount.status()["fetches"]["pfs"]["count"] == FILES
