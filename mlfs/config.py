@@ -113,7 +113,7 @@ class MountConfig(BaseModel):
     source_timeout_s: float = Field(default=DEFAULT_SOURCE_TIMEOUT_S, gt=0)
     infer: bool = True
     strict_order: bool = False
-    channel: Literal["open", "silent"] = "open"
+    channel: Literal["auto", "open", "silent"] = "open"
     asked: dict[str, str] = Field(default_factory=dict)
     """What the user gave, by the names of `KEYS`, as text; what is missing has its default."""
 

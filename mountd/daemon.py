@@ -88,7 +88,7 @@ from mountd.pagecache import MountPages
 from mountd.prime_inodes import InodePrimer
 from mountd.refreshing import Refreshing
 from mountd.runtime import LifeNote
-from mountd.silent import Silence
+from mountd.silent import HAS_MOVERS, NO_SIZES, Silence
 from mountd.source_looks import POOL as LOOKS
 from mountd.source_looks import ExtendedAttributes, FirstLooks
 from mountd.statistics import About, MountParts
@@ -455,8 +455,8 @@ class _Service:
             config.staging_bytes, config.pfs_threads,
             hedge_s=min(10.0, config.source_timeout_s), timeout_s=config.source_timeout_s,
             most_open_files=descriptors.open_files, buffer_bytes=_buffer_bytes(config), lives=self.lives,
-            opens_untold=self.silence is not None,
-            movers=config.movers if self.silence is None else 0,
+            opens_untold=self._may_be_silent(),
+            movers=0 if self._may_be_silent() else config.movers,
             **calibrated_limits(config, self.places),
         )  # fmt: skip
         return Engine(
@@ -473,7 +473,7 @@ class _Service:
             for place in self.places.storing
             if isinstance(place, TierPlace) and isinstance(place.tier, RamTier)
         ]
-        if self.silence is not None or not self.config.movers:
+        if self._may_be_silent() or not self.config.movers:
             return None  # they push what a READ waits for, which holds the pages that the push waits for
         return MoverKind(self.config.movers, start_mover, memory[0])
 
@@ -528,22 +528,33 @@ class _Service:
         that has died before it was decided."""
         mountpoint = os.fsencode(self.config.mountpoint)
         if self.left is None:
-            return Silence(self.manifest, mountpoint) if self.config.channel == "silent" else None
+            return self._wanted(Silence(self.manifest, mountpoint)) if self.config.channel != "open" else None
         if not self.left.silent:
             return None
         return Silence(self.manifest, mountpoint, self.left.opens, was_on=True, servers=self.left.servers)
 
+    def _wanted(self, silence: Silence) -> Silence:
+        """That of a mount that was asked for it, or left the choice to us: it is not to lose what it has otherwise."""
+        if self.config.channel == "auto" and self.config.movers:
+            silence.give_up(HAS_MOVERS)
+        elif self.config.channel == "auto" and no_sizes(self.manifest.n_files, self.manifest.total_bytes, ""):
+            silence.give_up(NO_SIZES)
+        return silence
+
     def _is_silent(self) -> bool:
         return self.silence is not None and self.silence.on
+
+    def _may_be_silent(self) -> bool:
+        return self.silence is not None and self.silence.may_be
 
     async def _decide(self, silence: Silence, runner: Runner) -> None:
         """Whether OPEN is answered: it is where the kernel would let somebody write, or does not tell of opens."""
         if self.commands.refused:
             silence.give_up(self.commands.refused)
-        else:
+        elif silence.may_be:
             await silence.begin(runner)
         self._note("silent", silence.on)
-        if not silence.on:
+        if not silence.on and self.config.channel == "silent":
             self.notes.append(f"the channel is open, and not silent: {silence.why}")
 
     # -- the server that comes after this one, if it dies

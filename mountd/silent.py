@@ -62,6 +62,10 @@ POOL: Final = "inodes"
 _NOT_THERE = frozenset({errno.ENOENT, errno.ESTALE, errno.EACCES, errno.ENOTDIR})
 
 TELLS: Final = "the kernel tells of opens (fanotify)"
+# Reasons for which a mount may have the open channel.
+DEFAULT: Final = "the default"
+HAS_MOVERS: Final = "it has movers (--movers)"
+NO_SIZES: Final = "no file of the source says how long it is"
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -76,7 +80,7 @@ class ChannelStatistics:
     """
 
     name: str = "open"
-    why: str = "the default"
+    why: str = DEFAULT
     lost: int = 0
 
 
@@ -104,7 +108,7 @@ class Silence:
             of that one and those before it: what they have opened is nobody's read, either.
 
     Attributes:
-        decided: set once it is certain whether OPEN is answered. on: whether it is not.
+        decided: set once it is certain whether OPEN is answered. on: whether it is not. may_be: whether it may not be.
         why: the reason for that, for people. lost: how often events were lost.
         descriptor: by which the kernel tells, -1 where it does not.
     """
@@ -161,7 +165,12 @@ class Silence:
     def give_up(self, why: str) -> None:
         """OPEN is answered. Args: why: for people."""
         self.on, self.why = False, why
+        self.close()
         self.decided.set()
+
+    @property
+    def may_be(self) -> bool:
+        return self.on or not self.decided.is_set()
 
     def statistics(self) -> ChannelStatistics:
         """Frozen figures."""

@@ -107,8 +107,11 @@ def _add_process_flags(parser: argparse.ArgumentParser, lives: bool) -> None:
         group.add_argument("--allow-other", action=argparse.BooleanOptionalAction, help=text)
         text = "come back only when the mount ends, by Ctrl-C or SIGTERM (default: no, come back when it serves)"
         group.add_argument("--foreground", action=argparse.BooleanOptionalAction, help=text)
-        text = "how mlfs hears of reads: open, or silent, where reading staged files needs no request (default: open)"
-        group.add_argument("--channel", metavar="open|silent", help=text)
+        text = (
+            "how mlfs hears of reads: open; silent, where reading staged files needs no request; auto, which is silent "
+            "where that can be had and costs nothing else (default: open)"
+        )
+        group.add_argument("--channel", metavar="auto|open|silent", help=text)
     text = "take what mlfs audit finds for an error: it is logged, and status begins with it (default: no)"
     group.add_argument("--strict-order", action=argparse.BooleanOptionalAction, help=text)
     text = "write a page (as mlfs report does) into DIR whenever a job ends (default: none)"

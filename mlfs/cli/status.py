@@ -158,11 +158,11 @@ def _headline(status: StatusPart) -> list[RenderableType]:
 
 
 def _channel(status: StatusPart) -> list[RenderableType]:
-    """How reads are heard of, where that is not by a request each."""
+    """How reads are heard of, where somebody has asked about that."""
     from rich.text import Text
 
-    silent = status.channel.name == "silent"
-    return [Text(f"the channel is silent: {status.channel.why}", style="dim")] if silent else []
+    name, why = status.channel.name, status.channel.why
+    return [Text(f"the channel is {name}: {why}", style="dim")] if why != "the default" else []
 
 
 def _processes(status: StatusPart) -> list[RenderableType]:

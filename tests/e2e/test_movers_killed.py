@@ -36,8 +36,9 @@ def test_movers_that_hang_or_are_killed_cost_no_read(tmp_path: Path) -> None:
     view = tmp_path / "view"
     view.mkdir()
     # Less than two epochs' files fit: what the window drops is fetched again.
-    flags = ["--ram", "0", "--staging", "4M", "--movers", str(MOVERS)]
+    flags = ["--ram", "0", "--staging", "4M", "--movers", str(MOVERS), "--channel", "auto"]
     with MlfsMount(source, *flags, mountpoint=view) as mount:
+        assert "movers" in mount.status()["channel"]["why"]  # the silent channel has none
         wait_until(lambda: len(movers(mount)) == MOVERS)
         first = movers(mount)
         for one in first.values():

@@ -47,7 +47,8 @@ def slow(source: Path) -> Iterator[SlowSource]:
 
 @pytest.fixture(scope="module")
 def mount(slow: SlowSource, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlfsMount]:
-    with MlfsMount(slow.path, *SILENT, mountpoint=tmp_path_factory.mktemp("view")) as mounted:
+    with MlfsMount(slow.path, "--channel", "auto", mountpoint=tmp_path_factory.mktemp("view")) as mounted:
+        assert mounted.status()["channel"]["name"] == "silent"
         yield mounted
 
 

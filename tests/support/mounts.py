@@ -38,6 +38,8 @@ from support.fuse import (
 )
 
 FSTYPE = "fuse.mlfs"
+CHANNEL = os.environ.get("MLFS_TEST_CHANNEL", "")
+"""The channel of all mounts that name none: any test of what is promised on both can be run on either."""
 COMMAND_TIMEOUT_S = 180.0
 PROGRESS = re.compile(
     r"^(?:mlfs: )?(?:starting|scan|mount|waiting for the list of files)(?:: [\d,]+ .*|: .* scans.*)?\n", re.MULTILINE
@@ -59,6 +61,8 @@ class MlfsMount:
         self.source = Path(source)
         self.path = Path(mountpoint or source).resolve()
         self.flags = [*flags, *([] if infer else ["--infer", "off"])]  # most tests want no order to be inferred
+        if CHANNEL and "--channel" not in self.flags:
+            self.flags += ["--channel", CHANNEL]
         self.extra_env: dict[str, str] = {}
         self.said = ""  # by `mlfs mount` on standard error
         self.within: list[str] = []  # what runs `mlfs mount`: a shell that sets limits first
