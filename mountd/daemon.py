@@ -534,7 +534,7 @@ class _Service:
         return Silence(self.manifest, mountpoint, self.left.opens, was_on=True, servers=self.left.servers)
 
     def _wanted(self, silence: Silence) -> Silence:
-        """That of a mount that was asked for it, or left the choice to us: it is not to lose what it has otherwise."""
+        """Returns it, given up where the choice is ours and the mount would lose something by it."""
         if self.config.channel == "auto" and self.config.movers:
             silence.give_up(HAS_MOVERS)
         elif self.config.channel == "auto" and no_sizes(self.manifest.n_files, self.manifest.total_bytes, ""):
