@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import sys
+from itertools import permutations
 from typing import Any
 
 from mlfs.cli import client
@@ -25,14 +26,14 @@ examples:
   mlfs audit /data/imagenet
   mlfs audit /data/imagenet --json | jq '.findings[] | .kind'
   mlfs audit -- python train.py /data/imagenet --epochs 2
-  mlfs audit --source /data/imagenet -- ./train.sh
+  mlfs audit --source /data/imagenet --source /data/labels -- ./train.sh
 
 No job need be registered. The exit code is 11 where something was found (12 with --strict-order, and of a mount that
 has that flag), and 0 otherwise. What each finding means, and what cannot be seen, is in docs/audit.md.
 
 With COMMAND nothing need be mounted: COMMAND, and nobody else, sees a mount over its training files, which ends with
 it. Root is not needed where user namespaces are allowed. Ctrl-C, SIGTERM and SIGHUP are passed on to COMMAND; the audit
-follows. The exit code is COMMAND's where that fails, and 1 where COMMAND has read none of these files. With --json what
+follows. The exit code is COMMAND's where that fails, and 1 where COMMAND has read nothing of a source. With --json what
 COMMAND prints goes to standard error.
 """
 
@@ -52,7 +53,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--source",
         metavar="DIR",
-        help="with COMMAND: the directory with the training files (default: the only one among COMMAND's words)",
+        action="append",
+        help="with COMMAND: a directory with training files, once for each (default: the only one among COMMAND's"
+        " words)",
     )
     parser.add_argument(
         "command_words", metavar="COMMAND", nargs="*", help="what to run over a mount of its own, behind --"
@@ -76,20 +79,39 @@ def _run_command(args: argparse.Namespace) -> int:
     """Run COMMAND over a mount of its own, and print what was found. Its exit code comes first."""
     if args.mount is not None:
         raise ConfigError("COMMAND has a mount of its own", "mlfs audit --source DIR -- COMMAND")
-    source = args.source if args.source is not None else _source_among(args.command_words)
+    sources = {os.path.realpath(one): one for one in args.source or [_source_among(args.command_words)]}
+    for inner, outer in permutations(sources, 2):
+        if os.path.commonpath((inner, outer)) == outer:
+            raise ConfigError(f"--source {inner} lies in --source {outer}", "give the outer one alone")
     from mlfs.cli.own_mount import run_over_own_mount
 
-    def ask(mountpoint: str) -> int:
-        audit = _audit_of(mountpoint)
-        _print(audit, args.json)
-        if not audit["jobs"]:
+    def ask(mountpoints: list[str]) -> int:
+        audits = [_audit_of(mountpoint) for mountpoint in mountpoints]
+        if args.json:
+            _print(_together(mountpoints, audits), as_json=True)
+        for mountpoint, audit in zip(mountpoints, [] if args.json else audits, strict=False):
+            if len(audits) > 1:
+                print(printable(f"{mountpoint}:"))
+            _print(audit, as_json=False)
+        if unread := [place for place, audit in zip(mountpoints, audits, strict=True) if not audit["jobs"]]:
             hint = "--source is the directory that COMMAND reads"
-            print(printable(f"mlfs: COMMAND has read nothing of {mountpoint} ({hint})"), file=sys.stderr)
+            print(printable(f"mlfs: COMMAND has read nothing of {', '.join(unread)} ({hint})"), file=sys.stderr)
             return ExitCode.FAILURE  # or a test would go on passing once its data lie elsewhere
-        return _outcome(audit, args.strict_order)
+        return max(_outcome(audit, args.strict_order) for audit in audits)
 
-    settings = {"source": source, "strict-order": args.strict_order}
+    settings = [{"source": source, "strict-order": args.strict_order} for source in sources.values()]
     return run_over_own_mount(settings, args.command_words, 2 if args.json else None, ask)
+
+
+def _together(mountpoints: list[str], audits: list[dict[str, Any]]) -> dict[str, Any]:
+    """Several audits as one; of several, each job and finding says its source."""
+    together: dict[str, Any] = {"jobs": [], "findings": [], "forgotten": 0, "unknown": 0}
+    for mountpoint, audit in zip(mountpoints, audits, strict=True):
+        for name in ("jobs", "findings"):
+            together[name] += [one | ({"source": mountpoint} if len(audits) > 1 else {}) for one in audit[name]]
+        for name in ("forgotten", "unknown"):
+            together[name] += audit[name]
+    return audits[0] | together
 
 
 def _source_among(words: list[str]) -> str:

@@ -1,18 +1,20 @@
-"""Runs a command over a mount that is there for it alone: nobody else sees it, and it ends with the command.
+"""Runs a command over mounts that are there for it alone: nobody else sees them, and they end with the command.
 
-In: the settings of the mount, the command's words, what to ask of the mount in the end. Out: the command's exit code
+In: the settings of each mount, the command's words, what to ask of the mounts in the end. Out: the command's exit code
 where it fails, else that of the answer. Called by `mlfs.cli.audit`.
 
 Root gets mounts of its own (a mount namespace). Another user gets a user namespace for them, in which he is root and
 may mount; there the command gets a user namespace once more, in which he is himself again.
 
 The process that was called stays outside, and passes signals on to a second one, which ends with it. The second one
-mounts, runs the command, asks, and unmounts, whatever happens.
+mounts, runs the command, asks, and unmounts, whatever happens. What is left of one that was killed is ended and removed
+by the next one.
 """
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import shutil
@@ -40,18 +42,21 @@ _MS_REC, _MS_PRIVATE = 1 << 14, 1 << 18
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A daemon lets readers finish for ten seconds, and then commits what it has to write.
 _END_TIMEOUT_S, _LOOK_AGAIN_S = 25.0, 0.05
+_PREFIX = "mlfs-audit-"
+
+Settings = Mapping[str, Any]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def run_over_own_mount(
-    settings: Mapping[str, Any], words: Sequence[str], output: int | None, ask: Callable[[str], int]
+    settings: Sequence[Settings], words: Sequence[str], output: int | None, ask: Callable[[list[str]], int]
 ) -> int:
-    """Run a command over a mount of its source. Returns its exit code where it fails, else what was asked for.
+    """Run a command over mounts of its sources. Returns its exit code where it fails, else what was asked for.
 
     Args:
-        settings: of the mount, as `mlfs.config.load_config` takes them. output: the descriptor that is the command's
-            standard output; None: this process's. ask: called with the mount point once the command has ended.
+        settings: of each mount, as `mlfs.config.load_config` takes them. output: the descriptor that is the command's
+            standard output; None: this process's. ask: called with the mount points once the command has ended.
     """
     if shutil.which(words[0]) is None:
         if os.path.isfile(words[0]):
@@ -94,15 +99,16 @@ def _be_second(says: int, run: Callable[[], int]) -> NoReturn:
 
 
 def _run(
-    outside: int, settings: Mapping[str, Any], words: Sequence[str], output: int | None, ask: Callable[[str], int]
-) -> int:
+    outside: int, settings: Sequence[Settings], words: Sequence[str], output: int | None,
+    ask: Callable[[list[str]], int],
+) -> int:  # fmt: skip
     os.setsid()  # what a terminal ends its commands with comes once, from outside
     user = os.geteuid(), os.getegid()
-    is_root = _take_own_mounts(settings["source"])
+    is_root = _take_own_mounts(settings[0]["source"])
     _die_with(outside)
-    with _mounted(settings) as mountpoint:
+    with _mounted(settings) as mountpoints:
         code = _outcome(words, output, partial(_before_it_runs, os.getpid(), None if is_root else user))
-        answer = ask(mountpoint)
+        answer = ask(mountpoints)
     return code or answer
 
 
@@ -160,39 +166,85 @@ def _before_it_runs(parent: int, user: tuple[int, int] | None) -> None:
     _die_with(parent)
 
 
-# -- the mount
+# -- the mounts
 
 
 @contextmanager
-def _mounted(settings: Mapping[str, Any]) -> Iterator[str]:
-    """A mount that ends with the context: its mount point."""
+def _mounted(settings: Sequence[Settings]) -> Iterator[list[str]]:
+    """Mounts that end with the context: their mount points."""
     from mlfs.cli.progress import Progress
     from mlfs.config import load_config
 
-    with tempfile.TemporaryDirectory(prefix="mlfs-audit-") as records:
-        os.environ["MLFS_RUNTIME_DIR"] = records  # another mount of this path may be served elsewhere
-        config = interface.check_mount(load_config(settings), note=_say)
-        config = config.model_copy(update={"log_file": interface.default_log_file(config.mountpoint)})
-        with Progress() as progress:
-            serving = interface.start_daemon(config, progress, _say)
+    with _records() as records:
+        os.environ["MLFS_RUNTIME_DIR"] = records  # another mount of such a path may be served elsewhere
+        mountpoints = []
         try:
-            for note in serving.get("notes", ()):
-                _say(str(note))
-            yield config.mountpoint
+            for one in settings:
+                config = interface.check_mount(load_config(one), note=_say)
+                config = config.model_copy(update={"log_file": interface.default_log_file(config.mountpoint)})
+                with Progress() as progress:
+                    serving = interface.start_daemon(config, progress, _say)
+                mountpoints.append(config.mountpoint)
+                for note in serving.get("notes", ()):
+                    _say(str(note))
+            yield mountpoints
         finally:
-            _end(config.mountpoint)
+            _end_recorded()
 
 
-def _end(mountpoint: str) -> None:
-    daemon = interface.recorded_daemon(mountpoint)
-    if daemon is None:
-        return
+@contextmanager
+def _records() -> Iterator[str]:
+    """A directory for the records of what runs, which is locked for as long as this process lives."""
+    _sweep()
+    path, fd = _locked_directory()
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(fd)
+
+
+def _locked_directory() -> tuple[str, int]:
+    while True:
+        path = tempfile.mkdtemp(prefix=_PREFIX)
+        with suppress(FileNotFoundError):
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            except OSError:
+                return path, fd  # where nobody can lock, nobody sweeps
+            if os.path.isdir(path):  # none has swept it before it was locked
+                return path, fd
+            os.close(fd)
+
+
+def _sweep() -> None:
+    """End and remove what those have left that were killed: their directories are not locked any more."""
+    with os.scandir(tempfile.gettempdir()) as entries:
+        left = [entry.path for entry in entries if entry.name.startswith(_PREFIX)]
+    for path in left:
+        with suppress(OSError):  # it is somebody else's, or in use
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                if os.fstat(fd).st_uid == os.geteuid():
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.environ["MLFS_RUNTIME_DIR"] = path
+                    _end_recorded()
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(fd)
+
+
+def _end_recorded() -> None:
+    """End all daemons that have their records where $MLFS_RUNTIME_DIR says."""
+    daemons = interface.recorded_daemons()
     before = _hear(signal.SIG_IGN)
     try:
         for how in (signal.SIGTERM, signal.SIGKILL):
-            interface.send_signal(daemon, how)
+            for daemon in daemons:
+                interface.send_signal(daemon, how)
             until_s = time.monotonic() + _END_TIMEOUT_S
-            while interface.is_running(daemon) and time.monotonic() < until_s:
+            while any(map(interface.is_running, daemons)) and time.monotonic() < until_s:
                 time.sleep(_LOOK_AGAIN_S)
     finally:
         for number, handler in before.items():

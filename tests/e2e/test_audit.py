@@ -216,3 +216,18 @@ def test_nothing_is_left_of_one_that_is_killed(audits: Audits) -> None:
     command.kill()
     command.communicate(timeout=120)
     wait_until(audits.is_over)
+
+
+def test_the_next_one_ends_what_is_left_where_the_process_that_mounts_was_killed(audits: Audits) -> None:
+    other = make_classes(audits.temporary.parent / "labels", FILES, 3, lambda index: b"label")
+    command = audits.start(sys.executable, "-c", UNTIL_TOLD, str(audits.source))
+    assert command.stdout is not None
+    assert command.stdout.readline() == "waits\n"
+    mounts = Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text().split()
+    kill(int(mounts[0]))
+    command.communicate(timeout=120)
+    assert not audits.is_over()
+    words = ["sh", "-c", f"cat {audits.source}/*/* {other}/*/* > {os.devnull}"]
+    out, err = audits.start(*words, flags=["--json", "--source", str(other)]).communicate(timeout=120)
+    assert {job["source"] for job in json.loads(out)["jobs"]} == {str(audits.source), str(other)}, err
+    assert audits.is_over()
