@@ -7,8 +7,8 @@ Root gets mounts of its own (a mount namespace). Another user gets a user namesp
 may mount; there the command gets a user namespace once more, in which he is himself again.
 
 The process that was called stays outside, and passes signals on to a second one, which ends with it. The second one
-mounts, runs the command, asks, and unmounts, whatever happens. What is left of one that was killed is ended and removed
-by the next one.
+mounts, runs the command, asks, and unmounts, whatever happens. The next call ends and removes what is left of one that
+was killed.
 """
 
 from __future__ import annotations
