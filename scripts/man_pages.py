@@ -28,8 +28,8 @@ def pages() -> dict[str, str]:
     os.environ["COLUMNS"] = (
         "80"  # lines are filled anew where they are shown; here they only have to be always the same
     )
-    top = commands.build_parser([])
-    named = _commands_of(commands.build_full_parser())
+    top = commands.build_full_parser()
+    named = _commands_of(top)
     summaries = {choice.dest: choice.help or "" for choice in _subparsers_of(top)._choices_actions}
     found = {"mlfs.1": _page(top, "mlfs", _SUMMARY, 1, [f"mlfs-{name}" for name in named])}
     for name, parser in named.items():

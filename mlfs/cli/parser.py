@@ -81,9 +81,9 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def commands(self) -> dict[str, Parser]:
-        """The parsers of the sub-commands, by name."""
+        """The parsers of the sub-commands that have been made, by name."""
         below = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
-        return {name: parser for action in below for name, parser in action.choices.items()}
+        return {name: parser for action in below for name, parser in action.choices.items() if parser is not None}
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """As `parse_args`; the error about an unknown flag names the nearest flag of the same command.

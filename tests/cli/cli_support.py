@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from support.forks import Running, forks
 
 from mountd import mounts
 
@@ -40,9 +40,9 @@ class Mounts:
     """Starts tiny file systems and ends what is left of them."""
 
     def __init__(self) -> None:
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[Running] = []
 
-    def start(self, path: Path | str) -> subprocess.Popen[bytes]:
+    def start(self, path: Path | str) -> Running:
         """Mount at `path`; returns when it is there."""
         place = os.fspath(path)
 
@@ -51,16 +51,16 @@ class Mounts:
             return sum(entry.mountpoint == place for entry in mounts.mount_table())
 
         before = here()
-        process = subprocess.Popen([sys.executable, TINY_FS, place])
+        process = forks.start("tiny_fs", [place], os.environ, sys.__stdout__, sys.__stderr__)
         self.processes.append(process)
         wait_for(lambda: here() > before)
         return process
 
-    def start_stacked(self, path: Path | str) -> list[subprocess.Popen[bytes]]:
+    def start_stacked(self, path: Path | str) -> list[Running]:
         """Two mounts on one path; for users one, because fusermount3 may not look into a user's mount."""
         return [self.start(path) for _ in range(2 if os.geteuid() == 0 else 1)]
 
-    def kill(self, process: subprocess.Popen[bytes]) -> None:
+    def kill(self, process: Running) -> None:
         """kill -9, as a crash."""
         process.kill()
         process.wait()
@@ -68,8 +68,7 @@ class Mounts:
     def end(self) -> None:
         """End all of them."""
         for process in self.processes:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGCONT)
+            process.send_signal(signal.SIGCONT)
             self.kill(process)
 
 

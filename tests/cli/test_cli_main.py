@@ -36,9 +36,10 @@ def test_each_command_has_a_help(command: str, capsys: pytest.CaptureFixture[str
 
 
 def test_each_flag_says_its_default() -> None:
-    parser = commands.build_parser(["register", "order"])
+    names = ("mount", "register", "order", "status", "unmount")
+    parser = commands.build_parser(names)
     required = {"--help", "--epochs"}
-    for name in ("mount", "register", "order", "status", "unmount"):
+    for name in names:
         for action in parser.commands[name].fields:
             flag = next(iter(action.option_strings[-1:]), None) if len(action.option_strings) < 2 else None
             flag = flag or next((f for f in action.option_strings if not f.startswith("--no-")), None)

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 from cli_support import Mounts, wait_for
+from support.forks import Running
 
 from mlfs.cli import main as cli
 from mlfs.errors import ExitCode, MlfsError
@@ -37,7 +38,7 @@ def hold(path: str) -> subprocess.Popen[bytes]:
     return reader
 
 
-def nothing_left(path: str, *servers: subprocess.Popen[bytes]) -> bool:
+def nothing_left(path: str, *servers: Running) -> bool:
     gone = all(runtime.start_ticks(server.pid) is None for server in servers)
     return gone and mounts.mount_at(path) is None and runtime.read(path) is None
 

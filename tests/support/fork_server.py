@@ -31,7 +31,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, NamedTuple, NoReturn
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+SCRIPTS, CLI_TESTS = Path(__file__).parents[2] / "scripts", Path(__file__).parents[1] / "cli"
 LARGEST_REQUEST = 1 << 17
 MOST_DESCRIPTORS = 1 << 20
 
@@ -188,9 +188,10 @@ if __name__ == "__main__":
     gc.disable()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as `mlfs mount` has it
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    sys.path.append(str(SCRIPTS))
+    sys.path += map(str, (SCRIPTS, CLI_TESTS))
     import slow_source
     import source_lies
+    import tiny_fs
 
     import mlfs.cli.main
     import mountd.__main__
@@ -201,6 +202,7 @@ if __name__ == "__main__":
     MAINS = {
         "mlfs": mlfs.cli.main.main,
         "slow_source": slow_source.main,
+        "tiny_fs": tiny_fs.main,
         "source_lies": lambda: slow_source.main(source_lies.LyingSource),
     }
     launch.subprocess = SimpleNamespace(  # type: ignore[assignment]

@@ -1,9 +1,9 @@
 """Programs for tests, at a fraction of their processor time: forks of a process that has imported them already.
 
-In: a program (`mlfs`, or a slow source of scripts/), its words and environment, files for what it prints. Out: a
-`Running`. `ForkServer` starts support/fork_server.py, which forks a process for each that is to run, and there a
-command forks its daemon. All is as users have it, from the command line to the last line of the log, but for what
-Python does as it starts and what is imported when. That is for the tests that start it: those of the commands, and
+In: a program (`mlfs`, a slow source of scripts/, or tests/cli/tiny_fs.py), its words and environment, files for what it
+prints. Out: a `Running`. `ForkServer` starts support/fork_server.py, which forks a process for each that is to run, and
+there a command forks its daemon. All is as users have it, from the command line to the last line of the log, but for
+what Python does as it starts and what is imported when. That is for the tests that start it: those of the commands, and
 those that use the fixture `own_interpreter`. `MLFS_TEST_FORKS=off` gives each process an interpreter of its own.
 """
 
@@ -57,7 +57,7 @@ class ForkServer:
     def start(
         self, program: str, words: Sequence[str], environment: Mapping[str, str], out: IO[Any], err: IO[Any]
     ) -> Running:
-        """Run `mlfs WORDS...`, or a module of scripts/ that has a `main`."""
+        """Run `mlfs WORDS...`, or another program by the name of its module."""
         request = {"program": program, "words": list(words), "environment": NO_MARK | dict(environment)}
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, self._lock:
@@ -108,14 +108,14 @@ class Running:
         self.pid = int(answers.recv(64))
         self.returncode: int | None = None
 
-    def wait(self, timeout_s: float) -> int:
-        """The exit code, negative for a signal. Raises subprocess.TimeoutExpired."""
+    def wait(self, timeout_s: float | None = None) -> int:
+        """The exit code, negative for a signal. Raises subprocess.TimeoutExpired, unless it may take any time."""
         if self.returncode is None:
             self._answers.settimeout(timeout_s)
             try:
                 said = json.loads(self._answers.recv(64))
             except TimeoutError:
-                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout_s) from None
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout_s or 0) from None
             self._answers.close()
             self.returncode, cpu_s = said
             spent.add(cpu_s)
@@ -123,13 +123,14 @@ class Running:
 
     def terminate(self) -> None:
         """Send SIGTERM to it, if it still runs."""
-        self._send(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """Send SIGKILL to it, if it still runs."""
-        self._send(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
 
-    def _send(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send it, if it still runs."""
         if self.returncode is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
