@@ -30,7 +30,7 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent))  # for `support`, from any directory below
 
 from support import spent
-from support.forks import forks
+from support.forks import ForkServer, forks
 from support.fuse import PATIENCE_S, TOKEN, Mounted, detach, fuse_mounts, happened, kill, processes_with
 from support.slow import SlowSource
 from support.trees import image_folder, make_tree
@@ -82,7 +82,8 @@ def _nothing_is_left_behind() -> Iterator[None]:
     os.environ[TOKEN] = token
     before = fuse_mounts()
     yield
-    forks.end()
+    for server in ForkServer.started:
+        server.end()
 
     def processes() -> dict[int, list[str]]:
         return {pid: words for pid, words in processes_with(TOKEN, token).items() if _ours(words)}

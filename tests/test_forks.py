@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import scripts
 from support.forks import ForkServer, forks
 from support.mounts import MlfsMount
 from support.trees import image_folder, make_tree
@@ -57,3 +62,41 @@ def test_what_python_reads_as_it_starts_needs_an_interpreter_of_its_own() -> Non
     with pytest.raises(TimeoutError), server.off():  # a test that fails
         raise TimeoutError
     assert server.can_run(os.environ)
+
+
+SHOWS = """
+import json, os, random, subprocess, sys
+import torch
+own = [sys.argv, os.environ["RANK"], __name__, sys.stdin.read(), random.random(), torch.rand(1).item(), os.getcwd()]
+own += [open(f"/proc/self/{name}").read().strip("\\0").split("\\0") for name in ("cmdline", "environ")]
+print(json.dumps(own))
+if len(sys.argv) == 2:
+    sys.exit(subprocess.call([sys.executable, "-c", sys.argv[1], "a", "b"], env={"RANK": "7"}))
+sys.exit(3)
+"""
+
+
+def test_a_forked_script_is_as_one_with_an_interpreter_of_its_own(tmp_path: Path) -> None:
+    """So is what it starts itself, as a launcher starts ranks; but for random numbers, which nobody has seeded."""
+    words = [sys.executable, "-c", SHOWS, SHOWS]
+    environment = os.environ | {"RANK": "1"}
+    forked = scripts.run(words, check=False, input="told", env=environment, cwd=tmp_path)
+    own = subprocess.run(
+        words, check=False, input="told", env=environment, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (forked.returncode, forked.stderr) == (own.returncode, own.stderr) == (3, "")
+    shown = [[json.loads(line) for line in of.stdout.splitlines()] for of in (forked, own)]
+    drawn = [of[4:6] for of in (*shown[0], *shown[1])]
+    for (*before, _, _, directory, command, variables), (*others, _, _, at, line, told) in zip(*shown, strict=True):
+        assert (before, directory, command, sorted(variables)) == (others, at, line, sorted(told))
+    assert len({number for numbers in drawn for number in numbers}) == 8
+
+
+def test_a_forked_script_ends_as_it_is_told_to() -> None:
+    with scripts.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as script:
+        assert script.poll() is None
+        script.terminate()
+        assert script.wait(60) == -signal.SIGTERM
+    failed = scripts.run([sys.executable, "-c", "1 / 0"], check=False)
+    assert failed.returncode == 1
+    assert "ZeroDivisionError" in failed.stderr

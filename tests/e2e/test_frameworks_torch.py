@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import scripts
 from support.fuse import wait_until
 from support.mounts import MlfsMount
 from support.trees import make_classes
@@ -63,7 +63,4 @@ def run(words: list[str]) -> None:
     """Run a script as its user would; its output is shown if it fails."""
     # Whatever the machine is called and connected to: the ranks talk over the loopback device.
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(
-        [sys.executable, *words], env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    scripts.run([sys.executable, *words], env=environment)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import drawing_script
+from support import drawing_script, scripts
 from support.fuse import wait_until
 from support.mounts import MlfsMount
 
@@ -36,11 +36,11 @@ def data(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def running(directory: Path, seed: int, workers: int, words: int, kind: str) -> Iterator[subprocess.Popen[str]]:
+def running(directory: Path, seed: int, workers: int, words: int, kind: str) -> Iterator[scripts.Popen]:
     """The script, until it ends."""
     told = [str(value) for value in (directory, seed, EPOCHS, workers, words, kind)]
     command = [sys.executable, drawing_script.__file__, *told]
-    with subprocess.Popen(
+    with scripts.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as script:
         try:
@@ -50,7 +50,7 @@ def running(directory: Path, seed: int, workers: int, words: int, kind: str) -> 
                 os.killpg(script.pid, signal.SIGKILL)  # a worker that has just begun does not notice its parent's end
 
 
-def epoch_of(mount: MlfsMount, script: subprocess.Popen[str]) -> list[str]:
+def epoch_of(mount: MlfsMount, script: scripts.Popen) -> list[str]:
     """Let the script read an epoch, of which it waits in the beginning until mlfs knows its order."""
     assert script.stdin is not None
     assert script.stdout is not None

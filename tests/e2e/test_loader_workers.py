@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import slow_preprocessing
+from support import scripts, slow_preprocessing
 from support.mounts import MlfsMount
 
 from mlfs.limits import usable_processors
@@ -35,7 +35,7 @@ def test_slow_preprocessing_is_told_of_and_the_advice_gains_what_it_says(tmp_pat
         "epochs": 2,
     }
     with MlfsMount(data, "--ram", "16M", "--staging", "16M") as mount:
-        script = subprocess.Popen(
+        script = scripts.Popen(
             [sys.executable, slow_preprocessing.__file__, str(mount.path)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip

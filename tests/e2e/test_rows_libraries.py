@@ -4,7 +4,6 @@ bytes are right, the source is read once, and the job is followed."""
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support import scripts
 from support.beton import write_beton
 from support.fuse import wait_until
 from support.mounts import MlfsMount
@@ -172,7 +172,7 @@ def test_what_libraries_read_is_staged_ahead_of_them(tmp_path: Path, of: Format)
             wait_until(lambda: mount.status()["jobs"][0]["ranks"][0]["ahead"]["samples"] >= 20)
             reader = READER.format(opening=of.opening, sample=of.sample)
             command = [sys.executable, "-c", reader, str(mount.path / of.name), json.dumps(order)]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            done = scripts.run(command)
             assert json.loads(done.stdout) == [expected[at] for at in order]
             mount.settle()
             assert slow.counts()["bytes"] <= (1.03 if epoch == 0 else 0.01) * total
@@ -198,7 +198,7 @@ def test_workers_of_a_loader_read_rows_that_share_chunks(tmp_path: Path) -> None
         mount.register(sampler="torch-random", seed=7, epochs=2, batch_size=4, layout="hdf5", root="a.h5")
         slow.control(reset_counts=True)
         command = [sys.executable, "-c", LOADER, str(mount.path / "a.h5"), str(len(expected))]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        done = scripts.run(command)
         batches = [json.loads(line) for line in done.stdout.splitlines()]
         read = [pair for indices, found in batches for pair in zip(indices, found, strict=True)]
         assert sorted(read) == sorted(2 * list(enumerate(expected)))

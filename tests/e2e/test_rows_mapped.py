@@ -7,12 +7,12 @@ the row which is read, and only that one counts.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support import scripts
 from support.fuse import wait_until
 from support.mounts import MlfsMount
 
@@ -49,7 +49,7 @@ def test_rows_of_a_mapped_array_are_followed(tmp_path: Path) -> None:
         orders = [(mount.path / f".mlfs/order/train/{epoch}/0.indices").read_text().split() for epoch in range(EPOCHS)]
         wait_until(lambda: mount.status()["jobs"][0]["ranks"][0]["ahead"]["samples"] >= ROWS // 2)
         command = [sys.executable, "-c", SCRIPT, str(mount.path / "train.npy")]
-        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+        done = scripts.run(command)
         mount.settle()
         status = mount.status()["jobs"][0]
     seen = json.loads(done.stdout)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import scripts
 from support.fuse import wait_until
 from support.mounts import MlfsMount
 from support.slow import SlowSource
@@ -102,7 +102,7 @@ def read(mount: MlfsMount, order: list[int], reader: str = READER) -> list[int]:
     """Sums of rows, read by a process of its own."""
     path = mount.path / "train.npy"
     words = [str(path), str(path.stat().st_size % ROW_BYTES), str(ROW_BYTES), json.dumps(order)]
-    done = subprocess.run([sys.executable, "-c", reader, *words], check=True, capture_output=True, text=True)
+    done = scripts.run([sys.executable, "-c", reader, *words])
     return list(json.loads(done.stdout))
 
 
@@ -133,7 +133,7 @@ def test_a_loader_of_workers_over_a_mapped_array_is_followed(backing: Path, tmp_
     with mounted(backing, tmp_path, "100MiB") as (slow, mount):
         mount.register(name="train", sampler="torch-random", seed=7, epochs=2, batch_size=4, layout="npy")
         words = [str(mount.path / "train.npy"), str(ROWS), "2"]
-        done = subprocess.run([sys.executable, "-c", LOADER, *words], check=True, capture_output=True, text=True)
+        done = scripts.run([sys.executable, "-c", LOADER, *words])
         batches = [json.loads(line) for line in done.stdout.splitlines()]
         read = [pair for indices, sums in batches for pair in zip(indices, sums, strict=True)]
         assert sorted(read) == sorted(2 * [(row, int(rows[row].sum())) for row in range(ROWS)])
@@ -242,7 +242,7 @@ def test_rows_of_a_page_and_less_are_served_from_memory_before_the_source_is_ask
             order = rng.permutation(len(rows)).tolist()
             words = [str(path), str(begin), str(row_bytes), json.dumps(order)]
             command = [sys.executable, "-c", READER.replace("time.sleep(0.002)", "time.sleep(0.0002)"), *words]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            done = scripts.run(command)
             assert json.loads(done.stdout) == [int(rows[row].sum()) for row in order]
         mount.settle()
         status, sizes = mount.status(), slow.counts()["bytes"] / rows.nbytes
@@ -269,7 +269,7 @@ def test_windows_of_a_mapped_file_at_any_offset_are_followed_and_right(tmp_path:
         mount.register(name="train", epochs=1, batch_size=12, **fields)
         wait_until(lambda: mount.status()["jobs"][0]["ranks"][0]["ahead"]["samples"] >= 500)
         words = [str(mount.path / "train.bin"), str(size), json.dumps(windows)]
-        done = subprocess.run([sys.executable, "-c", WINDOWS, *words], check=True, capture_output=True, text=True)
+        done = scripts.run([sys.executable, "-c", WINDOWS, *words])
         assert json.loads(done.stdout) == [int(tokens[begin : begin + size].sum()) for begin in windows]
         mount.settle()
         status = mount.status()
@@ -315,9 +315,7 @@ def test_samples_of_mds_shards_that_are_opened_for_each_are_staged(tmp_path: Pat
             order = [int(line) for line in (mount.path / f".mlfs/order/train/{epoch}/0.indices").read_text().split()]
             assert sorted(order) == list(range(60 * shards))
             asked = [(str(mount.path / f"{index // 60}.mds"), index % 60) for index in order]
-            done = subprocess.run(
-                [sys.executable, "-c", MDS, json.dumps(asked)], check=True, capture_output=True, text=True
-            )
+            done = scripts.run([sys.executable, "-c", MDS, json.dumps(asked)])
             assert [*map(int, done.stdout.split())] == [int(samples[at // 60][at % 60].sum()) for at in order]
         mount.settle()
         job = mount.status()["jobs"][0]

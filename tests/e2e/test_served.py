@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 import torch.distributed
+from support import scripts
 from support.fuse import wait_until
 from support.mounts import MlfsMount
 from support.trees import make_tree
@@ -52,7 +53,7 @@ def test_torch_reads_the_served_order_and_goes_on_in_it(source: Path) -> None:
         said = mount.run("register", str(mount.path), *JOB, "--serve", "opportunistic", "--level", "0.6").stdout
         assert "node 0 runs ranks 0-1" in said
         ranks = [
-            subprocess.Popen(
+            scripts.Popen(
                 [sys.executable, SCRIPT, str(mount.path), "2"],
                 env=os.environ | {"RANK": str(rank), "WORLD_SIZE": "2"},
                 stdout=subprocess.PIPE,

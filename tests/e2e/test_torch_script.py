@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support import plain_script
+from support import plain_script, scripts
 from support.fuse import wait_until
 from support.mounts import MlfsMount
 
@@ -28,9 +27,7 @@ def data(tmp_path: Path) -> Path:
 def run_script(directory: Path, kind: str, workers: int) -> list[list[str]]:
     """The names that the script prints: training, validation, training, ..."""
     words = [str(directory), str(SEED), str(EPOCHS), str(workers), kind]
-    done = subprocess.run(
-        [sys.executable, plain_script.__file__, *words], capture_output=True, text=True, check=True, timeout=300
-    )
+    done = scripts.run([sys.executable, plain_script.__file__, *words])
     return [line.split() for line in done.stdout.splitlines()]
 
 

@@ -1,6 +1,6 @@
 """The program of support/forks.py: it imports what mlfs, its daemon and the slow sources are made of, and forks.
 
-In: requests, each with the descriptors that the process is to have, on a socket whose number is its last word; the
+In: requests, each with the descriptors that the process is to have, on a socket whose number is its first word; the
 name of the mark. Out: a process for each; its id, then its exit code and seconds of processor by the third descriptor.
 In a process of `mlfs mount` the daemon is one more fork, where `mountd.launch` would start Python.
 
@@ -45,8 +45,11 @@ class Request(NamedTuple):
     directory: str
 
 
-def serve(channel: socket.socket, mark: str) -> Request:
-    """Fork a process for each request; returns in those. The program itself ends when nobody can ask any more."""
+def serve(channel: socket.socket) -> tuple[Request, list[int]]:
+    """Fork a process for each request; returns in those, with the descriptors that each is to have at 0, 1 and 2.
+
+    The program itself ends when nobody can ask any more.
+    """
     ready, running = select.poll(), dict[int, tuple[int, int]]()
     ready.register(channel, select.POLLIN)
     while True:
@@ -61,19 +64,16 @@ def serve(channel: socket.socket, mark: str) -> Request:
                     os.write(answers, json.dumps(ended).encode("ascii"))
                 os.close(answers)
                 continue
-            message, files, _, _ = socket.recv_fds(channel, LARGEST_REQUEST, 3)
+            message, files, _, _ = socket.recv_fds(channel, LARGEST_REQUEST, 4)
             if not message:
                 os._exit(0)
             pid = os.fork()
             if pid == 0:
                 channel.detach()
-                be_at(*files[:2], {0, 1, 2})
-                request = Request(**json.loads(message))
-                show_environment(request.environment, mark)
-                return request
-            out, err, answers = files
-            os.close(out)
-            os.close(err)
+                return Request(*json.loads(message)), files[:3]
+            *own, answers = files
+            for file in own:
+                os.close(file)
             os.write(answers, b"%d" % pid)
             process = os.pidfd_open(pid)
             running[process] = pid, answers
@@ -100,8 +100,11 @@ def show_environment(environment: Mapping[str, str], mark: str) -> None:
     shown[at : at + len(value)] = value
 
 
-def run(request: Request) -> NoReturn:
+def run(request: Request, files: list[int], mark: str) -> NoReturn:
     """Run it as Python runs a program, to the end of the process."""
+    os.dup2(files[0], 0)
+    be_at(*files[1:], {0, 1, 2})
+    show_environment(request.environment, mark)
     os.chdir(request.directory)
     sys.argv = [request.program, *request.words]
     end_with(MAINS[request.program])
@@ -210,4 +213,4 @@ if __name__ == "__main__":
     )
     gc.freeze()
     gc.enable()
-    run(serve(socket.socket(fileno=int(sys.argv[3])), sys.argv[2]))
+    run(*serve(socket.socket(fileno=int(sys.argv[1]))), sys.argv[2])

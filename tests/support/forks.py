@@ -19,9 +19,10 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 from support import spent
+from support.fork_server import Request
 
 PROGRAM = Path(__file__).with_name("fork_server.py")
 MARK = "MLFS_TEST_MOUNT"
@@ -32,10 +33,22 @@ READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_")
 
 
 class ForkServer:
-    """The program that forks. It begins with the first that is to run, and whoever uses it ends it."""
+    """A program that forks. It begins with the first that is to run, and ends when the tests do.
 
-    def __init__(self, enabled: bool = True) -> None:
+    Args:
+        program: its file, and further words. environment: what it has besides that of the first that is to run.
+    """
+
+    started: ClassVar[list[ForkServer]] = []
+
+    def __init__(
+        self,
+        enabled: bool = True,
+        program: Sequence[str] = (str(PROGRAM), MARK, "mountd"),  # mountd: what daemons are known by
+        environment: Mapping[str, str] = NO_MARK,
+    ) -> None:
         self._enabled = enabled
+        self._words, self._environment = program, environment
         self._lock = threading.Lock()
         self._program: subprocess.Popen[bytes] | None = None
         self._requests: socket.socket | None = None
@@ -58,12 +71,16 @@ class ForkServer:
         self, program: str, words: Sequence[str], environment: Mapping[str, str], out: IO[Any], err: IO[Any]
     ) -> Running:
         """Run `mlfs WORDS...`, or another program by the name of its module."""
-        request = {"program": program, "words": list(words), "environment": NO_MARK | dict(environment)}
+        request = Request(program, list(words), NO_MARK | dict(environment), os.getcwd())
+        with open(os.devnull) as nothing:
+            return self.ask(request, [nothing.fileno(), out.fileno(), err.fileno()])
+
+    def ask(self, request: Request, files: Sequence[int]) -> Running:
+        """Have a process that has these files as standard input, output and error."""
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, self._lock:
-            requests = self._requests or self._start(environment)
-            message = json.dumps({**request, "directory": os.getcwd()}).encode("ascii")
-            socket.send_fds(requests, [message], [out.fileno(), err.fileno(), theirs.fileno()])
+            requests = self._requests or self._start(request.environment)
+            socket.send_fds(requests, [json.dumps(request).encode("ascii")], [*files, theirs.fileno()])
         return Running(mine)
 
     def run(
@@ -81,12 +98,13 @@ class ForkServer:
     def _start(self, environment: Mapping[str, str]) -> socket.socket:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            # -P: nothing that lies beside this file is imported. `mountd`: what daemons are known by.
-            command = [sys.executable, "-P", str(PROGRAM), "mountd", MARK, str(theirs.fileno())]
+            file, *words = self._words
+            # -P: nothing that lies beside this file is imported.
             self._program = subprocess.Popen(
-                command, env={**environment, **NO_MARK}, pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
+                [sys.executable, "-P", file, str(theirs.fileno()), *words], pass_fds=[theirs.fileno()],
+                env={**environment, **self._environment}, stdin=subprocess.DEVNULL,
             )  # fmt: skip
+        self.started.append(self)
         return self._requests
 
     def end(self) -> None:
@@ -114,7 +132,7 @@ class Running:
             self._answers.settimeout(timeout_s)
             try:
                 said = json.loads(self._answers.recv(64))
-            except TimeoutError:
+            except (TimeoutError, BlockingIOError):
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout_s or 0) from None
             self._answers.close()
             self.returncode, cpu_s = said
