@@ -10,12 +10,10 @@ have room for those of any script.
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import gc
 import inspect
-import multiprocessing.process
-import multiprocessing.util
+import multiprocessing
 import os
 import random
 import runpy
@@ -25,7 +23,6 @@ import sys
 import traceback
 import types
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -112,7 +109,11 @@ def become(request: Request, files: Sequence[int]) -> NoReturn:
         os.dup2(kept[0], 0)
         be_at(*kept[1:], {0, 1, 2})
         _show(request.words, request.environment)
-        _forget()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        random.seed()
+        sys.modules["numpy"].random.seed()
+        sys.modules["torch"].seed()
+        gc.freeze()
         sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", 1, closefd=False)  # noqa: SIM115
         subprocess.Popen = Popen  # type: ignore[misc]
@@ -140,8 +141,11 @@ def _main(words: list[str]) -> None:
             main.__file__ = first
         exec(compile(text, "<string>" if first == "-c" else first, "exec"), main.__dict__)
     finally:
-        with suppress(BaseException):
-            atexit._run_exitfuncs()
+        # Workers of a loader, as multiprocessing does when a program ends.
+        for child in multiprocessing.active_children():
+            if child.daemon:
+                child.terminate()
+            child.join()
 
 
 def _show(words: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -154,16 +158,3 @@ def _show(words: Sequence[str], environment: Mapping[str, str]) -> None:
         text = b"".join(os.fsencode(text) + b"\0" for text in texts)
         assert len(text) <= end - begin, "more words than there is room for"
         ctypes.memmove(begin, text.ljust(end - begin, b"\0"), end - begin)
-
-
-def _forget() -> None:
-    """Leave behind what belongs to the process that has forked: children, what runs at its end, random numbers."""
-    atexit._clear()
-    atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
-    multiprocessing.process._children = set()  # type: ignore[attr-defined]
-    multiprocessing.util._finalizer_registry.clear()  # type: ignore[attr-defined]
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    random.seed()
-    sys.modules["numpy"].random.seed()
-    sys.modules["torch"].seed()
-    gc.freeze()
