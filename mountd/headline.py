@@ -58,7 +58,7 @@ def headline(now: MountStatistics) -> str:
     engine = now.engine
     if said := gone(now):
         return said
-    if now.disorder:
+    if now.strict_order and now.disorder:
         others = f", and {len(now.disorder) - 1} more" if len(now.disorder) > 1 else ""
         return f"the order of reads is not as it should be: {now.disorder[0].sentence}{others}"
     if not engine.jobs:

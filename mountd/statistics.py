@@ -97,7 +97,7 @@ class MountStatistics:
 
     Attributes:
         requests: of the kernel so far, by kind. directories_to_list: those still to come, the present one included.
-        disorder: where the order is strict, what the auditor has found; None where it is not.
+        disorder: what the auditor has found when it was last asked. strict_order: whether that is an error.
         channel: how the mount hears of reads.
     """
 
@@ -111,7 +111,8 @@ class MountStatistics:
     read_failures: ReadFailureStatistics = field(default_factory=ReadFailureStatistics)
     misses: MissStatistics = field(default_factory=MissStatistics)
     refresh: RefreshStatistics = field(default_factory=RefreshStatistics)
-    disorder: tuple[ScriptFault, ...] | None = None
+    disorder: tuple[ScriptFault, ...] = ()
+    strict_order: bool = False
     processes: Sequence[ProcessOfMount] = ()
     channel: ChannelStatistics = field(default_factory=ChannelStatistics)
 
@@ -175,7 +176,8 @@ class MountParts:
             read_failures=self.read_failures.statistics(),
             misses=self.refreshing.misses.statistics(),
             refresh=self.refreshing.statistics(),
-            disorder=self.auditor.found if self.auditor.is_strict else None,
+            disorder=self.auditor.found,
+            strict_order=self.auditor.is_strict,
             processes=self._processes(),
             channel=self.silence.statistics() if self.silence is not None else ChannelStatistics(),
         )

@@ -113,7 +113,7 @@ def status(now: MountStatistics) -> Json:
             **as_json(source.times),
             "directory_times_prove": not source.times.directories,
         },
-        "strict_order": None if now.disorder is None else {"findings": as_json(now.disorder)},
+        "strict_order": {"findings": as_json(now.disorder)} if now.strict_order else None,
         "failed_reads": {"count": failed.count, "last": as_json(failed) if failed.count else None},
         "channel": as_json(now.channel),
         "requests": as_json(now.requests),

@@ -63,6 +63,12 @@ def test_an_order_that_each_epoch_repeats_is_said(images: Path, capsys: pytest.C
         said = capsys.readouterr().out
         assert cli.main(["audit", str(mount.path), "--json"]) == ExitCode.AUDIT
         audit = json.loads(capsys.readouterr().out)
+        page = images.parent / "report.html"
+        assert cli.main(["report", str(mount.path), str(page)]) == ExitCode.OK
+        status = mount.status()
+    assert "same-order-each-epoch: all 3 epochs" in page.read_text()
+    assert any(said.startswith("same-order-each-epoch") for said in status["messages"])
+    assert "the order of reads is not" not in status["headline"]
     assert [sentence.partition(":")[0] for sentence in found] == ["same-order-each-epoch"]
     assert "to mend it: call sampler.set_epoch(epoch) before each epoch" in said
     assert [finding["kind"] for finding in audit["findings"]] == ["same-order-each-epoch"]
