@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any
 
 from mlfs.engine.statistics import EngineStatistics
@@ -36,20 +37,33 @@ SHOWN_EPOCHS = 100
 _MICROSECONDS = 6
 
 
+@cache
+def _shown(kind: type[Any]) -> Sequence[tuple[str, str, int | None]] | None:
+    """The fields of a kind of record that are shown, each with its key and the digits of its numbers; None: no record.
+
+    It is asked for each value of a status, 150 times.
+    """
+    if not is_dataclass(kind):
+        return None
+    shown = []
+    for one in fields(kind):
+        key = one.metadata.get("key", one.name)
+        if key is not None:
+            usual = _MICROSECONDS if one.name.endswith("_s") else None
+            shown.append((one.name, key, one.metadata.get("digits", usual)))
+    return shown
+
+
 def as_json(value: object, digits: int | None = None) -> Any:
     """A record as JSON has it: its fields by their names, and the same of records in it.
 
     A field's metadata may have `key`, the name to show it by, which is None for a field that is not shown; and `digits`
     of its numbers. Times (`_s`) have six digits if nothing else is said, and other numbers all.
     """
-    if is_dataclass(value):
-        shown = {}
-        for one in fields(value):
-            key = one.metadata.get("key", one.name)
-            if key is not None:
-                usual = _MICROSECONDS if one.name.endswith("_s") else None
-                shown[key] = as_json(getattr(value, one.name), one.metadata.get("digits", usual))
-        return shown
+    kind: Any = type(value)
+    shown = _shown(kind)
+    if shown is not None:
+        return {key: as_json(getattr(value, name), of) for name, key, of in shown}
     if isinstance(value, Mapping):
         return {str(key): as_json(one, digits) for key, one in value.items()}
     if isinstance(value, tuple | list):

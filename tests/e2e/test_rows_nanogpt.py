@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import scripts
 from support.fuse import wait_until
 from support.mounts import MlfsMount
 from support.slow import SlowSource
@@ -65,7 +66,7 @@ def test_windows_of_get_batch_are_staged_ahead_of_it(tmp_path: Path) -> None:
         wait_until(lambda: all(one["ahead"]["samples"] >= 20 for one in mount.status()["jobs"][0]["ranks"]))
         words = [str(BLOCK), str(BATCH), str(STEPS), str(WORDS)]
         readers = [
-            subprocess.Popen([sys.executable, "-c", SCRIPT, str(mount.path), str(rank), *words], stdout=subprocess.PIPE)
+            scripts.Popen([sys.executable, "-c", SCRIPT, str(mount.path), str(rank), *words], stdout=subprocess.PIPE)
             for rank in range(RANKS)
         ]
         read = [json.loads(reader.communicate()[0]) for reader in readers]

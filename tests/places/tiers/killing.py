@@ -1,17 +1,13 @@
 """Kill a process that fills a tier, in the middle of its changes, and look at what the next one finds.
 
 Used by the tests of all tiers.
-
-Run as a program (`killing.py KIND DIRECTORY SEED`) it is that process: it puts and drops samples until it is killed.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
-import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from tier_contract import MIB, content, held, put
@@ -32,10 +28,11 @@ def open_tier(kind: str, directory: Path | str) -> Tier:
     return SsdTier(directory, 4 * MIB, "/src") if kind == "ssd" else LmdbTier(directory, 4 * MIB, "/src")
 
 
-def write_forever(kind: str, directory: str, seed: int) -> None:
+def write_forever(kind: str, directory: Path | str, seed: int, says: int) -> None:
+    """Put and drop samples until this process is killed; each time it says so."""
     chance = random.Random(seed)
     tier = open_tier(kind, directory)
-    print("ready", flush=True)
+    os.write(says, b"ready\n")
     while True:
         key = chance.choice(KEYS)
         if chance.random() < 0.1:
@@ -44,24 +41,24 @@ def write_forever(kind: str, directory: str, seed: int) -> None:
             put(tier, key, chance.choice(VERSIONS))
         if chance.random() < 0.03 and isinstance(tier, LmdbTier):
             tier.flush()  # a commit every now and then, however slow or fast the disk
-        print(flush=True)
+        os.write(says, b"\n")
 
 
-def kill_and_look(kind: str, directory: Path | str, rounds: int, fds: Sequence[int] = ()) -> int:
+def kill_and_look(kind: str, directory: Path | str, rounds: int) -> int:
     """Returns how many copies were found and guessed right over all rounds; none may be damaged."""
     found = 0
     chance = random.Random(4)
     for seed in range(rounds):
-        child = subprocess.Popen(
-            [sys.executable, __file__, kind, str(directory), str(seed)], stdout=subprocess.PIPE, text=True, pass_fds=fds
-        )
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-        for _ in range(chance.randrange(20, 250)):
-            assert child.stdout.readline()
+        hears, says = os.pipe()
+        child = multiprocessing.get_context("fork").Process(target=write_forever, args=(kind, directory, seed, says))
+        child.start()
+        os.close(says)
+        with open(hears, "rb") as said:
+            assert said.readline() == b"ready\n"
+            for _ in range(chance.randrange(20, 250)):
+                assert said.readline()
         child.kill()
-        child.wait()
-        child.stdout.close()
+        child.join()
         tier = open_tier(kind, directory)
         for key in held(tier, KEYS):
             found += _answers(tier, key, chance.choice(VERSIONS))
@@ -76,7 +73,3 @@ def _answers(tier: Tier, key: bytes, guess: Version) -> bool:
     got = tier.get(key, guess)
     assert got is None or bytes(got) == content(key, guess)
     return got is not None
-
-
-if __name__ == "__main__":
-    write_forever(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -78,7 +78,7 @@ def test_a_put_of_another_size_than_its_version_says_is_refused() -> None:
 
 def test_a_killed_process_leaves_whole_copies() -> None:
     tier = RamTier(4 * MIB)
-    assert kill_and_look("ram", " ".join(map(str, tier.memory)), 5, tier.memory) > 30
+    assert kill_and_look("ram", " ".join(map(str, tier.memory)), 5) > 30
     tier.close()
 
 
