@@ -319,10 +319,7 @@ class Ranges:
 
     def is_whole(self, entry: int) -> bool:
         """Whether a file is one sample, which is read whole."""
-        samples = () if self._samples.blocks_of(entry) else self._samples.of_file(entry)
-        if len(samples) != 1 or not self._samples.is_whole_file(samples[0]):
-            return False
-        return self._manifest.size_view[entry] <= self._largest_whole_bytes
+        return self._manifest.size_view[entry] <= self._largest_whole_bytes and self._samples.is_one(entry)
 
     async def read(self, entry: int, generation: int, offset: int, size: int, untold: bool = False) -> Buffer:
         """Bytes of a file whose page the kernel does not have (any more).

@@ -96,6 +96,10 @@ class Samples:
         """
         return range(entry, entry + 1) if self.manifest.is_file(entry) else range(0)
 
+    def is_one(self, entry: int) -> bool:
+        """Whether an entry is a file that is one sample, and always was in this mount."""
+        return self.manifest.is_file(entry)
+
     def blocks_of(self, entry: int) -> range:
         """The blocks that a file has now, in the order of their offsets; none for a file that is one sample."""
         return range(0)
@@ -181,6 +185,9 @@ class _InBlocks(Samples):
         column[np.repeat(firsts + ids - np.cumsum(spare), spare) + np.arange(spare.sum())] = 0
         self.sizes = column.data
         self._blocks = FileBlocks(self.sizes, large, ids, self._entries, above_bytes, block_bytes, self._rows)
+
+    def is_one(self, entry: int) -> bool:
+        return not self._blocks.ever_of(entry) and self.manifest.is_file(entry)
 
     def blocks_of(self, entry: int) -> range:
         return self._blocks.of(entry)

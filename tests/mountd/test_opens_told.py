@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Collection, Iterator, Sequence
 from typing import cast
 
 import pytest
+from support.fanotify import BOTH, CLOSE, LOST, OPEN
+from support.fanotify import event as written
 
 from mlfs.tree.manifest import Manifest
 from mountd.inodes import FIRST_VIRTUAL, entry_of, inode_of
 from mountd.silent import Silence
 
-OPEN, CLOSE, BOTH, LOST = 0x20, 0x10, 0x30, 0x4000
 READER, FORMER = 4242, 99
 
 
 def event(mask: int, inode: int = 7, pid: int = READER) -> bytes:
-    """fanotify_event_metadata; fanotify_event_info_fid with a file handle of FUSE, which has none where events were
-    lost."""
-    handle = struct.pack("=BBHQIIIII", 1, 0, 32, 0, 12, 0x81, inode >> 32, inode & 0xFFFFFFFF, 99)
-    info = b"" if mask == LOST else handle
-    return struct.pack("=IBBHQii", 24 + len(info), 3, 0, 24, mask, -1, pid) + info
+    return written(mask, inode, pid)
 
 
 class Heard:
