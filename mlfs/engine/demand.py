@@ -154,5 +154,5 @@ class Demand:
             self._write_behind.keep(fetch, fetched, item.keep_in)
 
     def abandon(self, abandon: c.Abandon) -> None:
-        """Nobody waits for a fetch any more: it is not begun. What it brings late is kept all the same."""
+        """Nobody waits for a fetch any more: it is not begun. Bytes that come late are kept all the same."""
         self._wanted.discard(abandon.fetch)
