@@ -204,7 +204,7 @@ class Engine:
 
         # Other nodes.
         self._shared_plan = SharedPlan(
-            self._planner, runner, clock, context.step, self.scheduler.keeping.holds, samples.file_blocks, self._jobs
+            self._planner, runner, clock, context.step, self.scheduler.keeping, samples.file_blocks, self._jobs
         )
         self.shared = SharedJobs(
             self._jobs, self._shared_plan, runner, cluster.build, lambda: self.scheduler.capacities_bytes,

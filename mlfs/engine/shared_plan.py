@@ -29,7 +29,7 @@ from mlfs.plan.holdings import from_pieces, pieces
 from mlfs.plan.members import Holders, Members, OwnShare, Shares, kept_by_all, warning
 from mlfs.plan.placement import NOWHERE
 from mlfs.plan.scheduler import events as e
-from mlfs.plan.scheduler.keeping import Plan
+from mlfs.plan.scheduler.keeping import Keeping, Plan
 
 log = logging.getLogger("mlfs.peers")
 
@@ -47,7 +47,7 @@ class SharedPlan:
     Without others, before `begin` and after `end`, plans are this node's own.
 
     Args:
-        step: takes events for the scheduler. holds: by sample, whether this node holds it or is about to.
+        step: takes events for the scheduler. keeping: what this node holds, and takes over from others.
         blocks: the samples' sizes, and which files are in blocks. jobs: those of this mount, whose own reads the
             planner may count.
     """
@@ -58,7 +58,7 @@ class SharedPlan:
         runner: Runner,
         clock: Callable[[], float],
         step: Callable[..., None],
-        holds: Callable[[], Flags],
+        keeping: Keeping,
         blocks: FileBlocks,
         jobs: MountJobs,
     ) -> None:
@@ -68,7 +68,7 @@ class SharedPlan:
         self._runner = runner
         self._clock = clock
         self._step = step
-        self._holds = holds
+        self._keeping = keeping
         self._blocks = blocks
         self._jobs = jobs
         self._cluster: p.ClusterPlan | None = None
@@ -180,6 +180,7 @@ class SharedPlan:
     def look(self) -> None:
         """Now and then: time passes, and who waits in vain goes on without."""
         if self._cluster is not None:
+            self._cluster.hold(self._cluster.adopted, self._keeping.take_over())
             self._cluster.look(self._clock(), self._waiting > 0)
             self._go_on()
 
@@ -248,7 +249,7 @@ class SharedPlan:
 
     def _got_since(self, of: p.PlanId, plan: Plan) -> npt.NDArray[np.int64]:
         """The samples that this node has got since it looked what it holds for that plan."""
-        held = self._holds()
+        held = self._keeping.holds()
         if self._held is not None and self._held[0] == of:
             held &= ~self._held[1]
         assert plan.owner is not None
@@ -260,7 +261,7 @@ class SharedPlan:
         self._step(e.HeldBy(-1 if owns.node == self._cluster.members.own else owns.node, owns.samples))
 
     def _gather(self, cluster: p.ClusterPlan, of: p.PlanId) -> None:
-        held = self._holds()
+        held = self._keeping.holds()
         self._held = of, held
 
         def then(text: list[str] | None, error: BaseException | None) -> None:

@@ -73,19 +73,27 @@ class Holdings:
     def holders(self, away: Container[int]) -> Holders | None:
         """By sample, a node that holds it, -1 for none; None if nothing is held anywhere.
 
-        Several nodes that hold the same samples are the owners of equally many. A node that tells what none
-        can hold holds nothing.
+        Of samples that several nodes hold, those which hold least own as many as all would have if each held all. A
+        node that tells what none can hold holds nothing.
         """
-        there = [node for node in sorted(self._whole) if node not in away and self._flags(node).any()]
+        held = {node: int(self._flags(node).sum()) for node in sorted(self._whole) if node not in away}
+        there = sorted((node for node, count in held.items() if count), key=lambda node: held[node])
         if not there:
             return None
-        ids = np.arange(self._samples)
         holder = np.full(self._samples, -1, dtype=np.int16)
-        best = np.full(self._samples, len(there), dtype=np.int32)
-        for place, node in enumerate(there):
-            turn = (ids + place) % len(there)
-            better = self._flags(node) & (turn < best)
-            holder[better], best[better] = node, turn[better]
+        by_several = np.zeros(self._samples, dtype=np.int16)
+        for node in there:
+            by_several += self._flags(node)
+        part = int(np.count_nonzero(by_several)) // len(there)
+        for node in there:
+            flags = self._flags(node)
+            alone = int((flags & (by_several == 1)).sum())
+            shared = np.flatnonzero(flags & (by_several > 1) & (holder < 0))
+            takes = min(len(shared), max(0, part - alone))
+            holder[flags & (by_several == 1)] = node
+            holder[shared[np.linspace(0, len(shared), takes, endpoint=False, dtype=np.int64)]] = node
+        for node in there:
+            holder[self._flags(node) & (holder < 0)] = node
         return holder
 
     def _flags(self, node: int) -> Flags:

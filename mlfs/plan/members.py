@@ -8,13 +8,13 @@ the rules); and what a node keeps by them. Called by `mlfs.plan.cluster_plan` an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.plan.owners import place
+from mlfs.plan.owners import parts_bytes, place
 from mlfs.plan.placement import NOWHERE, keep_most_read
 from mlfs.plan.scheduler.keeping import Plan
 from mlfs.served.partition import NOBODY, fill, footprints, partition_by_hash
@@ -63,7 +63,7 @@ class OwnShare:
         others = np.flatnonzero((self.plan.classes == NOWHERE) & (reads > 1) & ~self.settled)
         classes = self.plan.classes.copy()
         classes[others] = keep_most_read(footprints(sizes_bytes[others]), reads[others], self.left_bytes)
-        return Plan(classes, self.plan.owner, self.plan.about)
+        return replace(self.plan, classes=classes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,11 +161,28 @@ class Members:
         }  # fmt: skip
         # Its own samples are nobody's to ask: also not of a node that had this number in another job.
         owner = np.where(owned, np.int16(NOBODY), shares.owner)
-        plan = Plan(np.where(owned, shares.level, np.int8(NOWHERE)), owner, about)
+        classes = np.where(owned, shares.level, np.int8(NOWHERE))
+        plan = Plan(classes, owner, about, takes_over=self._takes_over(shares, room_taken))
         room = self.capacities_bytes[self.nodes.index(self.own)]
         left = np.array(room) - np.bincount(shares.level[owned], room_taken[owned], len(room)).astype(np.int64)
         all_owned = self.own not in self.away and bool((shares.owner[room_taken > 0] >= 0).all())
         return OwnShare(plan, tuple(left.tolist()) if all_owned else (), shares.settled)
+
+    def _takes_over(self, shares: Shares, room_taken: npt.NDArray[np.int64]) -> Mapping[int, int]:
+        """By node, the bytes that this one takes over from it: what lies there beyond the node's part of all bytes,
+        where this one has less than its own. Those are the least that can move."""
+        by_node = np.array(self._numbers()[0][shares.owner], dtype=np.int64)  # the last number is nobody's
+        owned = np.bincount(by_node, room_taken, len(self.nodes) + 1)[:-1]
+        lies = np.bincount(by_node[shares.settled], room_taken[shares.settled], len(self.nodes) + 1)[:-1]
+        room = np.array(self.capacities_bytes, dtype=np.float64)
+        room[[self.nodes.index(node) for node in self.away]] = 0
+        parts = parts_bytes(float(owned.sum()), room)
+        beyond, lacking = np.maximum(lies - parts, 0.0), np.maximum(parts - owned, 0.0)
+        own = lacking[self.nodes.index(self.own)]
+        if not own:
+            return {}
+        of_each = (beyond * min(1.0, own / lacking.sum())).astype(np.int64).tolist()
+        return {node: size for node, size in zip(self.nodes, of_each, strict=True) if size}
 
     # -- how shares are sent
 

@@ -129,19 +129,24 @@ def _groups(owner: Nodes, nodes: int) -> list[Samples]:
 
 
 def _quotas(sizes: Floats, capacities: Floats) -> Floats:
-    """How many bytes each node may own, shape (N,): its part of all samples and one sample, as far as it has room.
+    """How many bytes each node may own, shape (N,): its part of all samples and one sample, as far as it has room."""
+    part = parts_bytes(float(sizes.sum()), capacities)
+    return np.asarray(np.minimum(capacities.sum(axis=1), part + sizes.max(initial=0.0)))
+
+
+def parts_bytes(total: float, capacities: Floats) -> Floats:
+    """The part of each node of so many bytes, shape (N,). Args: capacities: of each node's classes, (N, J).
 
     The classes are filled fastest first, each at all nodes in the same proportion; a node's part is what it then holds.
     So nodes of equal capacities have equal parts, one of twice the capacities has twice the part, and no disk is used
     while another node's memory has room.
     """
-    total, whole = float(sizes.sum()), capacities.sum(axis=0)
+    whole = capacities.sum(axis=0)
     filled = np.minimum(whole, np.maximum(total - (np.cumsum(whole) - whole), 0.0))
     part = (capacities * (filled / np.where(whole > 0, whole, 1.0))).sum(axis=1)
     # Divided by the largest before they are added up: equal parts are then exactly 1 and their sum exactly N.
     part /= part.max(initial=0.0) or 1.0
-    share = total * part / (part.sum() or 1.0)
-    return np.asarray(np.minimum(capacities.sum(axis=1), share + sizes.max(initial=0.0)))
+    return np.asarray(total * part / (part.sum() or 1.0))
 
 
 def _reads(readers: Readers) -> npt.NDArray[np.int32]:

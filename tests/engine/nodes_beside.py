@@ -80,7 +80,7 @@ class Node:
             lambda plan: self.plan.plan_made(plan),  # noqa: PLW0108 - made later
         )
         self.plan = SharedPlan(
-            self.planner, runner, trio.current_time, self.step, self.scheduler.keeping.holds,
+            self.planner, runner, trio.current_time, self.step, self.scheduler.keeping,
             FileBlocks.none(memoryview(SIZES)), jobs,
         )  # fmt: skip
         self.shared = SharedJobs(jobs, self.plan, runner, build, lambda: [ROOM * PAGE, 0], 0)

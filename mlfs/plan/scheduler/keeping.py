@@ -42,6 +42,8 @@ class Plan:
             NOWHERE.
         owner: by sample, the node that owns it, below 0 for none; None for a node alone.
         about: what the plan is about, for `status`.
+        takes_over: by node, the bytes of its samples that this one takes over, so that shares become even: of those
+            that it reads anyway, the first ones. The node keeps its copies of them.
         evicts_by: where copies make room for others (`mlfs.plan.scheduler.evicting`): how often each sample is read.
     """
 
@@ -49,6 +51,7 @@ class Plan:
     owner: npt.NDArray[np.int16] | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
     evicts_by: npt.NDArray[np.integer[Any]] | None = None
+    takes_over: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -101,6 +104,10 @@ class Keeping:
         self._lacking_bytes = [0] * len(places)  # by place, what the largest sample takes that it had no room for
         self._no_room: bytearray | None = None  # by sample, whether no place had room for it; made when that happens
         self._plan: Plan | None = None
+        self._by_plan: Mapping[int, int] = {}  # what this node takes over by the plan
+        self._to_take: dict[int, int] = {}  # by node, the bytes of that which are left
+        self._taking: set[int] = set()  # samples that come here for that
+        self._taken: list[int] = []
         self.reserved_bytes: list[int] = []
 
     @property
@@ -221,8 +228,29 @@ class Keeping:
             self._need_no_more(sample, int(classes[sample]))
         owner[there], classes[there] = node, NOWHERE
 
+    def take_over(self) -> npt.NDArray[np.int64]:
+        """The samples that this node has taken over from others since it was last asked: they are not told of it."""
+        taken, self._taken = self._taken, []
+        return np.array(taken, dtype=np.int64)
+
+    def _takes(self, sample: int) -> bool:
+        """Whether this node takes a sample over that another one owns and that is about to come here."""
+        if sample in self._taking:  # the fetch before was taken back
+            return True
+        owner, footprint = self.owner(sample), self._table.footprint(sample)
+        if 2 * self._to_take.get(owner, 0) < footprint or not footprint:
+            return False
+        self._to_take[owner] -= footprint
+        self._taking.add(sample)
+        return True
+
     def adopt(self, plan: Plan | None) -> None:
         """Keep samples by this plan from now on."""
+        takes_over = plan.takes_over if plan is not None else {}
+        if takes_over is not self._by_plan:  # else the same plan begins again, as an epoch does
+            self._by_plan, self._to_take = takes_over, dict(takes_over)
+            self._taking.clear()
+            self._taken.clear()
         self._plan = plan = self._by_block(plan)
         self.reserved_bytes = []
         if plan is None:
@@ -294,7 +322,9 @@ class Keeping:
         if self._plan is not None:
             wanted = int(self._plan.classes[sample])
             if wanted == NOWHERE and self._plan.owner is not None:
-                return ()
+                if not self._takes(sample):
+                    return ()
+                wanted = MEMORY
         numbers = [number for number in self._stores if not passed_over[number]]
         rooms = [self._room(number, size) for number in numbers]
         if self._plan is not None:
@@ -364,6 +394,9 @@ class Keeping:
         if place:
             self._used_bytes[place] = used_bytes
             self.found(sample, place)
+            if sample in self._taking:
+                self._taking.discard(sample)
+                self._taken.append(sample)
 
     def found(self, sample: int, place: int) -> None:
         """A place holds a copy."""

@@ -205,6 +205,12 @@ class Node:
                     handler(command)
         self._busy = False
 
+    def finds(self, place: int, samples: Sequence[int]) -> None:
+        """A place has copies of an earlier run."""
+        if samples:
+            self.used_bytes[place] += sum(self._footprints[place](self._sizes[sample]) for sample in samples)
+            self.tell(e.CopiesFound(place, samples), e.Holds(place, self.used_bytes[place]))
+
     def stop(self) -> None:
         """The node is gone: nothing is told to it, nobody is answered by it."""
         self.lives = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -24,13 +24,15 @@ from mlfs.lab.sim.detailed.node import Node
 from mlfs.lab.sim.detailed.training import LOADER_STEPS, OrderStreams, Rank, Steps, job_of
 from mlfs.lab.sim.run import Simulation
 from mlfs.plan.circuit_breaker import Pace
+from mlfs.plan.members import Holders, Members
 from mlfs.plan.model import PerformanceModel
-from mlfs.plan.owners import Placement, node_plan
+from mlfs.plan.owners import node_plan
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.placement import DISK, MEMORY, slower_groups
 from mlfs.plan.rank_load import imbalance
 from mlfs.plan.scheduler.config import Limits, PlaceInfo
-from mlfs.plan.scheduler.events import JobInstalled, PlacesMeasured, Planned
+from mlfs.plan.scheduler.events import HeldBy, JobInstalled, PlacesMeasured, Planned
+from mlfs.plan.scheduler.keeping import Plan
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.units import format_size
 
@@ -38,6 +40,7 @@ from mlfs.units import format_size
 SAMPLE_BYTES = 40
 PEER_BYTES = 1000
 MOST_BYTES = 8 << 30
+LOOK_EVERY_S = 1.0  # as the daemon does
 PATIENT_S = 1e9  # nothing fails in this cluster: nobody is to ask twice, however slow it is
 Progress = Callable[[int], None]
 
@@ -117,9 +120,14 @@ class Detailed:
     Args:
         epochs: run so many epochs of the job, and leave the others; None for all. The nodes plan for all of them, and
             fetch ahead beyond the last one that is run.
+        holder: by sample, the node that holds a copy from an earlier run, -1 for none, shape (F,). Then nodes plan as
+            those of a running cluster do (`mlfs.plan.members`).
+
+    Attributes:
+        taken_bytes: of samples that nodes have taken over from others, to have even shares.
     """
 
-    def __init__(self, simulation: Simulation, epochs: int | None = None) -> None:
+    def __init__(self, simulation: Simulation, epochs: int | None = None, holder: Holders | None = None) -> None:
         model, gpus = simulation.model, simulation.scenario.node.gpus
         needed = model.nodes * (len(simulation.sizes) * SAMPLE_BYTES + model.nodes * PEER_BYTES)
         if needed > MOST_BYTES:
@@ -132,9 +140,8 @@ class Detailed:
         self._epochs = model.epochs if epochs is None else epochs
         self._sizes = simulation.sizes.astype(np.int64)
         self._streams = OrderStreams(simulation.order, gpus)
-        self._placement: Placement = placement(simulation.view(Sharing.CONSERVING))
         self._heap = Heap()
-        self._unowned = (self._placement.owner < 0).tolist()
+        self.taken_bytes = 0
         self._fresh = [bytearray(len(self._sizes)) for _ in range(model.nodes)]
         self._reads = self._carried_bytes = 0
         rates = [float(kind.read.at(kind.threads)) for kind in model.classes]
@@ -144,8 +151,14 @@ class Detailed:
         threads = model.staging.threads
         as_peers = [PlaceInfo(PlaceKind.PEER, f"node {node}", threads, node=node) for node in range(model.nodes)]
         places = [places_of(model, node, as_peers) for node in range(model.nodes)]
-        self._ledger = SimulatedLedger(self._sizes, self._placement.owner, simulation.readers, model.nodes)
-        plans = [node_plan(self._placement, node, levels) for node in range(model.nodes)]
+        self._store_of = {level: 1 + index for index, level in reversed([*enumerate(levels)])}  # its first place
+        if holder is None:
+            planned = placement(simulation.view(Sharing.CONSERVING))
+            owner, plans = planned.owner, [node_plan(planned, node, levels) for node in range(model.nodes)]
+        else:
+            owner, plans = self._planned(simulation, levels, holder)
+        self._unowned = (owner < 0).tolist()
+        self._ledger = SimulatedLedger(self._sizes, owner, simulation.readers, model.nodes)
         self.cluster = SimulatedCluster(self._heap, model, places, plans, self._landed)
         limits = Limits(int(model.staging.capacity_bytes), model.staging.threads, PATIENT_S, PATIENT_S, 1 << 62)
         for number in range(model.nodes):
@@ -164,9 +177,38 @@ class Detailed:
         measured = PlacesMeasured([0.0, *rates, *[0.0] * (model.nodes - 1)])
         for node, plan in zip(self.cluster.nodes, plans, strict=True):  # a node may be asked before its own job begins
             node.tell(measured, Planned(plan))
+        if holder is not None:
+            self._hold(holder, plans)
+            self._look()
         for number, node in enumerate(self.cluster.nodes):
             job = job_of(self._streams, number, gpus, model.nodes, model.epochs, self._sizes)
             node.tell(JobInstalled(job))
+
+    def _planned(self, simulation: Simulation, levels: Sequence[int], holder: Holders) -> tuple[Holders, list[Plan]]:
+        """The owner of each sample and each node's plan, as nodes make them that have joined with what they hold."""
+        capacities = np.zeros((self._model.nodes, max(DISK, *levels) + 1), dtype=np.int64)
+        for index, level in enumerate(levels):
+            capacities[:, level] += self._model.node_capacities_bytes()[:, index].astype(np.int64)
+        members = Members(tuple(range(self._model.nodes)), 0, tuple(map(tuple, capacities.tolist())))
+        shares = members.share(self._sizes, [simulation.readers], holder=holder)
+        of_nodes = [replace(members, own=node) for node in members.nodes]
+        return shares.owner, [node.own_share(shares, self._sizes, "by who reads").plan for node in of_nodes]
+
+    def _hold(self, holder: Holders, plans: Sequence[Plan]) -> None:
+        """Nodes begin with the copies that they have."""
+        for node, plan in zip(self.cluster.nodes, plans, strict=True):
+            for level, place in self._store_of.items():
+                node.finds(place, np.flatnonzero((holder == node.number) & (plan.classes == level)).tolist())
+
+    def _look(self) -> None:
+        """Once a second each node tells the others what it has taken over: see `mlfs.engine.shared_plan`."""
+        for own, node in enumerate(self.cluster.nodes):
+            taken = node.scheduler.keeping.take_over()
+            self.taken_bytes += int(self._sizes[taken].sum())
+            for other in self.cluster.nodes if len(taken) else ():
+                other.tell(HeldBy(-1 if other is node else own, taken))
+        if self._steps.done < self._streams.first_step(self._epochs):
+            self._heap.at(self._heap.now_s + LOOK_EVERY_S, self._look)
 
     def _batches(self, rank: int) -> Callable[[int], Sequence[int]]:
         return lambda step: self._streams.batch(rank, step)
