@@ -359,6 +359,12 @@ class Peering:
             session.refuse(node, str(value["bad"]))
             log.warning("node %d is not understood: %s", node, value["bad"])
         if "about" in value:
+            if node in session.about and "answers" not in value:  # another server has taken its mount over
+                log.warning("node %d has another server", node)
+                session.tell({"about": session.about[session.node], "answers": True}, node)
+                self._shared.tell_all(node)
+                self._plan.back(node)
+                self._roll.tell_again()
             session.hear_about(node, value["about"])
         if "misses" in value:
             self._check(session, value["misses"])  # a link between two others may be cut: this node sees for itself

@@ -96,6 +96,10 @@ class RollCall:
             lines.append(MemberStatistics(node, str(about.get("name", "")), state, silent_s, **known))
         return tuple(lines)
 
+    def tell_again(self) -> None:
+        """Another server has taken a node's mount over, and knows nothing of this one."""
+        self._last_sent = {}
+
     def forget(self) -> None:
         """The agent is gone: in another MPI job the numbers are those of other nodes."""
         self._heard.clear()

@@ -255,6 +255,11 @@ class SharedJobs:
             self._tell({**self._word(name), "asks": name}, self._plan.planner)
         self._otherwise = otherwise
 
+    def tell_all(self, node: int) -> None:
+        """Tell a node of the jobs that count: another server has taken its mount over."""
+        for name in self._registrations.names():
+            self._tell(self._word(name), node)
+
     def _word(self, name: str) -> Mapping[str, Any]:
         """The registration that counts here, as the others are told it; nothing of an unknown job."""
         last, fields = self._registrations.last(name), self._registrations.fields(name)

@@ -161,6 +161,17 @@ class Agent:
 
     # -- from the server
 
+    def serve_another(self, landing: memoryview, shelf: Finds) -> None:
+        """Another server has taken the mount over. It looks for what peers still want, and knows nothing of what the
+        one before has asked for: that has no number any more, and lands where nobody looks."""
+        self._landing, self._shelf = landing, shelf
+        for ask in self._asks.values():
+            ask.number = 0
+        self._ends.clear()
+        self._wanted = [(token, owed.sample, *owed.version) for token, owed in self._owed.items()]
+        for packet in link.pack(link.PacketKind.LOST, [(node,) for node in sorted(self._liveness.lost)]):
+            self._to_server(packet)
+
     def packet(self, packet: link.Packet, now_s: float) -> None:
         """The server says something."""
         if packet.kind is link.PacketKind.FETCH:

@@ -1,5 +1,8 @@
 """The agent's process: waits for its server, for MPI and for its keeper at once, and ends with any of them.
 
+A server that is killed is followed by another one (docs/processes.md), to which the agent speaks from then on: until
+that answers, other nodes get what lies in the memory that both servers have.
+
 In: the socket of the mount's server, MPI, the keeper's line. Out: an `Agent` that hears of them. MPI has nothing that a
 process could sleep on, so it is looked at again and again: at once while something happens, and less and less often
 when nothing does (`LookPace`).
@@ -15,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from mmap import mmap
 from typing import Any
 
@@ -42,6 +46,9 @@ LONGEST_NAP_S = 80e-3
 LONGEST_NAP_AWAITED_S = 500e-6
 # A server that does not take packets (stopped, or at its limit) has so many kept for it.
 MOST_KEPT_PACKETS = 1024
+# A server is followed by another one within a second or two, or some ten on a busy machine. One that ends by itself
+# takes its socket away; for a moment there is none, too, while the next one makes its own.
+NEXT_SERVER_S, NO_SOCKET_S, TRY_EVERY_S = 60.0, 2.0, 0.05
 
 
 class LookPace:
@@ -66,28 +73,32 @@ class LookPace:
 
 
 class AgentProcess:
-    """Has an agent run until its server, MPI or its keeper ends.
+    """Has an agent run until its mount, MPI or its keeper ends.
 
     Args:
-        connection: to the server.
+        connect: makes a connection to the server. It raises MlfsError where there is none.
     """
 
-    def __init__(self, connection: socket.socket, transport: Transport, patience_s: float) -> None:
-        self._connection = connection
+    def __init__(self, connect: Callable[[], socket.socket], transport: Transport, patience_s: float) -> None:
+        self._connect = connect
+        self._connection = connect()
         self._transport = transport
+        self._patience_s = patience_s
         self._unsent: deque[bytes] = deque()
-        self._server_gone = False
+        self._alone_s: float | None = None  # since when there is no server
+        self._try_s = 0.0
+        self._server_gone = False  # and none is going to come
         self._peers: int | None = None  # nodes that have joined this one's, None before all have come
         self._last_sent: AgentStatistics | None = None
-        landing, shelf = self._greet(patience_s)
+        landing, shelf = self._greet()
         self._liveness = Liveness(transport.nodes, transport.node, patience_s)
         self._agent = Agent(transport, shelf, landing, self._to_server, self._liveness)
 
-    def _greet(self, patience_s: float) -> tuple[memoryview, Shelf]:
+    def _greet(self) -> tuple[memoryview, Shelf]:
         """Say who this is, and map what the server hands over."""
         hello = {
             "protocol": link.PROTOCOL, "node": self._transport.node, "nodes": self._transport.nodes,
-            "patience_s": patience_s, "pid": os.getpid(), "keeper": os.getppid(),
+            "patience_s": self._patience_s, "pid": os.getpid(), "keeper": os.getppid(),
         }  # fmt: skip
         about, fds = _introduced(self._connection, hello)
         landing_fd, catalogue_fd, *rest = fds
@@ -132,11 +143,12 @@ class AgentProcess:
     def _serve(self, end: int, enough: Callable[[], bool]) -> None:
         """Serve until the descriptor can be read, the server is gone, or it is enough."""
         self._connection.setblocking(False)
-        ears = [self._connection.fileno(), end]
         pace, beat_s, ended = LookPace(), 0.0, False
         while not (ended or self._server_gone or enough()):
             now_s = time.monotonic()
-            busy = self._hear_server(now_s)
+            if self._alone_s is not None and now_s >= self._try_s:
+                self._find_server(now_s, self._alone_s)
+            busy = self._alone_s is None and self._hear_server(now_s)
             busy = self._agent.poll(now_s) or busy
             if now_s >= beat_s:
                 self._agent.beat(now_s)
@@ -145,6 +157,7 @@ class AgentProcess:
             self._send_on()
             nap_s = pace.nap_s(now_s, busy, self._agent.waits)
             if nap_s:
+                ears = [end, self._connection.fileno()] if self._alone_s is None else [end]
                 ended = end in select.select(ears, [], [], nap_s)[0]
             else:
                 os.sched_yield()
@@ -169,17 +182,38 @@ class AgentProcess:
             return heard
         except OSError:
             pass
-        self._server_gone = True
+        self._lose_server()
         return heard
 
+    def _lose_server(self) -> None:
+        """It has ended, or was killed. What it was to hear of requests is nothing to the next one; words are."""
+        self._connection.close()
+        self._alone_s = self._try_s = time.monotonic()
+        self._unsent = deque(one for one in self._unsent if link.unpack(one).kind is link.PacketKind.TOLD)
+
+    def _find_server(self, now_s: float, since_s: float) -> None:
+        """Speak to the server that has taken the mount over, if there is one."""
+        self._try_s = now_s + TRY_EVERY_S
+        try:
+            self._connection = self._connect()
+            landing, shelf = self._greet()
+        except MlfsError as error:
+            self._connection.close()
+            no_socket = isinstance(error.__cause__, FileNotFoundError)
+            self._server_gone = now_s - since_s > (NO_SOCKET_S if no_socket else NEXT_SERVER_S)
+            return
+        self._connection.setblocking(False)
+        self._alone_s, self._last_sent = None, None
+        self._agent.serve_another(landing, shelf)
+
     def _send_on(self) -> None:
-        while self._unsent:
+        while self._unsent and self._alone_s is None:
             try:
                 self._connection.send(self._unsent[0])
             except BlockingIOError:
                 return
             except OSError:
-                self._server_gone = True
+                self._lose_server()
                 return
             self._unsent.popleft()
 
@@ -196,13 +230,12 @@ def serve(path: str, mountpoint: str, patience_s: float, line: KeeperLine) -> No
     line.say("in MPI")
     transport = mpi.start()
     end_with_parent(0)
-    with connect(path, mountpoint) as connection:
-        agent = AgentProcess(connection, transport, patience_s)
-        if (peers := agent.join(line.end)) is not None:
-            line.say("joined", transport.node, transport.nodes, peers)
-        agent.run(line)
-        line.say("leaves")
-        transport.close(agent.leave(), 0)
+    agent = AgentProcess(partial(connect, path, mountpoint), transport, patience_s)
+    if (peers := agent.join(line.end)) is not None:
+        line.say("joined", transport.node, transport.nodes, peers)
+    agent.run(line)
+    line.say("leaves")
+    transport.close(agent.leave(), 0)
     line.say("MPI ended")
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -160,3 +161,31 @@ def test_who_is_no_agent_costs_the_mount_nothing(source: Path, tmp_path: Path) -
             assert (mount.path / file.relative_to(source)).read_bytes() == file.read_bytes()
         assert mount.status()["peers"] is None
         assert "Traceback" not in next((mount.state / "cache").glob("mlfs/log/*.log")).read_text()
+
+
+def test_a_server_that_takes_over_is_of_the_cluster_again(source: Path, tmp_path: Path) -> None:
+    """Each node's server is killed, that of the one which plans for all as well, while both read a job."""
+    with MountedCluster(source, 2, tmp_path / "nodes", "--ram", "6M") as cluster:
+        fields = {"sampler": "torch-distributed", "seed": 3, "epochs": 5, "batch_size": 4, "world_size": 2}
+        cluster.register(0, name="train", **fields)
+        agents, before = cluster.agents(), [mount.pid for mount in cluster.mounts]
+
+        def read(node: int, epoch: int) -> None:
+            mount = cluster.mounts[node]
+            order = (mount.path / f".mlfs/order/train/{epoch}/{node}").read_text().splitlines()
+            for number, name in enumerate(order):
+                if epoch in (2, 3) and node == epoch - 2 and number == len(order) // 2:
+                    os.kill(mount.pid, signal.SIGKILL)
+                assert (mount.path / name).read_bytes() == (source / name).read_bytes(), name
+
+        sums = []
+        for epoch in range(5):
+            with ThreadPoolExecutor(2) as pool:
+                list(pool.map(read, (0, 1), (epoch, epoch)))
+            wait_until(cluster.joined, 30)
+            sums.append(sum(cluster.fetched("pfs")))
+        assert [mount.pid == pid for mount, pid in zip(cluster.mounts, before, strict=True)] == [False] * 2
+        assert cluster.agents() == agents
+        assert sums[:2] == [FILES] * 2
+        # Until a server has joined the others it serves alone: what its reader wants then comes from the source.
+        assert sums[4] == sums[3] <= FILES * 3 / 2, sums
