@@ -73,8 +73,8 @@ class Holdings:
     def holders(self, away: Container[int]) -> Holders | None:
         """By sample, a node that holds it, -1 for none; None if nothing is held anywhere.
 
-        Of samples that several nodes hold, those which hold least own as many as all would have if each held all. A
-        node that tells what none can hold holds nothing.
+        Nodes that hold least come first where several hold a sample, until they have an equal part of all. A node that
+        tells what none can hold holds nothing.
         """
         held = {node: int(self._flags(node).sum()) for node in sorted(self._whole) if node not in away}
         there = sorted((node for node, count in held.items() if count), key=lambda node: held[node])
