@@ -186,7 +186,7 @@ class AgentProcess:
         return heard
 
     def _lose_server(self) -> None:
-        """It has ended, or was killed. Words of other nodes wait for the next one; ends of requests are nothing to it."""
+        """It has ended, or was killed. The next one hears the words of other nodes, no ends of requests."""
         self._connection.close()
         self._alone_s = self._try_s = time.monotonic()
         self._unsent = deque(one for one in self._unsent if link.unpack(one).kind is link.PacketKind.TOLD)
