@@ -179,23 +179,27 @@ class Silence:
     async def run(self, runner: Runner) -> None:
         """Tell of opens and closes for as long as the mount lives."""
         await self.decided.wait()
+        has_more = False
         while self.on and self.descriptor >= 0:
             if self._held_bytes > MOST_HELD:
                 await self._followed.wait()
-            await trio.lowlevel.wait_readable(self.descriptor)
+            if not has_more:  # else it has, by then: asking costs a pass of the loop
+                await trio.lowlevel.wait_readable(self.descriptor)
             await trio.sleep(BATCH_S)
-            self.take_in()
+            has_more = self.take_in()
             if self._manifest.used > self._marked:
                 await self._mark_new(runner)
 
-    def take_in(self) -> None:
-        """Hear of all that has happened by now, and tell of it."""
+    def take_in(self) -> bool:
+        """Hear of all that has happened by now, and tell of it; whether anything has."""
+        has_heard = False
         while self.descriptor >= 0 and (self._followed.is_set() or self._held_bytes <= MOST_HELD):
             try:
                 size = os.readv(self.descriptor, [self._buffer])
             except BlockingIOError:
                 self._own = {os.getpid()}  # the kernel may give the numbers of those before to any process
-                return
+                break
+            has_heard = True
             for events in self._heard(size):
                 if self._followed.is_set():
                     self._tell(events)
@@ -206,6 +210,7 @@ class Silence:
                     self._held_bytes += events.nbytes
                     assert self._told is not None
                     self._told.meets(set(events["pid"].tolist()))
+        return has_heard
 
     def _heard(self, size: int) -> Iterator[NDArray[Any] | None]:
         """Returns the opens and closes of readers, of what was read just now; None: some are lost."""

@@ -6,6 +6,7 @@
     scripts/soak --seed 841           this seed alone: what it draws, and whether all holds
     scripts/soak --cluster --hours 8  the same with clusters whose nodes have agents
     scripts/soak --tests 100          100 cases of each test that draws its cases (tests/support/drawn.py)
+    scripts/soak --channel silent     the tests of jobs on real mounts, with all mounts on that channel (as root)
     scripts/soak --simulated-hours 24 a cluster of 1,000 epochs of a node for so long by its own clock: nothing grows
 
 A seed that fails is printed with the smallest case that fails like it. Ends with 1 if any did.
@@ -35,6 +36,23 @@ SAY_EVERY_S = 1.0
 # What is run before a release; scripts/test runs the first 400 and 100 of them.
 NODES, CLUSTERS = 10_000, 2_000
 Draw = Callable[[int], Case]
+# Tests of what both channels promise of jobs.
+JOBS = (
+    "jobs",
+    "inference",
+    "strangers_beside",
+    "wrong_registrations",
+    "half_registrations",
+    "proved",
+    "resumed",
+    "served",
+    "loader_workers",
+    "torch_script",
+    "audit",
+    "warmup",
+    "namespaces",
+    "outlived",
+)
 
 
 def main() -> int:
@@ -45,7 +63,10 @@ def main() -> int:
     parser.add_argument("--cluster", action="store_true", help="draw clusters whose nodes have agents")
     parser.add_argument("--simulated-hours", type=float, help="a steady cluster for so long by its own clock")
     parser.add_argument("--tests", type=int, metavar="CASES", help="run the tests that draw, with so many cases each")
+    parser.add_argument("--channel", choices=["open", "silent"], help="run the tests of jobs with all mounts on it")
     args = parser.parse_args()
+    if args.channel is not None:
+        return run_jobs(args.channel)
     if args.tests is not None:
         return run_tests(args.tests)
     if args.simulated_hours is not None:
@@ -67,6 +88,13 @@ def run_tests(cases: int) -> int:
     command = [sys.executable, "-m", "pytest", "--timeout", "0", *map(str, drawn)]
     environment = os.environ | {"MLFS_DRAWN": str(cases), "MLFS_TEST_FORKS": "off"}
     return subprocess.run(command, env=environment, check=False).returncode
+
+
+def run_jobs(channel: str) -> int:
+    """All tests in which mounts follow jobs."""
+    tests = Path(__file__).resolve().parents[1] / "tests/e2e"
+    command = [sys.executable, "-m", "pytest", *(str(tests / f"test_{name}.py") for name in JOBS)]
+    return subprocess.run(command, env=os.environ | {"MLFS_TEST_CHANNEL": channel}, check=False).returncode
 
 
 def replay(seed: int, drawn: Draw) -> int:

@@ -86,7 +86,7 @@ def test_a_stranger_beside_a_registered_loop_costs_no_agreement(
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.wall_clock
 def test_an_unregistered_loop_is_found_and_kept_beside_a_stranger(images: Path, tmp_path: Path, first: bool) -> None:
-    with MlfsMount(images, infer=True) as mount:
+    with MlfsMount(images, "--channel", "auto" if first else "open", infer=True) as mount:  # on either channel
         command = STRANGERS["cp"].format(mount=mount.path, out=tmp_path / "out")
 
         def followed() -> list[dict[str, Any]]:
