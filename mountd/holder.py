@@ -2,8 +2,8 @@
 
 In: the mount's config; from the server, by a socket, descriptors by name, and words. Out: a server that has what the
 one before it left; the exit code of the mount. It is the process that `mlfs mount` starts, and it imports next to
-nothing: what does little dies seldom. The server is a fork of it, made before anything else is loaded. So is the
-process that stands by: it has loaded all that a server needs, and waits until the server has died.
+nothing: what does little dies seldom. The first server is a fork of it, which loads all that a server needs, and then
+forks the process that stands by. That waits until the server has died, forks the next one that stands by, and serves.
 
 The kernel's requests wait while nobody serves, as long as somebody has the descriptor of /dev/fuse open. So no other
 process may have it: a worker or reader that has it could never die while it waits for a server.
@@ -11,11 +11,12 @@ process may have it: a worker or reader that has it could never die while it wai
 If the holder dies the server starts another one, and hands everything to it (mountd.left_behind.Holding). Then the
 server is no child of its holder: nothing here needs it to be.
 
-The server's words: `keep NAME...`, with a descriptor each, in the place of all that was kept before; `serving`, when it
-answers; `alive`, each second from then on; `renew`, with a config in memory: servers to come have that, and load the
-code that is on the disk now; `way`, when it ends itself for that; `over CODE`, when it ends by itself, or the mount has
-ended: nothing is kept any more. The process that stands by hears `begin RESTARTS HOLDER_RESTARTS NAME,... WHY`, with
-the descriptors; or nothing, and then it ends with the holder.
+The server's words: `standby PID`, with the channel to the process that it has forked; `keep NAME...`, with a descriptor
+each, in the place of all that was kept before; `serving`, when it answers; `alive`, each second from then on; `renew`,
+with a config in memory: servers to come have that, and load the code that is on the disk now; `way`, when it ends
+itself for that; `over CODE`, when it ends by itself, or the mount has ended: nothing is kept any more. The process that
+stands by hears `begin RESTARTS HOLDER_RESTARTS NAME,... WHY`, with the descriptors; or nothing, and then it ends with
+the holder.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
 from typing import Any, NamedTuple
 
 # The form of all that is left: descriptors and their names, journal, places, records of the RAM tier. A change of it
@@ -54,10 +56,12 @@ LOOK_MS, LOOK_SOON_MS = 1000, 10
 # A server that has said nothing for so long is stopped, or its loop hangs. It is not replaced: it may go on, and two of
 # them would answer the same requests.
 HANGS_S = 10.0
-# The next server is loaded behind the start of a mount, and of its first readers.
-STANDS_BY_AFTER_S = 1.0
+# Where nothing stands by any more, another process is loaded, behind the start of a server and of its first readers. A
+# machine that lacks memory kills it again: the pause between two such loads is twice that before.
+STANDS_BY_AFTER_S, LONGEST_AFTER_S = 1.0, 64.0
 # The threads of a process end one after the other, unless they hang.
 THREADS_END_MS = 200
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 class Start(NamedTuple):
@@ -133,6 +137,7 @@ class MountHolder:
         self._holder_restarts = 0
         self._server: Child | None = None
         self._stands_by: Child | None = None
+        self._loads_at_s, self._loads_again_s = 0.0, STANDS_BY_AFTER_S
         self._serves_since: float | None = None
         self._heard_s = self._hangs_since = 0.0
         self._over: int | None = None
@@ -171,9 +176,11 @@ class MountHolder:
                 why, self._makes_way = "made way for an upgrade", False
             served_s = None if self._serves_since is None else time.monotonic() - self._serves_since
             if "fuse" not in self._kept:  # it had not mounted yet, or no mount can be taken over here
+                self._end_stand_by()
                 return self._end_as(why)
             pause_s = self._deaths.pause_s(served_s)
             if pause_s is None:
+                self._end_stand_by()
                 said = f"the server {why}, and so did those before it: this mount is given up, and its reads fail"
                 say(self._config, f"{said} (mlfs unmount takes it away)")
                 return 1
@@ -182,6 +189,7 @@ class MountHolder:
             if served_s is None and self._config != self._has_served:
                 say(self._config, f"the server {why} before it served: the next one has the settings of before")
                 self._config = self._has_served
+                self._end_stand_by()
             time.sleep(pause_s)
             lacks = ""
             while not gone(self._kept["fuse"]):
@@ -200,13 +208,7 @@ class MountHolder:
         """Have the process that stands by serve, or another one. Raises: OSError."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         counts = self._deaths.restarts, self._holder_restarts
-
-        def serve(channel: socket.socket) -> int:
-            if not self._kept:  # one that takes over hears of signals once it can act on them
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            start = Start(self._config, self._report_fd, channel, self._kept, counts[0], why, counts[1])
-            return self._load()(start)
-
+        adopt(True)  # what is to stand by
         try:
             stands_by, self._stands_by = self._stands_by, None
             if stands_by is not None:
@@ -216,6 +218,13 @@ class MountHolder:
                 except OSError:  # it has died
                     self._see_end(stands_by)
                     stands_by = None
+
+            def serve(channel: socket.socket) -> int:
+                if not self._kept:  # one that takes over hears of signals once it can act on them
+                    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+                start = Start(self._config, self._report_fd, channel, self._kept, counts[0], why, counts[1])
+                return self._serve_or_stand_by(channel, start)
+
             self._server = stands_by or self._fork(serve)
             if self._report_fd >= 0:
                 os.close(self._report_fd)  # the reports end when the server does
@@ -252,30 +261,23 @@ class MountHolder:
         return Child(mine, pid, pidfd_of(pid))
 
     def _have_one_stand_by(self, server: Child) -> None:
-        """Load the server that comes next, while the mount serves."""
+        """Load the server that comes next, while the mount serves, where nothing stands by any more."""
+        if self._stands_by is not None and is_over(self._stands_by):
+            self._see_end(self._stands_by)
+            self._stands_by = None
         if self._stands_by is not None or self._serves_since is None or "fuse" not in self._kept:
             return
-        if time.monotonic() - self._serves_since < STANDS_BY_AFTER_S:
+        now_s = time.monotonic()
+        if now_s < max(self._serves_since + STANDS_BY_AFTER_S, self._loads_at_s):
             return
+        self._loads_at_s = now_s + self._loads_again_s
+        self._loads_again_s = min(LONGEST_AFTER_S, 2 * self._loads_again_s)
 
         def stand_by(channel: socket.socket) -> int:
             server.channel.close()  # else the server would not see that the holder dies
             for fd in (*self._kept.values(), *([server.pidfd] if server.pidfd >= 0 else [])):
                 os.close(fd)
-            from mlfs.processes import LOADED, OF_STAND_BY, be_killed_again_as, be_killed_sooner, name_of, name_this
-
-            sooner_before = be_killed_sooner(OF_STAND_BY)
-            serve = self._load()
-            before = name_of(os.getpid())
-            name_this(LOADED)
-            said, fds, _, _ = socket.recv_fds(channel, LONGEST_WORDS_BYTES, MOST_KEPT)
-            if not said:
-                return 0
-            be_killed_again_as(sooner_before)
-            name_this(before)
-            _, restarts, holder_restarts, names, why = said.decode("ascii").split(" ", 4)
-            kept = dict(zip(names.split(","), fds, strict=True))
-            return serve(Start(self._config, -1, channel, kept, int(restarts), why, int(holder_restarts)))
+            return self._serve_or_stand_by(channel, None)
 
         before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         try:
@@ -284,6 +286,39 @@ class MountHolder:
             return  # the machine lacks memory or processes: there is time
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _serve_or_stand_by(self, channel: socket.socket, start: Start | None) -> int:
+        """In a child: serve, or with None stand by and then serve; fork what stands by next before that."""
+        load = cache(self._load)
+        while True:
+            start = start or self._stand_by(channel, load)
+            if start is None:
+                return 0
+            serve = load()
+            next_channel = fork_what_stands_by(channel)
+            if next_channel is None:
+                return serve(start)
+            for fd in (*start.kept.values(), *([start.report_fd] if start.report_fd >= 0 else [])):
+                os.close(fd)
+            channel.close()
+            channel, start = next_channel, None
+
+    def _stand_by(self, channel: socket.socket, load: Callable[[], Serve]) -> Start | None:
+        """Load, and wait until the server has died. None: the holder has."""
+        from mlfs.processes import LOADED, OF_STAND_BY, be_killed_again_as, be_killed_sooner, name_of, name_this
+
+        sooner_before = be_killed_sooner(OF_STAND_BY)
+        load()
+        before = name_of(os.getpid())
+        name_this(LOADED)
+        said, fds, _, _ = socket.recv_fds(channel, LONGEST_WORDS_BYTES, MOST_KEPT)
+        if not said:
+            return None
+        be_killed_again_as(sooner_before)
+        name_this(before)
+        _, restarts, holder_restarts, names, why = said.decode("ascii").split(" ", 4)
+        kept = dict(zip(names.split(","), fds, strict=True))
+        return Start(self._config, -1, channel, kept, int(restarts), why, int(holder_restarts))
 
     def _see_whether_it_hangs(self, server: Child) -> None:
         """Say once that the server hangs, and once that it goes on."""
@@ -346,7 +381,9 @@ class MountHolder:
     def _take(self, said: str, fds: list[int]) -> None:
         word, *rest = said.split(" ")
         self._heard_s = time.monotonic()
-        if word == "keep":
+        if word == "standby":
+            self._stands_by = Child(socket.socket(fileno=fds[0]), int(rest[0]), pidfd_of(int(rest[0])))
+        elif word == "keep":
             self._let_go([*self._kept])
             for fd in fds:
                 os.set_inheritable(fd, False)
@@ -354,6 +391,7 @@ class MountHolder:
         elif word == "serving":
             self._serves_since = time.monotonic()
             self._has_served = self._config
+            adopt(False)  # what a server leaves besides is no affair of the holder's
             tell_systemd(self._notify, "READY=1")
             self._notify = ""
         elif word == "renew":
@@ -370,8 +408,9 @@ class MountHolder:
     def _end_stand_by(self) -> None:
         stands_by, self._stands_by = self._stands_by, None
         if stands_by is not None:  # it may still be loading
-            os.kill(stands_by.pid, signal.SIGKILL)
-            os.waitpid(stands_by.pid, 0)
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(stands_by.pid, signal.SIGKILL)
+                os.waitpid(stands_by.pid, 0)
             self._see_end(stands_by)
 
     def _let_go(self, names: list[str]) -> None:
@@ -398,6 +437,39 @@ class MountHolder:
                 signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         return int(why.rpartition(" ")[2]) if why.rpartition(" ")[2].isdecimal() else 1
+
+
+def fork_what_stands_by(holder: socket.socket) -> socket.socket | None:
+    """Fork this process, which has loaded all that a server needs and has begun nothing, and tell the holder of it.
+
+    The holder becomes its parent, as the process between them ends at once. Returns in the fork its channel, else None,
+    also where the machine lacks processes: then the holder has another one load all anew.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+    with suppress(OSError):
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with mine, theirs:
+            between = os.fork()
+            if between == 0:
+                with suppress(OSError):
+                    if os.fork() == 0:
+                        os.setsid()
+                        theirs.send(b"%d" % os.getpid())
+                        return theirs.dup()
+                os._exit(0)
+            os.waitpid(between, 0)
+            theirs.close()
+            if pid := mine.recv(LONGEST_WORDS_BYTES):
+                socket.send_fds(holder, [b"standby " + pid], [mine.fileno()])
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return None
+
+
+def adopt(orphans: bool) -> None:
+    """Whether this process becomes the parent of descendants whose own parent ends."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(orphans), 0, 0, 0)
 
 
 def tell_systemd(address: str, state: str) -> None:

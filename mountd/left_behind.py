@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import trio
 
 from mlfs.engine.runner import Runner
-from mlfs.processes import LOADED, children, name_of, stat_fields
+from mlfs.processes import LOADED, children, name_of
 from mountd.holder import TABLES, Start
 from mountd.mounts import MountEntry
 
@@ -302,8 +302,7 @@ class Holding:
 
     def lives(self) -> tuple[tuple[str, int, int, str], ...]:
         """The processes, the server last: name, number, how often it was started again, how the one before it ended."""
-        living = (pid for pid in children(self._holder) if stat_fields(pid)[:1] != [b"Z"])
-        stands_by = (("standby", pid, 0, "") for pid in living if pid != os.getpid())
+        stands_by = (("standby", pid, 0, "") for pid in children(self._holder) if name_of(pid) == LOADED)
         return (
             ("holder", self._holder, self._holder_restarts, "died" if self._holder_restarts else ""),
             *stands_by,

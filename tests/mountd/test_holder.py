@@ -53,48 +53,71 @@ def test_a_server_that_dies_after_it_has_mounted_is_followed_by_one_that_has_wha
     assert (code, log) == (7, "")
 
 
+LOADS = """
+import mountd.holder
+mountd.holder.STANDS_BY_AFTER_S, mountd.holder.LOOK_MS = 0.0, 10
+loads = lambda: open(LOADED).read().split()
+def load():
+    print(os.getpid(), file=open(LOADED, "a"))
+    return serve
+"""
+
+
+def script_that_tells_of_loads(loaded: Path, load: str = LOADS) -> str:
+    """The script, where each process that loads the server writes its number there."""
+    load = load.replace("LOADED", repr(str(loaded)))
+    return SCRIPT.replace("def serve", load + "def serve").replace("lambda: serve", "load")
+
+
 def test_what_stands_by_has_loaded_before_the_server_dies_and_begins_with_what_that_left(tmp_path: Path) -> None:
     loaded = tmp_path / "loaded"
-    load = (
-        "import mountd.holder\n"
-        "mountd.holder.STANDS_BY_AFTER_S, mountd.holder.LOOK_MS = 0.0, 10\n"
-        f"loads = lambda: open({str(loaded)!r}).read().split()\n"
-        f"def load():\n    print(os.getpid(), file=open({str(loaded)!r}, 'a')); return serve\n"
-    )
     code, printed, log = held(
         tmp_path,
-        "if start.restarts == 0:\n"
-        "        keep(); say('serving')\n"
+        "kept and keep(); say('serving')\n"
+        "    if start.restarts < 5: kill()\n"
+        "    print(len(loads()), os.path.sameopenfile(start.kept['fuse'], kept[0].fileno()))\n"
+        "    say('over 7'); return 7",
+        script_that_tells_of_loads(loaded),
+    )
+    assert printed[1:] == [
+        *[f"server {number} ['fuse', 'other'] was killed by SIGKILL" for number in range(1, 6)], "1 True"
+    ]  # fmt: skip
+    assert (code, log) == (7, "")
+
+
+def test_where_what_stands_by_is_killed_another_one_is_loaded(tmp_path: Path) -> None:
+    loaded = tmp_path / "loaded"
+    code, printed, _ = held(
+        tmp_path,
+        "keep(); say('serving')\n"
+        "    if not start.restarts:\n"
+        "        children = open('/proc/%d/task/%d/children' % (2 * (os.getppid(),))).read().split()\n"
+        "        [os.kill(int(pid), signal.SIGKILL) for pid in children if int(pid) != os.getpid()]\n"
         "        while len(loads()) < 2: time.sleep(0.01)\n"
         "        kill()\n"
-        "    print(loads().index(str(os.getpid())), os.path.sameopenfile(start.kept['fuse'], kept[0].fileno()))\n"
-        "    say('over 7'); return 7",
-        SCRIPT.replace("def serve", load + "def serve").replace("lambda: serve", "load"),
+        "    print(loads().index(str(os.getpid()))); say('over 7'); return 7",
+        script_that_tells_of_loads(loaded),
     )
-    assert printed[1:] == ["server 1 ['fuse', 'other'] was killed by SIGKILL", "1 True"]
-    assert (code, log) == (7, "")
+    assert (code, printed[1:]) == (7, ["server 1 ['fuse', 'other'] was killed by SIGKILL", "1"])
     assert all(not Path("/proc", pid).exists() for pid in loaded.read_text().split())
 
 
 def test_what_cannot_stand_by_ends_and_is_no_other_holder(tmp_path: Path) -> None:
     loaded = tmp_path / "loaded"
-    load = (
-        "import mountd.holder\n"
-        "mountd.holder.STANDS_BY_AFTER_S, mountd.holder.LOOK_MS = 0.0, 10\n"
-        f"loads = lambda: open({str(loaded)!r}).read().split()\n"
-        "def load():\n"
-        f"    print(os.getpid(), file=open({str(loaded)!r}, 'a'))\n"
+    load = LOADS.replace(
+        "    return serve",
         "    if len(loads()) == 2: sys.stderr = open(os.devnull, 'w'); raise OSError(5, 'no such module any more')\n"
-        "    return serve\n"
+        "    return serve",
     )
     code, printed, log = held(
         tmp_path,
         "if start.restarts == 0:\n"
         "        keep(); say('serving')\n"
-        "        while len(loads()) < 2 or ') Z ' not in open(f'/proc/{loads()[1]}/stat').read(): time.sleep(0.01)\n"
+        "        fd = os.memfd_create('config'); os.pwrite(fd, start.config.encode(), 0); say('renew', fd)\n"
+        "        while len(loads()) < 2 or os.path.exists('/proc/' + loads()[1]): time.sleep(0.01)\n"
         "        kill()\n"
         "    say('over 7'); return 7",
-        SCRIPT.replace("def serve", load + "def serve").replace("lambda: serve", "load"),
+        script_that_tells_of_loads(loaded, load),
     )
     assert printed[1:] == ["server 1 ['fuse', 'other'] was killed by SIGKILL"]
     assert (code, log, len(loaded.read_text().split())) == (7, "", 3)
@@ -177,7 +200,7 @@ def test_a_machine_that_lacks_processes_is_asked_again_after_a_pause_and_its_mou
     lacking = (
         "forks = iter([False, *[True] * 20, False])\n"
         "def fork(real=os.fork):\n"
-        "    if next(forks): raise BlockingIOError(11, 'lacking')\n"
+        "    if next(forks, False): raise BlockingIOError(11, 'lacking')\n"
         "    return real()\n"
         "os.fork, time.sleep = fork, lambda pause_s: print(pause_s, flush=True)\n"
     )
