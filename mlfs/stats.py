@@ -7,8 +7,8 @@ only grow, but for those of the epoch, which begin anew with each one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 PAGE_CACHE = "page_cache"
@@ -124,6 +124,25 @@ class Span:
     fetches: dict[str, CountAndBytes] = field(default_factory=_by_route)
     stalls: Stalls = field(default_factory=Stalls)
 
+    def noted(self) -> dict[str, Any]:
+        """These counts as JSON may have them."""
+        stalls = self.stalls
+        return {
+            **{
+                name: {route: [one.count, one.bytes] for route, one in getattr(self, name).items() if one.count}
+                for name in ("reads", "taken_back", "fetches")
+            },
+            "stalls": [stalls.count, stalls.total_s, stalls.worst_s],
+        }
+
+    @classmethod
+    def of(cls, noted: Mapping[str, Any]) -> Span:
+        """The counts that were noted."""
+        span = cls(stalls=Stalls(*noted["stalls"]))
+        for name in ("reads", "taken_back", "fetches"):
+            getattr(span, name).update({route: CountAndBytes(*one) for route, one in noted[name].items()})
+        return span
+
     def statistics(self) -> SpanStatistics:
         """Frozen figures."""
         staged = self.reads[PAGE_CACHE].statistics()
@@ -156,7 +175,7 @@ class Counters:
     def __init__(self) -> None:
         self.all = Span()
         self.epoch = Span()
-        self.past: deque[SpanStatistics] = deque(maxlen=KEPT_EPOCHS)
+        self.past: deque[Span] = deque(maxlen=KEPT_EPOCHS)
         self.errors: dict[str, int] = {}
         self.by_choice = CountAndBytes()
 
@@ -201,34 +220,25 @@ class Counters:
 
     def statistics(self) -> CounterStatistics:
         """Frozen figures."""
-        errors = dict(self.errors)
+        errors, past = dict(self.errors), tuple(span.statistics() for span in self.past)
         return CounterStatistics(
-            self.all.statistics(), self.epoch.statistics(), self.by_choice.statistics(), errors, tuple(self.past)
+            self.all.statistics(), self.epoch.statistics(), self.by_choice.statistics(), errors, past
         )
 
     def noted(self) -> dict[str, Any]:
-        """The counts since the mount, as JSON may have them, for the process that serves it after this one."""
-        routes = {name: getattr(self.all, name) for name in ("reads", "taken_back", "fetches")}
-        stalls = self.all.stalls
-        return {
-            **{name: {route: [one.count, one.bytes] for route, one in of.items()} for name, of in routes.items()},
-            "stalls": [stalls.count, stalls.total_s, stalls.worst_s],
-            "by_choice": [self.by_choice.count, self.by_choice.bytes],
-            "errors": self.errors,
-        }
+        """The counts but for those of epochs that have ended, for the process that serves the mount after this one."""
+        by_choice = [self.by_choice.count, self.by_choice.bytes]
+        return {"all": self.all.noted(), "epoch": self.epoch.noted(), "by_choice": by_choice, "errors": self.errors}
 
-    def go_on(self, noted: Mapping[str, Any]) -> None:
-        """Count on from what another process has noted."""
-        for name in ("reads", "taken_back", "fetches"):
-            for route, one in noted[name].items():
-                getattr(self.all, name)[route] = CountAndBytes(*one)
-        self.all = replace(self.all, stalls=Stalls(*noted["stalls"]))
+    def go_on(self, noted: Mapping[str, Any], past: Iterable[Mapping[str, Any]]) -> None:
+        """Count on from what another process has noted. Args: past: of the epochs that had ended."""
+        self.all, self.epoch = Span.of(noted["all"]), Span.of(noted["epoch"])
         self.by_choice = CountAndBytes(*noted["by_choice"])
         self.errors.update(noted["errors"])
+        self.past.extend(map(Span.of, past))
 
     def begin_epoch(self) -> None:
         """A job's first rank entered its next epoch."""
-        ended = self.epoch.statistics()
-        if any(tally.count for tally in ended.reads.values()):  # what was fetched before anybody read is no epoch
-            self.past.append(ended)
+        if any(tally.count for tally in self.epoch.reads.values()):  # what was fetched before anybody read is no epoch
+            self.past.append(self.epoch)
         self.epoch = Span()

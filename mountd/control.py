@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import trio
@@ -44,7 +43,7 @@ from mlfs.orders.stopping import StoppedError, stoppable
 from mlfs.orders.streams import JobStreams, build_streams, check_reach
 from mlfs.tree.manifest import ROOT, Manifest
 from mountd.holder import TABLES
-from mountd.left_behind import JobPlaces
+from mountd.left_behind import JobPlaces, LeftBehind
 from mountd.metrics import metrics
 from mountd.onlookers import HIDDEN, PATH_FIELDS, UNTOLD, Onlookers, Reader, masked
 from mountd.prime_inodes import InodePrimer
@@ -135,23 +134,34 @@ class Control:
     # -- jobs that go on when another server serves the mount
 
     async def keep_places(self, places: JobPlaces) -> None:
-        """Keep where each job is, and what it was found to be, for as long as the mount lives."""
+        """Keep where each job is, what it was found to be, and what was counted, for as long as the mount lives."""
         specifications: dict[str, tuple[JobSpec, str]] = {}  # and as JSON
+        counters, reached, past = self.engine.counters, [("", (0, 0))], ""
         while True:
             await places.moved()
-            for job in self.engine.jobs.values():
+            jobs = self.engine.jobs.values()
+            for job in jobs:
                 if specifications.get(job.name, (None, ""))[0] is not job.spec:
                     specifications[job.name] = job.spec, job.spec.to_json()
             now = {
-                job.name: {"at": job.place(), "spec": specifications[job.name][1], "inferred": job.inferred}
-                for job in self.engine.jobs.values()
+                job.name: {
+                    "at": job.place(),
+                    "spec": specifications[job.name][1],
+                    "inferred": job.inferred,
+                    "noted": job.noted(job.ranks.current_epochs()[0] - 1),
+                }
+                for job in jobs
             }
+            if reached != (reached := [(job.name, job.ranks.current_epochs()) for job in jobs]):
+                epochs = [span.noted() for span in counters.past]
+                past = json.dumps({"jobs": {job.name: job.noted() for job in jobs}, "epochs": epochs})
             if not self._to_go_on:
-                places.write({"jobs": now, "counters": self.engine.counters.noted()})
+                places.write({"jobs": now, "counters": counters.noted(), "audited": self._auditor.count}, past)
 
-    async def take_up(self, jobs: Mapping[str, str], places: Mapping[str, Mapping[str, Any]]) -> None:
+    async def take_up(self, left: LeftBehind) -> None:
         """Register jobs again that were registered with the server before this one, where they are by now; and expect
         those again that it had found."""
+        jobs, places = left.jobs, dict(left.places)
         for place in places.values():
             if place["inferred"] and place["at"] is not None:
                 epoch, step = place["at"]

@@ -79,7 +79,7 @@ from mountd.channel_pyfuse3 import Pyfuse3Channel
 from mountd.commands_mount import CommandsMount
 from mountd.control import Control
 from mountd.handlers import Handlers, ReadFailures
-from mountd.holder import PASSED_ON, Start
+from mountd.holder import MOST_LOCKS, PASSED_ON, Start
 from mountd.left_behind import Facts, Holding, LeftBehind, can_be_taken_over
 from mountd.log_file import log_to, reopen_log
 from mountd.messages import died_before, doubts, no_sizes, unreadable
@@ -200,10 +200,12 @@ def _places(
 
     add(PlaceKind.RAM, RamTier(config.ram_bytes, left.ram if left is not None else ()))
 
+    # A server that has died has its directories locked as long as one of its threads waits for the mount, which only
+    # the next server answers: that one goes on with the same locks.
+    locks = left.locks if left is not None else ()
+
     @contextmanager
     def or_without(path: str) -> Iterator[None]:
-        # A server that has died has its directories locked as long as one of its threads waits for the mount, which
-        # only the next server answers: that one goes on without them.
         try:
             yield
         except MlfsError as error:
@@ -213,11 +215,13 @@ def _places(
 
     for directory in config.lmdb:
         with or_without(directory.path):
-            lmdb = LmdbTier(directory.path, directory.bytes, config.source, LARGEST_LMDB_SAMPLE_BYTES)
+            lmdb = LmdbTier(directory.path, directory.bytes, config.source, LARGEST_LMDB_SAMPLE_BYTES, locks=locks)
             add_disk(lmdb, directory.bytes, LARGEST_LMDB_SAMPLE_BYTES)
     for directory in config.ssd:
         with or_without(directory.path):
-            add_disk(SsdTier(directory.path, directory.bytes, config.source), directory.bytes)
+            add_disk(SsdTier(directory.path, directory.bytes, config.source, locks=locks), directory.bytes)
+    for fd in locks:
+        os.close(fd)
     most_unused = min(MOST_UNUSED, raise_open_files() // 4)
     spills = [spill for store in stores if (spill := _spill(store)) is not None]
     return Places(SourcePlace(source, samples, _buffer_bytes(config) // 8, most_unused, spills), stores), notes
@@ -235,6 +239,12 @@ def _spill(store: TierPlace) -> Spill | None:
 def _memory_of(place: StoringPlace) -> list[int]:
     """The memory in which a server that comes after this one finds the place's copies again."""
     return place.tier.memory if isinstance(place, TierPlace) and isinstance(place.tier, RamTier) else []
+
+
+def _locks(places: Places) -> list[int]:
+    """The descriptors that keep the directories of disks locked."""
+    tiers = [place.tier for place in places.storing if isinstance(place, TierPlace)]
+    return [tier.lock_fd for tier in tiers if isinstance(tier, LmdbTier | SsdTier) and tier.lock_fd >= 0]
 
 
 def _buffer_bytes(config: MountConfig) -> int:
@@ -317,7 +327,7 @@ class _Service:
         await take_threads(runner, {LOOKS: 1} if self.config.allow_other else {})
         explainer = self._make_explainer()
         recorders = Recorders(self.manifest.paths, runner, time.monotonic)
-        auditor = Auditor(runner, self.config.strict_order)
+        auditor = Auditor(runner, self.config.strict_order, self.left.audited if self.left is not None else 0)
         primer = InodePrimer(self.manifest, os.fsencode(self.config.mountpoint), runner)
         listeners: list[Listener] = [recorders, primer, auditor, self.holding.places]
         engine = self._make_engine(runner, explainer, listeners, shortages, descriptors)
@@ -463,7 +473,9 @@ class _Service:
             MountedData(self.samples, self.source, self.places, self.pages, self.seen),
             MountMachine(runner, time.monotonic, shortages, movers=self._movers()),
             limits,
-            Observers(explainer, listeners, self._note_change),
+            Observers(
+                explainer, listeners, self._note_change, self.left.of_job if self.left is not None else lambda _: []
+            ),
             Cluster(self.showcase, runtime.agent_socket(config.mountpoint), self._build_streams),
         )
 
@@ -568,6 +580,7 @@ class _Service:
             memory = [fd for place in self.places.storing for fd in _memory_of(place)]
             kept = {"fuse": fuse, "source": self.source.root.fd, "index": self.index}
             kept |= {f"ram{number}": fd for number, fd in enumerate(memory)}
+            kept |= {f"lock{number}": fd for number, fd in enumerate(_locks(self.places)[:MOST_LOCKS])}
             if self.silence is not None and self.silence.descriptor >= 0:
                 kept["opens"] = self.silence.descriptor  # what happens while nobody serves is told to the next one
             self.holding.keep(kept)
@@ -583,7 +596,7 @@ class _Service:
         """Have the tree be as the kernel knows it: what the server before this one has noticed, in its order. Count on
         from its counters."""
         if left.counters is not None:
-            engine.counters.go_on(left.counters)
+            engine.counters.go_on(left.counters, left.past["epochs"])
         for happened in left.changes:
             if isinstance(happened, str):
                 refreshing.grew_before(unpacked(happened))
@@ -606,7 +619,7 @@ class _Service:
 
     async def _take_up(self, control: Control, left: LeftBehind) -> None:
         try:
-            await control.take_up(left.jobs, left.places)
+            await control.take_up(left)
         finally:
             if self.silence is not None:
                 self.silence.jobs_go_on()

@@ -3,7 +3,7 @@
 In: the mount's config; from the server, by a socket, descriptors by name, and words. Out: a server that has what the
 one before it left; the exit code of the mount. It is the process that `mlfs mount` starts, and it imports next to
 nothing: what does little dies seldom. The first server is a fork of it, which loads all that a server needs, and then
-forks the process that stands by. That waits until the server has died, forks the next one that stands by, and serves.
+forks the process that stands by; this one waits until the server has died, forks the next one, and serves.
 
 The kernel's requests wait while nobody serves, as long as somebody has the descriptor of /dev/fuse open. So no other
 process may have it: a worker or reader that has it could never die while it waits for a server.
@@ -33,9 +33,10 @@ from typing import Any, NamedTuple
 
 # The form of all that is left: descriptors and their names, journal, places, records of the RAM tier. A change of it
 # counts on: a server of another form does not take over.
-TABLES = 1
+TABLES = 2
 LONGEST_WORDS_BYTES = 4096
-MOST_KEPT = 16
+# Of them most are locks of disks' directories: beyond so many the next server has to lock them itself.
+MOST_KEPT, MOST_LOCKS = 64, 48
 # These signals are passed on to the server: it alone knows what they mean to a mount.
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 # A server that dies before it serves will do so again.

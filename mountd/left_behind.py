@@ -4,9 +4,9 @@ In: what happens in a mount that another server has to know. Out: the same, read
 the holder dies. `mountd.holder` is the other end. Made and used by mountd.daemon.
 
 Kept are the descriptor of /dev/fuse, the source's directory (a mount may cover its path), the list of files as this
-mount numbers it, the memory of the RAM tier, and two files in memory: the journal, a line for each fact, in their
-order; and the places, which the jobs have come to, written over again and again. A line that is torn, as its writer was
-killed, is left out.
+mount numbers it, the memory of the RAM tier, the locks of disks' directories, and two files in memory: the journal, a
+line for each fact, in their order; and the places, which the jobs have come to, written over again and again. A line
+that is torn, as its writer was killed, is left out.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import trio
 
 from mlfs.engine.runner import Runner
+from mlfs.follow.job import JobRun
 from mlfs.processes import LOADED, children, name_of
 from mountd.holder import TABLES, Start
 from mountd.mounts import MountEntry
@@ -93,7 +94,8 @@ class Journal:
 
 class JobPlaces:
     """The last value of what changes all the time: written in turn to two slots, so that one of them is whole. It hears
-    of reads, as a `mlfs.engine.mount_jobs.Listener`, and so knows when there is another one."""
+    of reads and jobs, as a `mlfs.engine.mount_jobs.Listener`, and so knows when there is another one.
+    """
 
     def __init__(self, fd: int | None = None) -> None:
         self._moves = trio.Event()
@@ -114,25 +116,27 @@ class JobPlaces:
         self._moves = trio.Event()
         await trio.sleep(MOVES_S)
 
-    def write(self, value: object) -> None:
-        """Keep this value. One that is too long is not kept, and the last one stays."""
-        line = _checked(json.dumps([self._number + 1, value]).encode())
-        if len(line) < SLOT_BYTES:
-            with suppress(OSError):
-                os.pwrite(self.fd, line + b"\n", (self._number + 1) % 2 * SLOT_BYTES)
-                self._number += 1
+    def write(self, value: object, past: str = "null") -> None:
+        """Keep this value, and one that was made JSON before. The latter is left out if both are too long; a value
+        that is too long by itself leaves the last one in its place."""
+        for there in (past, "null"):
+            line = _checked(f"[{self._number + 1}, {json.dumps(value)}, {there}]".encode())
+            if len(line) < SLOT_BYTES:
+                with suppress(OSError):
+                    os.pwrite(self.fd, line + b"\n", (self._number + 1) % 2 * SLOT_BYTES)
+                    self._number += 1
+                return
 
-    def read(self) -> Any:
-        """The value that was kept last; None before the first."""
-        return self._last()[1]
+    def read(self) -> tuple[Any, Any]:
+        """The value that was kept last, None before the first; and the past, None where there is none."""
+        return self._last()[1:]
 
-    def _last(self) -> tuple[int, Any]:
-        found: list[tuple[int, Any]] = [(0, None)]
+    def _last(self) -> tuple[int, Any, Any]:
+        found: list[tuple[int, Any, Any]] = [(0, None, None)]
         for slot in (0, 1):
             line = os.pread(self.fd, SLOT_BYTES, slot * SLOT_BYTES).partition(b"\n")[0]
             if _is_whole(line):
-                number, value = json.loads(line[_SUM_BYTES:])
-                found.append((number, value))
+                found.append(tuple(json.loads(line[_SUM_BYTES:])))
         return max(found, key=lambda one: one[0])
 
 
@@ -227,28 +231,34 @@ class LeftBehind:
     Attributes:
         suspects: judges requests of which servers may have died.
         fuse, source, index: descriptors. ram: those of the RAM tier (mlfs.places.ram); none where it begins empty.
+        locks: of disks' directories (mlfs.places.cache_directory).
         opens: that by which the kernel tells of opens (mountd.silent), -1 for none. silent: whether files are opened
             without a request; None where that was not decided. servers: the processes that have served it so far, where
             they could be told of what they open.
         facts: see `Facts`. commands: the directory of the mount for commands, None where there is none.
         changes: of files, and as texts growths of the tree (mlfs.tree.growing.packed), in their order.
         jobs: by name, as they were registered. places: the jobs', found ones among them, as `mountd.control` has
-            written them. counters: `mlfs.stats.Counters.noted`; None where nothing was read.
+            written them. counters: `mlfs.stats.Counters.noted`; None where nothing was read. past: what was counted in
+            epochs that have ended. audited: how many reads the auditor has seen.
     """
 
     def __init__(self, kept: Mapping[str, int], journal: Journal, places: JobPlaces, why: str) -> None:
         self.suspects = Suspects(journal, why)
         self.fuse, self.source, self.index = kept["fuse"], kept["source"], kept["index"]
         self.ram = [fd for name, fd in kept.items() if name.startswith("ram")]
+        self.locks = [fd for name, fd in kept.items() if name.startswith("lock")]
         self.opens = kept.get("opens", -1)
         self.commands: str | None = None
         self.silent: bool | None = None
         self.servers: list[int] = []
         self.changes: list[Any] = []
         self.jobs: dict[str, str] = {}
-        last = places.read() or {"jobs": {}, "counters": None}
+        now, past = places.read()
+        last = now or {"jobs": {}, "counters": None, "audited": 0}
+        self.past: dict[str, Any] = past or {"jobs": {}, "epochs": []}
         self.places: dict[str, Any] = last["jobs"]
         self.counters: dict[str, Any] | None = last["counters"]
+        self.audited: int = last["audited"]
         for kind, value in journal.facts():
             if kind == "mount":
                 if value.pop("tables") != TABLES:
@@ -264,6 +274,14 @@ class LeftBehind:
                 self.changes.append(value)
             elif kind == "jobs":
                 self.jobs = value
+
+    def of_job(self, job: JobRun) -> list[Mapping[str, Any]]:
+        """The notes of a job that begins here, if it is the same but for where it begins: once."""
+        place, begins = self.places.get(job.name), {"start_epoch": None, "start_step": None}
+        if place is None or json.loads(place["spec"]) | begins != json.loads(job.spec.to_json()) | begins:
+            return []
+        past = self.past["jobs"].pop(job.name, None)
+        return [*([past] if past else []), self.places.pop(job.name)["noted"]]
 
 
 # -- the server's end of what holds it

@@ -62,10 +62,12 @@ class ReadLog:
 
     Args:
         place_of: the run and the rank of a process, by the process and its parent; None: its reads cannot be judged.
-        most_reads: that are kept.
+        most_reads: that are kept. forgotten: reads that came before the first of them.
     """
 
-    def __init__(self, place_of: Callable[[int, int], Kin | None], most_reads: int = MOST_READS) -> None:
+    def __init__(
+        self, place_of: Callable[[int, int], Kin | None], most_reads: int = MOST_READS, forgotten: int = 0
+    ) -> None:
         self._believed: set[int] = set()  # processes whose places are known, and not from long ago
         self._believed_until_s = 0.0
         self._place_of = place_of
@@ -74,7 +76,7 @@ class ReadLog:
         self._readers = array("i")
         self._indices: dict[int, int] = {}  # by process
         self._kin: list[Kin] = []
-        self._forgotten = 0
+        self._forgotten = forgotten
 
     def add(self, reads: Sequence[Read]) -> None:
         """Reads came, in this order."""
@@ -111,10 +113,9 @@ class ReadLog:
     def copy(self) -> ReadLog:
         """A log of the same reads. No more come to it, so another thread may ask it: an array that is being read cannot
         grow."""
-        copied = ReadLog(self._place_of, self._most_reads)
+        copied = ReadLog(self._place_of, self._most_reads, self._forgotten)
         copied._samples, copied._readers = self._samples[:], self._readers[:]
-        copied._kin, copied._forgotten = self._kin[:], self._forgotten
-        copied._indices = self._indices.copy()
+        copied._kin, copied._indices = self._kin[:], self._indices.copy()
         return copied
 
     def reads(self) -> SeenReads:

@@ -43,18 +43,23 @@ class Auditor:
     """The reads of a mount that can be audited.
 
     Args:
-        runner: has the thread that judges.
+        runner: has the thread that judges. before: reads that came to another process, and are not known here.
 
     Attributes:
         is_strict: what is found is an error of the mount's. found: by the last audit.
     """
 
-    def __init__(self, runner: Runner, is_strict: bool = False) -> None:
+    def __init__(self, runner: Runner, is_strict: bool = False, before: int = 0) -> None:
         self.is_strict = is_strict
         self.found: tuple[ScriptFault, ...] = ()
         self._runner = runner
-        self._log = ReadLog(place_of)
+        self._log = ReadLog(place_of, forgotten=before)
         self._logged: set[tuple[int, Kind]] = set()  # by run
+
+    @property
+    def count(self) -> int:
+        """How many reads came so far."""
+        return self._log.count
 
     def opened(self, opens: Sequence[Read]) -> None:
         """Files were opened, in this order."""
@@ -79,7 +84,7 @@ class Auditor:
         last = judged = 0
         while self.is_strict:
             await trio.sleep(LOOK_EVERY_S)
-            count = self._log.count
+            count = self.count
             if count != judged and (count == last or count >= MANY_MORE * judged):
                 judged = count
                 await self.judge()

@@ -50,11 +50,13 @@ class Observers(NamedTuple):
 
     Attributes:
         changed: hears of each change of a file or directory at the source, on the loop, before it is taken over.
+        left: what another process has noted of a job that begins here (`JobRun.noted`); nothing where none has.
     """
 
     explainer: Observer
     listeners: Sequence[Listener] = ()
     changed: Callable[[int, FileChange], None] = lambda _, __: None
+    left: Callable[[JobRun], Sequence[Mapping[str, Any]]] = lambda _: ()
 
 
 class MountJobs:
@@ -85,6 +87,7 @@ class MountJobs:
         self._planner = planner
         self._measure = measure
         self._explainer, self._listeners = observers.explainer, observers.listeners
+        self._left = observers.left
         self._broken: list[object] = []  # what observers failed in
         self._orders_under_way = 0
         self._logged: dict[str, dict[int, SharesByRank]] = {}  # by job and epoch, what the log says of its agreement
@@ -145,6 +148,10 @@ class MountJobs:
         how = f"inferred from the reads: {in_words(job.hypothesis.spec)}" if job.inferred else "registered"
         log.info("job %s: %s: %d samples, %d epochs", job.name, how, len(job.streams.sample_ids), job.spec.epochs)
         self._logged.pop(job.name, None)
+        if noted := self._left(job):
+            for epoch in job.epochs_noted(noted) - job.epochs.at_hand.keys():
+                job.add_epoch(await self.runner.run("orders", job.load_epoch, epoch))
+            job.go_on(noted)
         self._install(job)
 
     def _install(self, job: JobRun) -> None:

@@ -66,6 +66,10 @@ class Findings:
         """Frozen figures. Args: all flags that register the job as it was found to be."""
         return FindingsStatistics(tuple(self.known), self.way_out, self.counted_anew, flags, dict(self.order_unknown))
 
+    def were(self, known: list[str], way_out: str) -> None:
+        """Another process has found this out."""
+        self.known, self.way_out = known, way_out
+
     def began_elsewhere(self, matcher: StreamMatcher, timeline: Timeline) -> str:
         """Once, in words: the script's first reads are those of another epoch than the registered one. Else ""."""
         score = matcher.score

@@ -160,6 +160,7 @@ class JobRun:
         self.rivals = Rivals(self._may_lack_set_epoch)
         self._look_back_at = 0  # reads that were counted when the families before the first proved one are judged
         self._judged_from = 0  # reads by which it was found, if it was inferred: those say nothing against it
+        self._before: Sequence[Sequence[int]] = ()  # counted by another process: epoch, rank, opens, predicted ones
 
     @property
     def inferred(self) -> bool:
@@ -177,6 +178,11 @@ class JobRun:
         return self.score.observed
 
     @property
+    def observed_here(self) -> int:
+        """Those of them that this process has counted."""
+        return self.observed - sum(opens for _, _, opens, _ in self._before)
+
+    @property
     def batch(self) -> int:
         """Files of a rank's batch: as registered, or as its readers show, if that is more."""
         return max(self.matcher.shape.batch, self.batch_files)
@@ -187,11 +193,21 @@ class JobRun:
         return self.ranks.finished
 
     def place(self) -> tuple[int, int] | None:
-        """The epoch and the step at which its slowest rank reads; None where all have read all."""
+        """The epoch and the step at which its slowest rank reads; None where all have read all.
+
+        A read that was lost keeps a rank's floor back for a while: what is known of its processes says more, but for
+        those that have just begun.
+        """
         if self.finished:
             return None
-        epochs, ranks = self.epochs, self.ranks
-        floor = min(rank.floor for index, rank in enumerate(ranks.progress) if index not in ranks.silent)
+        epochs, shape = self.epochs, self.matcher.shape
+        floors = {index: rank.floor for index, rank in enumerate(self.ranks.progress) if index not in self.ranks.silent}
+        coming: dict[int, int] = {}
+        for _, index, position in self.matcher.noted()[0]:
+            if position >= floors.get(index, position + 1):
+                coming[index] = min(position, coming.get(index, position))
+        a_round = shape.batch * max(1, shape.workers)
+        floor = min(max(floor, coming.get(index, floor) - a_round) for index, floor in floors.items())
         epoch = epochs.epoch_of(floor)
         return epoch, (floor - epochs.timeline.base(epoch)) // self.batch_files
 
@@ -368,8 +384,9 @@ class JobRun:
                 opened
             )
             (fitting if mine else others).append(opened)
-        matcher = self._expect(self.epochs.at_hand)
+        matcher, before = self._expect(self.epochs.at_hand), self._before
         self._begin_anew(matcher, shape_is_learned=False)
+        self._count_on(before)
         given: list[tuple[int, Given]] = []
         for opened in fitting:
             if self.readers.key_of(opened.process, opened.parent) == proved:
@@ -693,6 +710,7 @@ class JobRun:
         self.rivals.withdraw_all()
         self.readers = self.readers.begin_anew()
         self._look_back_at = self._judged_from = 0
+        self._before = ()
         matcher.widen_to(self.epochs.at_hand)
         self.matcher, self.predicting = matcher, True
         self.loader = LoaderWatch(
@@ -723,6 +741,50 @@ class JobRun:
         self.ranks.go_on_from(other.ranks)
         self.bytes_read.go_on_from(other.bytes_read)
         self.findings.go_on_from(other.findings, said, way_out, len(opens), unknown, self.spec.start_epoch)
+
+    # -- a job that goes on in another process
+
+    def noted(self, since: int = 0) -> dict[str, Any]:
+        """The counts, findings and readers, as JSON may have them, for the process that follows the job after this one.
+
+        Args: since: the first epoch of which counts are told.
+        """
+        cells = [cell for cell in self.score.cells.values() if cell.epoch >= since and cell.observed]
+        return {
+            "opens": [[cell.epoch, cell.rank_index, cell.observed, cell.agreed] for cell in cells],
+            "late": [at for at in self.late.by_epoch.items() if at[0] >= since],
+            "pfs_bytes": [at for at in self.bytes_read.pfs_by_epoch.items() if at[0] >= since],
+            "found": [self.findings.known, self.findings.way_out],
+            "loader": [self.matcher.shape, self.matcher.lag],
+            "readers": self.matcher.noted(),
+        }
+
+    def epochs_noted(self, noted: Sequence[Mapping[str, Any]]) -> set[int]:
+        """The epochs that readers are in by what another process has noted."""
+        found = {self.epochs.epoch_of(position) for _, _, position in noted[-1]["readers"][0]}
+        return {epoch for epoch in found if self.spec.start_epoch <= epoch < self.spec.epochs}
+
+    def go_on(self, noted: Sequence[Mapping[str, Any]]) -> None:
+        """Follow the readers, and count, from what another process has noted on: nobody follows this job yet.
+
+        Args: noted: of each number the last one counts.
+        """
+        shape, lag = noted[-1]["loader"]
+        loader = LearnedLoader(Shape(*shape), lag)
+        if not self.observed:  # else it was found by reads that came since
+            if loader != (self.matcher.shape, self.matcher.lag):
+                self._begin_anew(self._expect(self.epochs.at_hand, loader), shape_is_learned=True)
+            self.matcher.go_on(*noted[-1]["readers"])
+        self._count_on([*{(at[0], at[1]): at for one in noted for at in one["opens"]}.values()])
+        self.late.by_epoch.update(dict(at for one in noted for at in one["late"]))
+        for epoch, size_bytes in dict(at for one in noted for at in one["pfs_bytes"]).items():
+            self.count_pfs(epoch, size_bytes)
+        self.findings.were(*noted[-1]["found"])
+
+    def _count_on(self, before: Sequence[Sequence[int]]) -> None:
+        self._before = before
+        for epoch, rank, opens, agreed in before:
+            self.matcher.count(epoch, rank, opens, agreed)
 
     # -- bytes
 

@@ -86,6 +86,14 @@ class StreamMatcher:
         match, given = observed
         return match, [*given, *self.relearn()]
 
+    def noted(self) -> tuple[list[tuple[int, int, int]], list[tuple[int, int]]]:
+        """See `Tracker.noted`."""
+        return self._tracker.noted()
+
+    def go_on(self, processes: Iterable[Sequence[int]], parents: Iterable[Sequence[int]]) -> None:
+        """See `Tracker.go_on`."""
+        self._tracker.go_on(processes, parents)
+
     def follow(self, reads: Sequence[Read], own: Container[int], until: Callable[[int], int]) -> Followed:
         """Record the first of these opens, as far as each is simply the next one of its process (`Tracker.follow`)."""
         return self._tracker.follow(reads, own, until)

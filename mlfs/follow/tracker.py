@@ -12,7 +12,7 @@ epoch, and for several ranks where an order is padded), so a process keeps all c
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -62,9 +62,10 @@ class _Process:
         rank_index: the rank that it reads for, -1 while that is not known.
         streak: how many of its last opens were predicted, without one between them that was not.
         alike: opens since the last one that left out none, which left out as many as the one before.
+        has_read_unseen: some of its last opens may not be known.
     """
 
-    __slots__ = ("_gap", "_opened_again", "alike", "last_entry", "rank_index", "streak", "streams")
+    __slots__ = ("_gap", "_opened_again", "alike", "has_read_unseen", "last_entry", "rank_index", "streak", "streams")
 
     def __init__(self) -> None:
         self.streams: list[WorkerStream] = []
@@ -73,6 +74,7 @@ class _Process:
         self.streak = 0
         self.alike = self._gap = 0
         self._opened_again = 0  # how often it has opened its last entry once more
+        self.has_read_unseen = False
 
     def reads_next(self, entry: int) -> WorkerStream | None:
         """The likeliest stream, if an open of the entry is simply the next one of it, and beyond doubt. Else None."""
@@ -87,6 +89,7 @@ class _Process:
         self.last_entry = entry
         self.streak += count
         self.alike = 0
+        self.has_read_unseen = False
 
     def leaves_out(self, samples: int) -> None:
         """Its open lies so many samples beyond what comes next."""
@@ -107,6 +110,7 @@ class _Process:
         again, self._opened_again = self._opened_again, 0
         self.last_entry = entry
         self.streak = self.streak + 1 if agrees else 0
+        self.has_read_unseen = False
         return again
 
     def reads_for(self, rank_index: int) -> bool:
@@ -116,6 +120,12 @@ class _Process:
         return first
 
     # -- the streams that it may be reading
+
+    def goes_on_at(self, stream: WorkerStream, at: Occurrence) -> None:
+        """It surely reads this stream, and comes to that next, or has come past it."""
+        stream.comes_to(at)
+        self.streams, self.rank_index, self.streak = [stream], stream.rank_index, SURE_STREAK
+        self.has_read_unseen = True
 
     def begins(self, streams: list[WorkerStream]) -> None:
         """It probably begins to read one of these."""
@@ -309,6 +319,33 @@ class Tracker:
         self._epochs = epochs
         self.by_sample.widen_to(epochs)
 
+    # -- processes that go on reading while another process follows them
+
+    def noted(self) -> tuple[list[tuple[int, int, int]], list[tuple[int, int]]]:
+        """The processes of which it is known what they read next: process, rank, linear position. And the parents whose
+        children read for one rank: process, rank."""
+        known = ((process, reader.streams[0]) for process, reader in self._readers.items() if reader.rank_index >= 0)
+        processes = [
+            (process, stream.rank_index, stream.next_position)
+            for process, stream in known
+            if stream.entered_at < 0 and not stream.ended
+        ]
+        parents = [(parent, next(iter(ranks))) for parent, ranks in self._ranks_of_children.items() if len(ranks) == 1]
+        return processes, parents
+
+    def go_on(self, processes: Iterable[Sequence[int]], parents: Iterable[Sequence[int]]) -> None:
+        """Expect what was noted; nothing of processes whose threads overtake each other, or that take the next batch
+        when they are free."""
+        for parent, rank_index in parents:
+            self._note_rank(parent, rank_index)
+        for process, rank_index, position in processes if self.shape.slack == 1 and self.shape.workers else ():
+            index = next((index for index in self._epochs.values() if index.contains(position)), None)
+            if index is not None and position >= index.base + index.begin:
+                at = Occurrence(rank_index, index, position - index.base)
+                self._readers[process] = _Process()
+                self._readers[process].goes_on_at(self._stream(at, confirmed=True), at)
+                self._known[self._worker_of(at)] = None
+
     # -- an open that is not simply the next one of its process
 
     def _observe_by_sample(self, entry: int) -> Observed:
@@ -361,13 +398,19 @@ class Tracker:
         The place where it surely reads comes first, as far as its threads overtake each other; then the nearest. A
         process with many threads seems to go on in the next epoch now and then, nearer than where it is.
         """
-        fits = [_Fit(self._reach.turns_ahead(stream, at), stream, at) for stream in reader.streams for at in found]
+        ahead = self._turns_ahead_of_lost if reader.has_read_unseen else self._reach.turns_ahead
+        fits = [_Fit(ahead(stream, at), stream, at) for stream in reader.streams for at in found]
 
         def order(fit: _Fit) -> tuple[bool, int]:
             surely = fit.stream.entered_at < 0 and fit.turns_ahead < fit.stream.slack
             return not surely, fit.turns_ahead
 
         return sorted((fit for fit in fits if fit.turns_ahead >= 0), key=order)
+
+    def _turns_ahead_of_lost(self, stream: WorkerStream, at: Occurrence) -> int:
+        """As `Reach.turns_ahead`, of a process whose reads nobody has seen for a while."""
+        ahead = stream.turns_ahead(at, self.lag)
+        return ahead if ahead >= 0 else self._reach.turns_ahead(stream, at)
 
     def _follow(self, now: _Now, fits: list[_Fit]) -> Observed:
         """The open fits streams that the process may be reading: believe the nearest, and keep the others in mind."""

@@ -112,6 +112,10 @@ class WorkerStream:
         _, turn = worker_and_turn(self.shape, position - self.index.base - self.index.begin)
         self._expect(turn + 1, in_new_batch=False)
 
+    def comes_to(self, occurrence: Occurrence) -> None:
+        """All before this occurrence was opened."""
+        self._expect(worker_and_turn(self.shape, occurrence.x)[1])
+
     def turns_ahead(self, occurrence: Occurrence, skip: int) -> int:
         """How many turns an occurrence lies ahead of the next one; -1 when it cannot be what the process opens now.
 

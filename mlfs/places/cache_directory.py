@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -88,6 +88,11 @@ class Claim:
     read_only: bool
     _lock_fd: int | None
 
+    @property
+    def lock_fd(self) -> int:
+        """Holds the lock, as long as any process has this descriptor; -1 for none that keeps others from reading."""
+        return -1 if self.read_only or self._lock_fd is None else self._lock_fd
+
     def release(self) -> None:
         """Unlock and close; may be called twice."""
         if self.dir_fd >= 0:
@@ -98,8 +103,10 @@ class Claim:
             self._lock_fd = None
 
 
-def claim(directory: str, source_id: bytes | str, kind: CacheKind) -> Claim:
+def claim(directory: str, source_id: bytes | str, kind: CacheKind, locks: Collection[int] = ()) -> Claim:
     """Make the directory of a source usable by this process alone, for one kind of store.
+
+    Args: locks: `Claim.lock_fd` of another process, among others: then this one goes on with that lock.
 
     A directory that cannot be written but holds this source's directory is claimed read-only.
     Raises CacheError when it cannot be used or another process uses it.
@@ -110,7 +117,7 @@ def claim(directory: str, source_id: bytes | str, kind: CacheKind) -> Claim:
     try:
         dir_fd = _open_source(path, make=True)
         try:
-            lock_fd, read_only = lock(dir_fd, path, kind), False
+            lock_fd, read_only = lock(dir_fd, path, kind, locks), False
         except OSError as error:
             if error.errno not in _REFUSED:
                 raise
@@ -153,7 +160,7 @@ def unusable(directory: str, error: OSError) -> CacheError:
     return CacheError(f"cannot use the cache directory {directory}: {error.strerror}", hint)
 
 
-def lock(dir_fd: int, source_path: str, kind: CacheKind) -> int:
+def lock(dir_fd: int, source_path: str, kind: CacheKind, locks: Collection[int] = ()) -> int:
     """Lock one store of a source against all other processes, and leave this process's id in the lock file.
 
     Returns the descriptor that holds the lock. Raises CacheError when another process holds it, OSError when the lock
@@ -161,7 +168,9 @@ def lock(dir_fd: int, source_path: str, kind: CacheKind) -> int:
     """
     name = f"{kind}.lock"
     while True:
-        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dir_fd)
+        held = next((fd for fd in locks if _still_named(fd, name, dir_fd)), None)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(name, flags, 0o600, dir_fd=dir_fd) if held is None else os.dup(held)
         try:
             _flock(fd, fcntl.LOCK_EX, source_path)
             # `mlfs cache clear` may have removed the file between open and lock. Then the lock protects nothing.

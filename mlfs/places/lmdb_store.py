@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
@@ -71,10 +71,11 @@ class LmdbTier(OnDisk):
         max_sample_bytes: int = 262144,
         clock: Callable[[], float] = time.monotonic,
         secret: Secret | None = None,
+        locks: Collection[int] = (),
     ) -> None:
         if capacity_bytes < _MIN_CAPACITY_BYTES:
             raise CacheError(f"an LMDB cache of {capacity_bytes} bytes is too small", "give it at least 1M")
-        super().__init__(directory, capacity_bytes, source_id, clock, secret)
+        super().__init__(directory, capacity_bytes, source_id, clock, secret, locks)
         self._max_sample_bytes = max_sample_bytes
         self._lmdb_fd = -1
         # Invariant: the data file is at most map_size, and map_size plus the lock file at most the capacity.

@@ -7,7 +7,7 @@ same for both. It is the base of `ssd.SsdTier` and `lmdb_store.LmdbTier`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from mlfs.places import cache_directory
 from mlfs.places.faults import Faults
@@ -28,6 +28,7 @@ class OnDisk:
         source_id: identity of the source, usually its real path.
         clock: seconds, monotonic; times the pause after a full disk.
         secret: what the checksums of copies depend on; this user's own by default.
+        locks: see `cache_directory.claim`.
 
     Raises CacheError when the directory cannot be used, or another mount uses it for this source.
     """
@@ -42,11 +43,12 @@ class OnDisk:
         source_id: bytes | str,
         clock: Callable[[], float],
         secret: Secret | None,
+        locks: Collection[int] = (),
     ) -> None:
         self._secret = of_this_user() if secret is None else secret
         self._directory = os.fspath(directory)
         self._capacity_bytes = capacity_bytes
-        self._claim = cache_directory.claim(self._directory, source_id, self.kind)
+        self._claim = cache_directory.claim(self._directory, source_id, self.kind, locks)
         self._faults = Faults(self.name, clock)
         self._closed = False
 
@@ -54,6 +56,11 @@ class OnDisk:
     def name(self) -> str:
         """`ssd:DIRECTORY` or `lmdb:DIRECTORY`."""
         return f"{self.kind}:{self._directory}"
+
+    @property
+    def lock_fd(self) -> int:
+        """See `cache_directory.Claim`; it belongs to the tier."""
+        return self._claim.lock_fd
 
     @property
     def secret(self) -> Secret:

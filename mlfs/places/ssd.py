@@ -11,7 +11,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TypeVar
 
@@ -52,8 +52,9 @@ class SsdTier(OnDisk):
         source_id: bytes | str,
         clock: Callable[[], float] = time.monotonic,
         secret: Secret | None = None,
+        locks: Collection[int] = (),
     ) -> None:
-        super().__init__(directory, capacity_bytes, source_id, clock, secret)
+        super().__init__(directory, capacity_bytes, source_id, clock, secret, locks)
         # A digest is written or removed only under its stripe, so its temporary file has one writer, and its file and
         # its ledger entry change together. Reads take no lock: a file is whole from the moment it has its name.
         self._stripes = [threading.Lock() for _ in range(_STRIPES)]

@@ -252,16 +252,16 @@ def test_a_fact_that_was_written_in_part_does_not_hide_those_behind_it(monkeypat
 
 def test_of_places_the_last_whole_one_counts() -> None:
     places = JobPlaces()
-    assert places.read() is None
+    assert places.read() == (None, None)
     for number in range(1, 4):
-        places.write({"train": number})
+        places.write({"train": number}, f"[{number}]")
     places.write("x" * SLOT_BYTES)  # too long
-    assert JobPlaces(places.fd).read() == {"train": 3}
+    assert JobPlaces(places.fd).read() == ({"train": 3}, [3])
     os.pwrite(places.fd, b"torn", 3 % 2 * SLOT_BYTES)
     again = JobPlaces(places.fd)
-    assert again.read() == {"train": 2}
-    again.write({"train": 4})
-    assert JobPlaces(places.fd).read() == {"train": 4}
+    assert again.read() == ({"train": 2}, [2])
+    again.write({"train": 4}, f'"{SLOT_BYTES * "x"}"')
+    assert JobPlaces(places.fd).read() == ({"train": 4}, None)
     os.close(places.fd)
 
 

@@ -357,7 +357,7 @@ class Following:
             waited_s: how long all readers have waited since the mount.
         """
         for job in list(self._records.values()):
-            job.times.note(job.epoch, job.run.observed, now_s, waited_s)
+            job.times.note(job.epoch, job.run.observed_here, now_s, waited_s)
             if job.run.given_up:
                 continue
             try:

@@ -196,6 +196,19 @@ def test_second_mount_is_refused(filled: tuple[SsdTier, Path], tmp_path: Path) -
     subprocess.run([sys.executable, "-c", program, tmp_path], check=True)
 
 
+def test_who_was_given_the_lock_goes_on_with_it_while_its_first_owner_hangs(
+    filled: tuple[SsdTier, Path], tmp_path: Path
+) -> None:
+    given = os.dup(filled[0].lock_fd)
+    after = SsdTier(tmp_path, MIB, "/src", locks=[given])
+    os.close(given)
+    filled[0].close()
+    with pytest.raises(CacheError, match="is in use by process"):
+        SsdTier(tmp_path, MIB, "/src")
+    after.close()
+    SsdTier(tmp_path, MIB, "/src").close()
+
+
 @pytest.mark.parametrize("below", ["", "sub/dir"])
 def test_a_file_in_the_way(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_text("")
