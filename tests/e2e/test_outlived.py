@@ -295,6 +295,9 @@ def test_a_training_is_not_told_that_its_server_was_killed(tmp_path: Path) -> No
         by_epoch = [epoch["observed_opens"] for epoch in job["agreement_by_epoch"].values()]
         assert sum(by_epoch) == job["observed_opens"]
         assert min(by_epoch) > 0.8 * opens / 5
+        audited = mount.run("audit", str(mount.path)).stdout
+        assert "came to a server that has died" in audited
+        assert "samples-missing" not in audited
         # Samples in RAM were not lost: read again is what was on its way there, each time.
         assert source.counts()["opens"] < 1.1 * len(wanted[0][0]) * len(wanted)
 
