@@ -261,8 +261,9 @@ def _runs(xs: Positions) -> list[tuple[int, int]]:
 def _explained(of_processes: list[Positions], batch: int, workers: int, stream_length: int) -> tuple[float, int]:
     """The share of opens that a shape explains, and the slack that it needs for that.
 
-    An open is explained when its turn follows on another one of its process, or is the first turn of all. A process is
-    taken for the worker whose turns it opened most.
+    An open is explained when its turn follows on another one of its process, or is the process' first one and begins a
+    batch: a run that goes on does so in the middle of an epoch. A process is taken for the worker whose turns it opened
+    most.
     """
     fits, total, in_order = 0, 0, 0
     turns_early = []
@@ -273,13 +274,18 @@ def _explained(of_processes: list[Positions], batch: int, workers: int, stream_l
         turns_early.append(turns - np.minimum.accumulate(turns[::-1])[::-1])
         ordered = np.sort(turns)
         total += len(xs)
-        fits += int(ordered[0] == 0) + int(np.count_nonzero(np.diff(ordered) == 1))
-        in_order += int(turns[0] == 0) + int(np.count_nonzero(np.diff(turns) == 1))
+        fits += int(_begins(ordered[0], batch)) + int(np.count_nonzero(np.diff(ordered) == 1))
+        in_order += int(_begins(turns[0], batch)) + int(np.count_nonzero(np.diff(turns) == 1))
     most = int(np.quantile(np.concatenate(turns_early), MOST_EARLY, method="higher"))
     slack = 1 if most == 0 else 2 * (most + 1)
     if slack > max(1.0, CHANCE * stream_length / workers):  # too much disorder to tell from chance
         return in_order / total, 1
     return fits / total, slack
+
+
+def _begins(turn: int, batch: int) -> bool:
+    """Whether a worker may begin there: with a batch; where batches are single samples, at the beginning."""
+    return turn % batch == 0 if batch > 1 else turn == 0
 
 
 def _whoever_is_free(

@@ -18,7 +18,7 @@ from support.drawn import cases
 from support.explaining import FILES, FakeJobs, explaining, order_of, simulate
 
 EPOCHS, SEED, BATCH = 4, 2024, 24  # samples of a step of all ranks
-WORLDS = ((2, 3), (3, 2), (1, 4), (4, 3), (2, 4), (2, 1))
+WORLDS = ((2, 3), (3, 2), (1, 4), (4, 3), (2, 4), (2, 1), (2, 6))
 
 
 class Comeback(NamedTuple):

@@ -33,6 +33,17 @@ def test_workers_that_take_batches_in_turns_show_their_shape(
     assert learn(seen_of(loader, length, seed), length, batch_hint=1) == Shape(batch, workers, 1)
 
 
+@given(st.integers(2, 8), st.integers(2, 3), st.integers(3, 6), st.integers(0, 1 << 20))
+def test_workers_that_begin_in_the_middle_of_an_epoch_show_their_shape(
+    batch: int, workers: int, rounds: int, seed: int
+) -> None:
+    behind = 3 * workers * batch
+    seen = [
+        one._replace(x=one.x + behind) for one in seen_of(Loader(batch, workers, 1000), rounds * batch * workers, seed)
+    ]
+    assert learn(seen, 100 + behind, batch_hint=1) == Shape(batch, workers, 1)
+
+
 @given(st.integers(0, 1 << 20), st.integers(2, 24))
 def test_a_process_that_reads_by_itself_is_the_only_worker(seed: int, batch: int) -> None:
     assert learn(seen_of(Loader(batch, 0, 1000), 300, seed), 300, batch) == Shape(1, 1, 1)
