@@ -458,12 +458,17 @@ class Handlers:
             raise stale()
         return self._whole_reads.begin(entry, generation, offset, size, reply)
 
-    def read_tripwire(self, inode: int, handle: int, offset: int, size: int, pid: int) -> Buffer | None:
-        """Note the row that a READ tells of. Returns its bytes if they are those of a tripwire, for which nobody waits;
-        else `read` has to follow."""
+    def read_at_once(self, inode: int, handle: int, offset: int, size: int, pid: int) -> Buffer | None:
+        """Note the row that a READ tells of. Returns its bytes if they lie in memory, so that nobody waits; else `read`
+        has to follow."""
         if handle >= FIRST_VIRTUAL_HANDLE:
             return None
-        return self._row_reads.read(entry_of(inode), generation_of(inode), handle, offset, size, pid)
+        entry = entry_of(inode)
+        tripwire = self._row_reads.read(entry, generation_of(inode), handle, offset, size, pid)
+        # Threads that read rows are followed in the order of their READs: how these are served stays as it was.
+        if tripwire is not None or handle < FIRST_LARGE_HANDLE or self._row_reads.follows(entry):
+            return tripwire
+        return self.ranges.read_at_once(handle, offset, size)
 
     async def read(self, inode: int, handle: int, offset: int, size: int, untold: bool = False) -> Buffer:
         """Bytes that the kernel does not have, for a reader. The inode of a file says which content it opened.

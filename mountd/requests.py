@@ -539,10 +539,10 @@ class Requests:
                 self._reading = reading
                 self._wait.calm()
                 return None
-        tripwire = self.handlers.read_tripwire(inode, handle, offset, size, pid)
-        if tripwire is None:
+        data = self.handlers.read_at_once(inode, handle, offset, size, pid)
+        if data is None:
             return self._read_soon(unique, inode, handle, offset, size)
-        self._write_reply(wire.reply(unique, tripwire))
+        self.give(unique, data)
         return None
 
     async def _read_soon(self, unique: int, inode: int, handle: int, offset: int, size: int) -> None:

@@ -204,11 +204,7 @@ class BlockReads:
         if offset >= end:
             return b""
         blocks, block_bytes = self._samples.blocks_of(entry), self._block_bytes
-        stream = self._stream(entry, offset, end)
-        if entry in self._shards:
-            self._tell(entry, blocks[offset // block_bytes : -(-end // block_bytes)])
-        if stream.read_bytes >= IN_ORDER_BYTES:
-            self._fetch_ahead(stream, entry, blocks, (end - 1) // block_bytes, generation)
+        stream = self._comes_to(entry, generation, blocks, offset, end)
         parts: list[Buffer] = []
         while offset < end:
             number = offset // block_bytes
@@ -225,6 +221,45 @@ class BlockReads:
                 )  # fmt: skip
             offset = stop
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def at_once(self, entry: int, generation: int, offset: int, size: int, count: HandedOut) -> Buffer | None:
+        """The same where all of it lies in memory, without waiting; None where it does not, or the file has changed."""
+        end, blocks, block_bytes = (
+            min(offset + size, self._manifest.size_view[entry]), self._samples.blocks_of(entry), self._block_bytes
+        )  # fmt: skip
+        numbers = range(offset // block_bytes, -(-end // block_bytes))
+        if offset >= end or numbers.stop > len(blocks) or self._manifest.generation_view[entry] != generation:
+            return None
+        found: list[tuple[int, PlaceKind, Buffer]] = []
+        for number in numbers:
+            block, first = blocks[number], number * block_bytes
+            begin, stop = max(offset, first) - first, min(end, first + block_bytes) - first
+            held = self._hot.get(block, generation)
+            if held is not None:
+                found.append((block, held.kind, memoryview(held.data)[begin:stop]))
+                continue
+            place, is_staged = self._table.held_by[block], self._table.state[block] in (State.STAGED, State.RECENT)
+            if self._places.kinds[place] is not PlaceKind.RAM or is_staged or self._held_by(block) != place:
+                return None
+            data = self._of_memory(block, place, begin, stop - begin)
+            if data is None:
+                return None
+            self._counted.gave(PlaceKind.RAM, len(data))
+            found.append((block, PlaceKind.RAM, data))
+        stream = self._comes_to(entry, generation, blocks, offset, end)
+        for block, kind, data in found:
+            count(kind, len(data))
+            self._bring_near(block, entry, generation, self._table.held_by[block], stream)
+        return found[0][2] if len(found) == 1 else b"".join(data for _, _, data in found)
+
+    def _comes_to(self, entry: int, generation: int, blocks: range, offset: int, end: int) -> _Stream:
+        """A reader comes to a range: note who, and have what is ahead of him fetched."""
+        block_bytes, stream = self._block_bytes, self._stream(entry, offset, end)
+        if entry in self._shards:
+            self._tell(entry, blocks[offset // block_bytes : -(-end // block_bytes)])
+        if stream.read_bytes >= IN_ORDER_BYTES:
+            self._fetch_ahead(stream, entry, blocks, (end - 1) // block_bytes, generation)
+        return stream
 
     def _bring_near(self, block: int, entry: int, generation: int, place: int, stream: _Stream) -> None:
         """A READ was answered from memory or a place of this node: the kernel may get all of the block.

@@ -268,6 +268,16 @@ class Ranges:
         """The entry of a large file's handle."""
         return self._large[number].entry
 
+    def read_at_once(self, number: int, offset: int, size: int) -> Buffer | None:
+        """Bytes through a large file's handle that lie in memory; None where they do not: `read_large` follows."""
+        handle = self._large.get(number)
+        if handle is None or not self._is_in_blocks(handle):
+            return None
+        part = self._blocks.at_once(handle.entry, handle.generation, offset, size, self._counted.ranged)
+        if part is not None:
+            self._handed_out[number] = self._handed_out.get(number, 0) + len(part)
+        return part
+
     async def read_large(self, number: int, offset: int, size: int) -> Buffer:
         """Bytes through a large file's handle."""
         handle = self._large[number]

@@ -5,7 +5,8 @@ as open from the READ that tells of it until its reader's next one: so its pages
 
 The kernel reads on behind what was asked for, and around what a mapping asks for (mm/filemap.c: half of the read-ahead
 before it, half behind): so the READs of several rows that lie near each other come together, and one of them is read.
-It is the one that comes next in what a job expects of this reader, or soon; where none does, that in the middle.
+It is the one that comes next in what a job expects of this reader, or soon; where none does, that in the middle of what
+was read around, and the first of less: a library has read on behind it.
 
 Pages that a READ brings of a row that is not staged are dropped behind its reader, too, or nobody would hear of its
 next read.
@@ -32,6 +33,8 @@ log = logging.getLogger("mlfs.engine")
 
 # The kernel's read-ahead of a mount: it reads no further around what was asked for.
 AROUND_BYTES = 128 << 10
+# Libraries read no more on behind a short row (HDF5 64 KiB, which may begin anywhere in a page).
+AHEAD_BYTES = (64 << 10) + 4096
 # READs that the kernel sends together are answered within this time, on a machine that is busy as well.
 TOGETHER_S = 0.05
 # For each reader who comes to a handle so many others are asked for whether they are there still. A worker may have the
@@ -53,14 +56,16 @@ class _Reader:
     Attributes:
         row: that it reads, None before the first one. came_s: when it came to that row.
         unclear: rows of READs that came together, one of which it asked for, so that none was counted yet.
+        spans: from where to where in the file these READs go.
     """
 
-    __slots__ = ("came_s", "row", "unclear")
+    __slots__ = ("came_s", "row", "spans", "unclear")
 
     def __init__(self) -> None:
         self.row: int | None = None
         self.came_s = 0.0
         self.unclear: list[int] = []
+        self.spans: tuple[int, int] | None = None
 
     def comes_to(self, row: int, now_s: float) -> int | None:
         """It reads this row now. Returns the row that it has left."""
@@ -69,7 +74,7 @@ class _Reader:
 
     def take_unclear(self) -> list[int]:
         """The rows of which it asked for one; none is left."""
-        unclear, self.unclear = self.unclear, []
+        unclear, self.unclear, self.spans = self.unclear, [], None
         return unclear
 
 
@@ -87,6 +92,10 @@ class RowReads:
         # By file, above 0 where READs of rows come without those of rows beside them, below 0 where not: it is mapped.
         self._alone: dict[int, int] = {}
 
+    def follows(self, file: int) -> bool:
+        """Whether jobs read, or have read, rows of a file."""
+        return self._rows.has(file)
+
     def read(self, file: int, generation: int, handle: int, offset: int, size: int, pid: int) -> Buffer | None:
         """A READ of a range: note the row that it tells of. Returns its bytes if they are those of a tripwire."""
         if not self._rows.has(file):
@@ -98,7 +107,7 @@ class RowReads:
             if any(row < len(member) and member[row] for member in members)
         ]
         if rows:
-            self._tells_of(rows, self._reader(handle, pid), pid)
+            self._tells_of(rows, (offset, offset + size), self._reader(handle, pid), pid)
         end = min(offset + size, self._fetcher.samples.sizes[file])
         for row in rows:
             wire = self._fetcher.tripwires.get(row)
@@ -120,7 +129,7 @@ class RowReads:
             readers[pid] = _Reader()
         return readers[pid]
 
-    def _tells_of(self, rows: list[int], reader: _Reader, pid: int) -> None:
+    def _tells_of(self, rows: list[int], read: tuple[int, int], reader: _Reader, pid: int) -> None:
         """A READ tells that a reader has come to one of these rows, or that the kernel reads around its row."""
         if reader.row in rows:
             return
@@ -137,6 +146,8 @@ class RowReads:
             others = rows
         else:
             reader.unclear += rows
+            begin, end = reader.spans or read
+            reader.spans = min(begin, read[0]), max(end, read[1])
             return
         self.lay_tripwires(others, reader.row)
 
@@ -181,11 +192,13 @@ class RowReads:
         return abs(self._rows.offset_of(row) - self._rows.offset_of(other)) <= AROUND_BYTES
 
     def _settle(self, reader: _Reader, pid: int) -> None:
-        """None of the rows comes next: the reader asked for the one in the middle, or the first of two, unless only
-        others fit what a job reads."""
+        """None of the rows comes next: the reader asked for the one in the middle of what the kernel reads around, and
+        for the first one of less, unless only others fit what a job reads."""
+        begin, end = reader.spans or (0, 0)
+        is_around = end - begin > AHEAD_BYTES
         unclear = sorted(reader.take_unclear())
         self._note(unclear)
-        row = unclear[(len(unclear) - 1) // 2]
+        row = unclear[(len(unclear) - 1) // 2 if is_around else 0]
         fitting = [one for one in unclear if self._asks(one, pid, _fits)]
         row = row if row in fitting or not fitting else fitting[0]
         self._comes_to(row, reader, pid)

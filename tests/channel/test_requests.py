@@ -115,7 +115,7 @@ class Scripted:
     def release(self, handle: int) -> None:
         self.told.append(("release", handle))
 
-    def read_tripwire(self, inode: int, handle: int, offset: int, size: int, pid: int) -> None:
+    def read_at_once(self, inode: int, handle: int, offset: int, size: int, pid: int) -> None:
         """None is anywhere."""
 
     async def read(self, inode: int, handle: int, offset: int, size: int, untold: bool) -> bytes:

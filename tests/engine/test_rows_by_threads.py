@@ -23,15 +23,15 @@ ROWS, ROW_BYTES, THREADS = 600, 20_000, 16
 
 @asynccontextmanager
 async def job_of_rows(
-    directory: Path, epochs: int
+    directory: Path, epochs: int, rows: int = ROWS, row_bytes: int = ROW_BYTES
 ) -> AsyncIterator[tuple[JobRun, Callable[[int, int], None], list[list[int]], Callable[[], int]]]:
     """A job of one process that reads rows: the job; has a thread read a row; the rows of each epoch, in their order;
     the bytes that the source has given."""
-    size = ROWS * ROW_BYTES
+    size = rows * row_bytes
     in_blocks = partial(Samples.in_blocks, above_bytes=4 * MIB, block_bytes=MIB)
     async with running(directory, 1, size, staging=2 * size, ram=2 * size, samples_of=in_blocks) as mount:
         engine, (entry,) = mount.engine, mount.files
-        spec = parse_job({"layout": "raw", "row_bytes": ROW_BYTES, "seed": 3, "epochs": epochs, "batch_size": 4})
+        spec = parse_job({"layout": "raw", "row_bytes": row_bytes, "seed": 3, "epochs": epochs, "batch_size": 4})
         streams = build_streams(spec, engine.manifest)
         await engine.shared.register(spec, streams)
         await trio.sleep(5)
@@ -78,5 +78,30 @@ def test_what_the_kernel_reads_around_a_row_of_a_mapping_is_not_taken_for_what_c
             await trio.sleep(1)
             assert job.score.observed >= 0.98 * ROWS
             assert job.score.agreement >= 0.95
+
+    simulate(body)
+
+
+def test_workers_of_a_library_that_reads_on_behind_each_row_are_followed_though_nobody_told_how_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HDF5 asks for 64 KiB from where a row begins: it is the first one of them that is read."""
+    monkeypatch.setattr("fakes.kin", lambda pid: (pid, 1))
+    monkeypatch.setattr("os.kill", lambda *_: None)  # both of them live
+    rows, row_bytes = 1600, 4000
+
+    async def body() -> None:
+        async with job_of_rows(tmp_path, 2, rows, row_bytes) as (job, read, orders, _):
+            end = max(orders[0]) + 1
+            for order in orders:
+                for at in range(0, rows, 8):
+                    for turn in range(8):  # of two workers, who have a batch of four each
+                        row = order[at + turn % 2 * 4 + turn // 2]
+                        for other in range(row, min(row + (64 << 10) // row_bytes, end)):
+                            read(other, 100 + turn % 2)
+                        await trio.sleep(0.001)
+            await trio.sleep(1)
+            assert job.score.observed >= 0.97 * 2 * rows
+            assert job.score.agreement >= 0.9
 
     simulate(body)
