@@ -6,6 +6,8 @@ where a process may begin, or so many turns ahead in a stream that a process rea
 
 from __future__ import annotations
 
+import numpy as np
+
 from mlfs.follow.occurrence import Occurrence
 from mlfs.follow.progress import RankProgress
 from mlfs.follow.shape import Shape, worker_and_turn
@@ -18,6 +20,8 @@ LEAST_LAG = 256
 """A position is never given up before its rank is so far beyond it: a few batches of any size."""
 BATCHES_OF_LAG = 16
 """Batches of each worker, where the shape is known: more than workers are handed ahead (torch: 2 unless told)."""
+LONG_SLACK = 8
+"""Where threads overtake each other by more turns, they are counted at once."""
 GUESSED_WORKERS = 64
 """Batches, where the shape is not known: one for each of as many workers as a machine may have."""
 
@@ -105,9 +109,11 @@ class Reach:
         is_doubtful = stream.entered_at >= 0 and stream.index.base > frontier
         if not follows or is_doubtful or stream.continued or not self._shape.workers:
             return -1
-        worker, turns = worker_and_turn(self._shape, occurrence.x)[0], self._turns_before(occurrence)
+        if occurrence.x < 0 or worker_and_turn(self._shape, occurrence.x)[0] != stream.worker:
+            return -1
+        turns = self._turns_before(occurrence)
         # One turn more than the slack: the first place of the next epoch may have been left out.
-        if worker != stream.worker or occurrence.x < 0 or turns > self._shape.slack:
+        if turns > self._shape.slack:
             return -1
         return turns if stream.ended else self._stream_length + turns
 
@@ -116,6 +122,11 @@ class Reach:
         script may have samples in memory, or on another mount."""
         shape, index, x, turns = self._shape, occurrence.epoch, occurrence.x, 0
         ids = index.ids[occurrence.rank_index]
+        if shape.slack > LONG_SLACK and (shape.batch == 1 or shape.workers <= 1):
+            step = max(1, shape.workers)
+            last = ids[index.begin + x % step : index.begin + x : step][-shape.slack - 1 :]
+            if np.count_nonzero(last >= 0) == len(last):  # as nearly always
+                return len(last)
         while turns <= shape.slack:
             x -= 1 if shape.workers <= 1 or x % shape.batch else 1 + (shape.workers - 1) * shape.batch
             if x < 0:
