@@ -119,7 +119,7 @@ class SharedJobs:
             return  # the agent is gone already
         known = self._registrations.names()
         for name in known:  # before this node had joined
-            self._follow(name)
+            self._follow(name, joins=True)
         for job in list(self._jobs.jobs.values()):
             if not job.inferred and job.name not in known:
                 self._share(job.spec)
@@ -284,14 +284,18 @@ class SharedJobs:
         ranks = served.get(members.own, members.ranks(spec.world_size, members.own))
         return parse_job({**_fields(spec), "ranks": list(ranks)})
 
-    def _follow(self, name: str) -> None:
-        """Follow what counts as the job of that name: another node was told it, or this one had it before it joined."""
+    def _follow(self, name: str, joins: bool = False) -> None:
+        """Follow what counts as the job of that name: another node was told it, or this one had it before it joined.
+
+        Args:
+            joins: this node has just joined. A job that goes on here from another server has come further by then.
+        """
         fields = self._registrations.fields(name)
         assert fields is not None
 
         async def the_job() -> JobRun:
             here = self._jobs.jobs.get(name)
-            if here is not None and _fields(here.spec) == fields:
+            if here is not None and (_fields(here.spec) == fields or (joins and _has_come_further(here.spec, fields))):
                 return here
             spec = self._of_this_node(parse_job(fields))
             streams = await self._runner.run("orders", self._build, spec)
@@ -356,6 +360,13 @@ def _fields(spec: JobSpec) -> dict[str, Any]:
     fields: dict[str, Any] = json.loads(spec.to_json())
     fields.pop("ranks", None)
     return {"name": spec.name, **fields}  # the name also where it is the one that jobs have by default
+
+
+def _has_come_further(spec: JobSpec, fields: Fields) -> bool:
+    """Whether a job is the one that others are told, from a later place on."""
+    mine, begins = _fields(spec), ("start_epoch", "start_step")
+    differs = {name for name in mine.keys() | fields.keys() if mine.get(name) != fields.get(name)}
+    return differs <= {*begins} and [mine.get(name, 0) for name in begins] >= [fields.get(name, 0) for name in begins]
 
 
 def _but_for_nodes(fields: Mapping[str, Any]) -> dict[str, Any]:

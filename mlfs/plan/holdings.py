@@ -83,14 +83,16 @@ class Holdings:
         holder = np.full(self._samples, -1, dtype=np.int16)
         by_several = np.zeros(self._samples, dtype=np.int16)
         for node in there:
-            by_several += self._flags(node)
+            flags = self._flags(node)
+            by_several += flags
+            holder[flags] = node
+        if by_several.max() == 1:
+            return holder
+        holder[by_several > 1] = -1
         part = int(np.count_nonzero(by_several)) // len(there)
         for node in there:
-            flags = self._flags(node)
-            alone = int((flags & (by_several == 1)).sum())
-            shared = np.flatnonzero(flags & (by_several > 1) & (holder < 0))
+            alone, shared = np.count_nonzero(holder == node), np.flatnonzero(self._flags(node) & (holder < 0))
             takes = min(len(shared), max(0, part - alone))
-            holder[flags & (by_several == 1)] = node
             holder[shared[np.linspace(0, len(shared), takes, endpoint=False, dtype=np.int64)]] = node
         for node in there:
             holder[self._flags(node) & (holder < 0)] = node

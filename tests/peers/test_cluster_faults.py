@@ -189,3 +189,5 @@ def test_a_server_that_takes_over_is_of_the_cluster_again(source: Path, tmp_path
         assert sums[:2] == [FILES] * 2
         # Until a server has joined the others it serves alone: what its reader wants then comes from the source.
         assert sums[4] == sums[3] <= FILES * 3 / 2, sums
+        logs = [next((mount.state / "cache").glob("mlfs/log/*.log")).read_text() for mount in cluster.mounts]
+        assert not any("resumed elsewhere" in log for log in logs)  # the job went on where it was
