@@ -367,6 +367,9 @@ class Planner:
         self._plan_again = False
         sizes, share = np.asarray(self._sizes), self._share
         counted, even = list(self._counted.values()), list(self._even.values())
+        if share is not None and not counted:  # this node has joined others since a plan was asked for
+            self._planned(share.plan)
+            return
         reads = [one.reads for one in counted]
         plan: Plan | None
         if share is not None:

@@ -14,6 +14,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import time
 from collections import deque
 from collections.abc import Callable
@@ -82,6 +83,7 @@ class AgentProcess:
     def __init__(self, connect: Callable[[], socket.socket], transport: Transport, patience_s: float) -> None:
         self._connect = connect
         self._connection = connect()
+        self._server = _process_behind(self._connection)
         self._transport = transport
         self._patience_s = patience_s
         self._unsent: deque[bytes] = deque()
@@ -196,6 +198,9 @@ class AgentProcess:
         self._try_s = now_s + TRY_EVERY_S
         try:
             self._connection = self._connect()
+            if _process_behind(self._connection) == self._server:  # it lives, and has let another agent in
+                self._server_gone = True
+                return
             landing, shelf = self._greet()
         except MlfsError as error:
             self._connection.close()
@@ -203,6 +208,7 @@ class AgentProcess:
             self._server_gone = now_s - since_s > (NO_SOCKET_S if no_socket else NEXT_SERVER_S)
             return
         self._connection.setblocking(False)
+        self._server = _process_behind(self._connection)
         self._alone_s, self._last_sent = None, None
         self._agent.serve_another(landing, shelf)
 
@@ -256,6 +262,11 @@ def _introduced(connection: socket.socket, hello: dict[str, Any]) -> tuple[dict[
             ExitCode.BUSY if "hint" in about else ExitCode.FAILURE,
         )
     return about, fds
+
+
+def _process_behind(connection: socket.socket) -> int:
+    """The process that listens there."""
+    return int(struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
 
 
 def connect(path: str, mountpoint: str) -> socket.socket:
