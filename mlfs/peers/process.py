@@ -47,9 +47,10 @@ LONGEST_NAP_S = 80e-3
 LONGEST_NAP_AWAITED_S = 500e-6
 # A server that does not take packets (stopped, or at its limit) has so many kept for it.
 MOST_KEPT_PACKETS = 1024
-# A server is followed by another one within a second or two, or some ten on a busy machine. One that ends by itself
-# takes its socket away; for a moment there is none, too, while the next one makes its own.
-NEXT_SERVER_S, NO_SOCKET_S, TRY_EVERY_S = 60.0, 2.0, 0.05
+# A server is followed by another one within a second or two, or some ten on a busy machine. None follows one that ends
+# by itself and takes its socket away, or that has let another agent in and listens still. For a moment either is so of
+# a server that dies.
+NEXT_SERVER_S, NO_OTHER_S, TRY_EVERY_S = 60.0, 2.0, 0.05
 
 
 class LookPace:
@@ -198,14 +199,15 @@ class AgentProcess:
         self._try_s = now_s + TRY_EVERY_S
         try:
             self._connection = self._connect()
-            if _process_behind(self._connection) == self._server:  # it lives, and has let another agent in
-                self._server_gone = True
+            if _process_behind(self._connection) == self._server:
+                self._connection.close()
+                self._server_gone = now_s - since_s > NO_OTHER_S
                 return
             landing, shelf = self._greet()
         except MlfsError as error:
             self._connection.close()
             no_socket = isinstance(error.__cause__, FileNotFoundError)
-            self._server_gone = now_s - since_s > (NO_SOCKET_S if no_socket else NEXT_SERVER_S)
+            self._server_gone = now_s - since_s > (NO_OTHER_S if no_socket else NEXT_SERVER_S)
             return
         self._connection.setblocking(False)
         self._server = _process_behind(self._connection)
