@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, TypeVarTuple, Unpack
 from mlfs.engine.context import Context
 from mlfs.engine.planner import Planner
 from mlfs.errors import MlfsError
-from mlfs.explain.port import Observer
+from mlfs.explain.explainer import Explainer
 from mlfs.follow.agreement import SharesByRank, agreement_in_words, epoch_line
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.evidence import Read
@@ -53,7 +53,7 @@ class Observers(NamedTuple):
         left: what another process has noted of a job that begins here (`JobRun.noted`); nothing where none has.
     """
 
-    explainer: Observer
+    explainer: Explainer
     listeners: Sequence[Listener] = ()
     changed: Callable[[int, FileChange], None] = lambda _, __: None
     left: Callable[[JobRun], Sequence[Mapping[str, Any]]] = lambda _: ()

@@ -24,6 +24,8 @@ from mlfs.orders.order import Indices
 _FURTHEST = 1 << 16
 # The share of steps forward among a process' reads by which it may read in the order of the files: half is chance.
 _FORWARD_SHARE = 0.8
+# A process that shows so many places, one after the other, does not read elsewhere.
+_FEWEST_IN_A_ROW = 3
 # Worlds of which a node may see half of the ranks or more, each of which reads a piece of the data set.
 _WORLDS_IN_PIECES = (*range(2, 17), 20, 24, 28, 32, 40, 48, 56, 64)
 
@@ -144,7 +146,7 @@ def _pieces(data_set: DataSet) -> Finding | None:
     may as well be workers whose batches are as long as a piece: half of the ranks must be here.
     """
     n, heads = data_set.n, data_set.heads
-    starts = [head[0] for head in heads if len(head) >= 3 and list(head[:3]) == list(range(head[0], head[0] + 3))]
+    starts = [start for head in heads if (start := begins_at(head)) >= 0]
     best: tuple[int, Finding] | None = None
     for world in _WORLDS_IN_PIECES:
         places = [divmod(start, -(-n // world)) for start in starts]
@@ -202,6 +204,13 @@ def pattern_of(places: list[int], rank: int, world: int) -> Pattern | None:
     workers = steps[run] // run
     fits = all(at == step(i, run, workers) for i, at in enumerate(steps))
     return Pattern(run, workers, len(steps)) if fits else None
+
+
+def begins_at(places: Sequence[int], reads: int = _FEWEST_IN_A_ROW) -> int:
+    """The place from which a process' first reads go on step by step; -1 where they do not."""
+    first = list(places[:reads])
+    in_a_row = len(first) >= _FEWEST_IN_A_ROW and first == list(range(first[0], first[0] + len(first)))
+    return first[0] if in_a_row else -1
 
 
 def _places(data_set: DataSet, order: Sequence[int]) -> list[list[int]]:

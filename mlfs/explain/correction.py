@@ -8,10 +8,11 @@ rivals, which rules on a variant by opens that it was not searched with. Part of
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from enum import Enum, auto
 from itertools import islice
+from statistics import median_low
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,6 @@ from mlfs.explain.attempt import Attempt
 from mlfs.explain.data_sets import as_indices
 from mlfs.explain.evidence import FEWEST_FITTING
 from mlfs.explain.first_reads import MOST_FIRST_READS
-from mlfs.explain.misfit import disagreeing, disagrees, is_mere_walk, unexplained
 from mlfs.explain.port import Jobs, load_epochs
 from mlfs.explain.question import DataSet, reads_needed
 from mlfs.explain.screen import EpochBefore, find_correction, find_ranks, find_world
@@ -29,7 +29,19 @@ from mlfs.explain.search_stages import PlaceFound, WordsAsked
 from mlfs.explain.statistics import CaseStatistics, Instead
 from mlfs.explain.word_search import place_nearby
 from mlfs.explain.words import drawing_of, moved, switched, whereabouts
-from mlfs.follow.evidence import JUDGED_OPENS, SEARCHED_READS, UNFIT_READS, Read, fits
+from mlfs.follow.evidence import (
+    HIT_WORTH,
+    JUDGED_OPENS,
+    JUDGED_SAMPLES,
+    JUMPS,
+    READS_BEFORE,
+    SEARCHED_READS,
+    SEARCHED_SHARE,
+    SURE_SHARE,
+    UNFIT_READS,
+    Read,
+    fits,
+)
 from mlfs.follow.families import Family, Key
 from mlfs.follow.hypothesis import Hypothesis, Origin, Ruling
 from mlfs.follow.job import JobRun, OtherJob
@@ -41,6 +53,125 @@ from mlfs.job import JobSpec
 from mlfs.job.names import built_in
 from mlfs.orders.composed import WordsDrawn
 from mlfs.orders.layouts.layout import SampleIds
+
+log = logging.getLogger("mlfs.explain")
+
+
+# -- whether reads call for another explanation, and which reads it is about
+
+# How far a jump is looked through for files that another worker reads: the next batch begins right there.
+LONGEST_LOOK = 64
+
+
+def disagreeing(opens: Iterable[Open]) -> list[Open]:
+    """The last opens, from where the prediction began to fail: the suffix with most misses beyond its hits.
+
+    All opens where hardly any had agreed before: how an epoch begins says most of what is read.
+    """
+    listed = list(opens)
+    worth, best, at = 0.0, 0.0, len(listed)
+    for number in range(len(listed) - 1, -1, -1):
+        worth += -HIT_WORTH if listed[number].agrees else 1
+        if worth > best:
+            best, at = worth, number
+    had_agreed = sum(seen.agrees for seen in listed[:at])
+    return listed if best and had_agreed < READS_BEFORE else listed[at:]
+
+
+def disagrees(job: JobRun) -> bool:
+    """Whether so many of the last opens were not predicted that it is worth finding out why."""
+    score, again = job.score, job.rivals.from_start
+    if again is not None and again.is_likely and not again.by_run_under_way:
+        return False  # other processes than those before seem to read the job from its start: it will be followed
+    if len(score.history) < UNFIT_READS or job.matcher.stream.length < JUDGED_SAMPLES:
+        return False
+    if score.agreement_of_last(SEARCHED_READS) >= SEARCHED_SHARE:
+        return False
+    return len(disagreeing(score.history)) >= UNFIT_READS
+
+
+class Unexplained(NamedTuple):
+    """Opens that another registration has to explain, and the epochs that they may be of, the likeliest first.
+
+    If several epochs have the same order, the first that is tried is taken.
+
+    Attributes:
+        before: the last epoch that was read as predicted; None for none.
+    """
+
+    opens: list[Open]
+    epochs: list[int]
+    before: EpochBefore | None = None
+
+
+def unexplained(job: JobRun) -> list[Unexplained]:
+    """The questions about a job whose reads disagree, one after the other.
+
+    Opens of more than one epoch are cut to those of the last one: no epoch's order explains most of the others.
+    """
+    spec, opens = job.spec, disagreeing(job.score.history)
+    before = [seen.cell.epoch for seen in list(job.score.history)[: -len(opens)] if seen.agrees]
+    an_epoch = job.ranks.epoch_reads
+    if len(before) < READS_BEFORE:  # nothing ever fitted: the script has just begun, or it began some epochs ago
+        # It is the registered one, or the one that a run has begun anew.
+        begun = job.begun_in
+        asked = [Unexplained(opens, [begun])]
+        passes = max(0, job.score.observed - UNFIT_READS) // an_epoch
+        last = min(begun + passes, spec.epochs - 1)
+        if last > begun:
+            asked.append(Unexplained(opens[-(job.score.observed - passes * an_epoch) :], [last, last - 1]))
+        return asked
+    passes = max(0, len(opens) - UNFIT_READS) // an_epoch
+    opens = opens[passes * an_epoch :]
+    # Some of them may be another epoch's by chance: those of an epoch that was surely read are not.
+    reads = Counter(before)
+    sure = [epoch for epoch in before if reads[epoch] >= SEARCHED_READS]
+    fitting = sure[-1] if sure else median_low(before[-READS_BEFORE:])
+    last = fitting + passes
+    epochs = list(range(min(last, spec.epochs - 1), min(last + 3, spec.epochs)))
+    if len(epochs) > 1 and read_before(job, last, opens):
+        epochs = [*epochs[1:], epochs[0]]
+    return [Unexplained(opens, epochs, EpochBefore(fitting, passes) if sure else None)]
+
+
+def read_before(job: JobRun, epoch: int, opens: list[Open]) -> bool:
+    """Whether an epoch's samples that `opens` are about had been read already: they are of a later epoch then."""
+    index, ranks = job.epochs.at_hand.get(epoch), job.matcher.ranks
+    own = {(seen.rank_index, seen.position) for seen in opens}  # what they were taken for themselves is no sign
+    places = [divmod(code, index.length) for seen in opens for code in index.codes(seen.entry)] if index else []
+    if index is None or not places:
+        return False
+    read = [
+        ranks[rank].is_done(index.base + offset) and (rank, index.base + offset) not in own for rank, offset in places
+    ]
+    return sum(read) >= SURE_SHARE * len(read)
+
+
+def is_mere_walk(opens: Sequence[Open], first: int) -> bool:
+    """Whether reads in the order of the directories may be those of `cp -r`, and not of a script that does not shuffle.
+
+    A script shows itself by workers, each of which jumps over the batches of the others, or by a second pass of one
+    process.
+
+    Args:
+        first: the file that a pass begins with.
+    """
+    owners: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for seen in opens:
+        before = last.get(seen.process, seen.entry)
+        if seen.entry != before and (owners.get(seen.entry) == seen.process or seen.entry == first):
+            return False
+        owners[seen.entry], last[seen.process] = seen.process, seen.entry
+    last.clear()
+    jumps = 0
+    for seen in opens:
+        before = last.get(seen.process, seen.entry)
+        last[seen.process] = seen.entry
+        jumped = range(before + 1, min(seen.entry, before + 1 + LONGEST_LOOK))
+        jumps += any(owners.get(entry, seen.process) != seen.process for entry in jumped)
+    return jumps < JUMPS
+
 
 # -- the epoch that begins with the reads that disagree, and what each process read first in it
 
@@ -167,8 +298,6 @@ def enough(beginning: Beginning, n_samples: int) -> bool:
 # -- one registered job
 
 
-log = logging.getLogger("mlfs.explain")
-
 POOL = "variants"
 # A job that eight searches could not explain is left alone.
 MOST_SEARCHES = 8
@@ -202,7 +331,6 @@ class Correction:
         self._jobs = jobs
         self._explain_anew = explain_anew
         self._registered = job.spec
-        self._looked_at: set[LookedAt] = set()  # in vain, since the last finding
         self._attempt: Attempt | None = None  # the search in a process of its own, while it is under way
         # Shape and lag by which the last reads were predicted that came as predicted; None before any. The matcher
         # learns something wrong of a loader from reads in another order than it expects.
@@ -277,7 +405,6 @@ class Correction:
             async def find_place() -> None:
                 if drawing is not None and await self._find_place(drawing, looked_near):
                     nursery.cancel_scope.cancel()
-                self._looked_at.add(LookedAt.WORDS)
                 looked_near.set()
 
             nursery.start_soon(find_place)
@@ -291,7 +418,6 @@ class Correction:
             if explained:
                 nursery.cancel_scope.cancel()
             else:
-                self._looked_at.add(LookedAt.VARIANTS)
                 self._set_aside()
 
     def _count_search(self, opens: int, seen: int) -> None:
@@ -332,11 +458,11 @@ class Correction:
         if moved_job is not None and moved_job.streams is not None:
             spec, streams = moved_job.spec, moved_job.streams
         found, opens = None, list[Open]()
-        for opens, epochs, before, passes in unexplained(job):
-            known = EpochBefore(before, passes) if before >= 0 and moved_job is None else None
+        for opens, epochs, before in unexplained(job):
             found = await self._jobs.runner.run(
                 POOL, find_correction, spec, streams, opens, epochs, len(job.member),
-                shape.batch * max(1, shape.workers), [job.readers.key_of(*of[1:3]) for of in opens], known,
+                shape.batch * max(1, shape.workers), [job.readers.key_of(*of[1:3]) for of in opens],
+                before if moved_job is None else None,
             )  # fmt: skip
             if found is not None:
                 break
@@ -570,7 +696,6 @@ class Correction:
         self.job = job
         self._in_vain = self._seen = self._not_before = 0
         self._beginnings = Beginnings()
-        self._looked_at.clear()
         return True
 
     # -- for the status
@@ -582,7 +707,7 @@ class Correction:
             self.is_searched,
             self._searches,
             None if self._attempt is None else self._attempt.statistics(),
-            likely_causes(self.job, self._looked_at),
+            likely_causes(self.job, in_vain=self._in_vain > (1 if self.is_searched else 0)),
             None if true is None else Instead(*registered_and_true(self.job.spec, true.spec)),
         )
 
@@ -664,33 +789,22 @@ def fitting_families(job: JobRun, history: Iterable[Open]) -> frozenset[Key] | N
 # -- why a registered job's reads do not come as it says, in words
 
 
-class LookedAt(Enum):
-    """Something that a search may have looked at."""
-
-    WORDS = auto()
-    VARIANTS = auto()
-
-
-def likely_causes(job: JobRun, looked_at: Set[LookedAt]) -> str:
-    """The likeliest causes that were not looked at, the likeliest first."""
-    causes = []
-    if LookedAt.WORDS not in looked_at and drawing_of(job.streams.order) is not None:
-        causes.append(
-            "random numbers drawn before the first epoch, by a model that was made for one, or between two epochs"
-            " (--words-before, --words-between)"
-        )
+def likely_causes(job: JobRun, in_vain: bool) -> str:
+    """The likeliest causes, the likeliest first. Args: in_vain: whether a search has looked for those that it finds."""
     own = built_in(job.spec.sampler)
     fields = own.fields if own is not None else frozenset()
-    if LookedAt.VARIANTS not in looked_at:
-        if "seed" in fields:
-            causes.append("another seed")
-        if "set_epoch" in fields:
-            causes.append("set_epoch not called")
-        causes.append("another world size")
-        causes.append("shuffle off")
-    causes.append("another sampler, data set or layout than registered")
-    causes.append("an order that no seed gives")
-    return ", ".join(causes)
+    drawn = (
+        "random numbers drawn before the first epoch, by a model that was made for one, or between two epochs"
+        " (--words-before, --words-between)"
+    )
+    found_by_searches = (
+        (drawing_of(job.streams.order) is not None, drawn),
+        ("seed" in fields, "another seed"),
+        ("set_epoch" in fields, "set_epoch not called"),
+        (True, "another world size, shuffle off"),
+    )
+    causes = [cause for applies, cause in found_by_searches if applies and not in_vain]
+    return ", ".join([*causes, "another sampler, data set or layout than registered", "an order that no seed gives"])
 
 
 def registered_and_true(registered: JobSpec, true: JobSpec) -> tuple[str, str, str]:

@@ -1,7 +1,7 @@
 """Finds out what explains the reads that no job, or not the registered one, predicts; and has the engine follow it.
 
-In: what the engine says of opens and jobs (`mlfs.explain.port.Observer`). Out: jobs installed in the engine, words for
-the status. Lives on the daemon's loop; made before the engine, which is handed to `run`.
+In: what the engine says of opens and jobs. Out: jobs installed in the engine, words for the status. Lives on the
+daemon's loop; made before the engine, which is handed to `run`.
 
 Whichever the case is, the way is the same: reads that don't fit make generators propose hypotheses, and the best one
 comes into force by one rule and goes by another (`ruling` and `refuted` in `mlfs.follow.hypothesis`). `inference` does
@@ -25,7 +25,7 @@ from mlfs.follow.matching import Open
 
 
 class Explainer:
-    """The engine tells it of opens and jobs (`mlfs.explain.port.Observer`).
+    """Hears of opens and jobs, and has the engine follow jobs that explain the reads better.
 
     Args:
         build: makes the data sets and orders that an unregistered mount's reads may be of; None forbids to guess what

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.explain.confirm import Finding, confirm_sequential, order_head, reads_otherwise, refine
+from mlfs.explain.confirm import Finding, begins_at, confirm_sequential, order_head, reads_otherwise, refine
 from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates_apart
 from mlfs.explain.evidence import NEXT_EPOCH_BITS
 from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields, proposed
@@ -402,8 +402,6 @@ def led_by(found: Fields | None, other: Fields, ranked: list[Fields]) -> list[Fi
 
 # So much of the permutation: wide enough for the first batches of 8 ranks with 8 workers each and batches of 256.
 _HEAD_DEALT = 1 << 15
-# A process that shows so many places of the permutation, one after the other, does not read elsewhere.
-_FEWEST_IN_A_ROW = 3
 
 
 def dealt(finding: Finding, heads: Sequence[Sequence[int]], readers: Sequence[Whose]) -> Fields | None:
@@ -420,11 +418,9 @@ def dealt(finding: Finding, heads: Sequence[Sequence[int]], readers: Sequence[Wh
     given = worlds.pop() if len(worlds) == 1 else 0  # by the launcher, the same to all processes
     begun: dict[int, list[int]] = {}
     for head, reader in zip(heads, readers, strict=True):
-        places = [position_of.get(value, -1) for value in head[:_FEWEST_IN_A_ROW]]
-        in_a_row = len(places) == _FEWEST_IN_A_ROW and places == list(range(places[0], places[0] + _FEWEST_IN_A_ROW))
-        rank = reader.rank if given else reader.parent
-        if (given or reader.parent) and in_a_row and places[0] >= 0 and places[0] % finding.batch == 0:
-            begun.setdefault(rank, []).append(places[0] // finding.batch)
+        start, rank = begins_at([position_of.get(value, -1) for value in head]), reader.rank if given else reader.parent
+        if (given or reader.parent) and start >= 0 and start % finding.batch == 0:
+            begun.setdefault(rank, []).append(start // finding.batch)
     if given and any(batch % given != rank for rank, batches in begun.items() for batch in batches):
         return None
     # Between two batches of one rank's workers lies one batch of each other rank.

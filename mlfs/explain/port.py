@@ -1,14 +1,13 @@
-"""The contract between the engine and what explains reads: what each of the two may ask of the other.
+"""The engine, as what explains reads needs it. All calls are made on the loop.
 
-`Observer` is what the engine calls, `Jobs` what explaining needs of the engine. All calls are made on the loop.
+The engine itself calls `mlfs.explain.explainer`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar, TypeVarTuple, Unpack
 
-from mlfs.follow.evidence import Read
 from mlfs.follow.job import JobRun
 from mlfs.tree.manifest import Manifest
 
@@ -61,25 +60,6 @@ class Jobs(Protocol):
 
     def end(self, name: str) -> bool:
         """End a job; False when there is none of that name."""
-
-
-class Observer(Protocol):
-    """The part that hears of opens and jobs, and may install other jobs."""
-
-    def opened(self, opens: Sequence[Read]) -> None:
-        """Opens have been counted by the jobs that they belong to, in this order."""
-
-    def digested(self, job: JobRun) -> None:
-        """Opens were counted, perhaps some of this job."""
-
-    def jobs_changed(self) -> None:
-        """A job was installed or has ended."""
-
-    def offer(self, fields: dict[str, object]) -> None:
-        """The reads of another node have this order: fields of a job, for all ranks."""
-
-    async def run(self, jobs: Jobs) -> None:
-        """Search whenever there is a need, for as long as the mount lives. Nothing is observed before this runs."""
 
 
 ORDERS_POOL = "orders"

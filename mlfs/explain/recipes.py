@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.errors import JobError
-from mlfs.explain.confirm import confirm_order, pattern_of
+from mlfs.explain.confirm import begins_at, confirm_order, pattern_of
 from mlfs.explain.evidence import NEARLY_BITS, SEED_BITS, bits_near_the_start, bits_of_distinct
 from mlfs.explain.fields import EPOCHS, Fields, job_of
 from mlfs.explain.question import DataSet, read_in
@@ -46,8 +46,8 @@ _FEWEST_BITS_OF_PARTS, _MOST_BITS_OF_PARTS = 2.0, 3.0
 # Ranks of one node, and the first ones of others: each rank's stream is compared with each head.
 _MOST_RANKS = 16
 # The places where its workers begin tell which ranks are here, and their batch size. Processes of other ranks read some
-# of a rank's samples too, but not three in a row.
-_FEWEST_TELLING, _TELLING_READS = 3, 4
+# of a rank's samples too, but not so many in a row.
+_TELLING_READS = 4
 _LARGEST_WITH_GAPS = 512
 
 
@@ -295,7 +295,7 @@ class _Readers:
         heads = [list(head) for head in read_in(stream, data_set).heads]
         patterns = [pattern for places in heads if (pattern := pattern_of(places, 0, 1)) is not None]
         proving = [one for one in patterns if bits_of_distinct(data_set.n, one.matched) >= SEED_BITS]
-        beginnings = [places[0] for places in heads if _in_a_row(places[:_TELLING_READS])]
+        beginnings = [start for places in heads if (start := begins_at(places, _TELLING_READS)) >= 0]
         forward = sum(_bits_of_steps(places, data_set.n, gaps) for places in heads)
         self.proved = bool(proving) or (forward >= SEED_BITS and any(0 in places[:1] for places in heads))
         if threads:
@@ -314,10 +314,3 @@ def _bits_of_steps(places: list[int], n: int, gaps: bool) -> float:
     steps = [after - before for before, after in pairwise(places[:-1])]
     forward = steps and places[0] >= 0 and min(steps) >= 1
     return sum(log2(n / step) - (step > 1) for step in steps if gaps or step == 1) if forward else 0.0
-
-
-def _in_a_row(places: list[int]) -> bool:
-    """Whether a process begins at some place of the stream and goes on from there."""
-    return (
-        len(places) >= _FEWEST_TELLING and places == list(range(places[0], places[0] + len(places))) and places[0] >= 0
-    )

@@ -345,7 +345,7 @@ class JobSpec(BaseModel):
     draw: (
         Literal[
             "permutation", "shuffle", "sample", "with-replacement", "weighted", "repeat-factors", "per-group", "clips",
-            "sorted-sample", "buffer", "filling-buffer", "blocks", "shuffled-blocks", "none",
+            "sorted-sample", "buffer", "filling-buffer", "blocks", "none",
         ]
         | None
     ) = Field(
@@ -354,8 +354,7 @@ class JobSpec(BaseModel):
         ' "sample" (the library\'s own, without replacement), "sorted-sample" (the same, sorted), "with-replacement",'
         ' "weighted" (by weights_file),'
         ' "repeat-factors" (the same), "per-group" or "clips" (per_group of each group of the column), "buffer" (of'
-        ' buffer_size), "filling-buffer" (webdataset\'s), "blocks" (of block_size), "shuffled-blocks" (inside as well)'
-        ' or "none"',
+        ' buffer_size), "filling-buffer" (webdataset\'s), "blocks" (of block_size) or "none"',
         json_schema_extra=_COMPOSED,
     )  # fmt: skip
     block_size: Counted | None = Field(

@@ -5,11 +5,10 @@ endless, epoch_steps, num_samples, words_before, words_between, words_once, seed
 names. Out: each rank's dataset indices. Made by `mlfs.orders.order`; compositions with other names by
 `mlfs.orders.libraries` and `mlfs.orders.torch_samplers`.
 
-An order is a few choices: which generator draws (`mlfs.orders.generators`), how it is seeded in each epoch
-(`mlfs.orders.seeding`), what is drawn with it (`mlfs.orders.draws`) and put into groups (`mlfs.orders.draws`),
-whether passes make epochs or a stream without an end (`mlfs.orders.draws`), and how that is dealt to the ranks and
-their workers (`mlfs.orders.deal`). Every combination that makes sense is an order; one that makes none is refused, with
-what does.
+An order is a few choices: which generator draws, and how it is seeded in each epoch (`mlfs.orders.generators`); what is
+drawn with it and put into groups, and whether passes make epochs or a stream without an end (`mlfs.orders.draws`); and
+how that is dealt to the ranks and their workers (`mlfs.orders.deal`). Every combination that makes sense is an order;
+one that makes none is refused, with what does.
 """
 
 from __future__ import annotations
@@ -28,11 +27,21 @@ from mlfs.job.refusals import show
 from mlfs.orders.counters import JaxGenerator
 from mlfs.orders.deal import DEALINGS, in_turn
 from mlfs.orders.draws import Column, Draws, Endless, EpochDraw, Kind, Values, by_length, drawing_of, of_one_group
-from mlfs.orders.generators import LIBRARIES, Generator, Keyed, Library, Seed, check_seed
+from mlfs.orders.generators import (
+    LIBRARIES,
+    OF_KEYS,
+    RULES,
+    Generator,
+    Keyed,
+    Library,
+    Seed,
+    Seeding,
+    check_seed,
+    seeding_of,
+)
 from mlfs.orders.mt19937 import MOST_OF_TORCH, words_of_randperm
 from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
 from mlfs.orders.order_file import column_of, weights_for
-from mlfs.orders.seeding import OF_KEYS, RULES, Seeding, seeding_of
 from mlfs.orders.shuffle import MOST_ELEMENTS
 
 if TYPE_CHECKING:
@@ -61,12 +70,11 @@ _DRAWN_BY: Final[Mapping[Kind, tuple[str, ...]]] = {
     "buffer": ("python", "numpy", "datapipe", "tensorflow"),
     "filling-buffer": ("python",),
     "blocks": (*_LOOPS, "polars"),
-    "shuffled-blocks": _LOOPS,
 }
 _NEEDED: Final[Mapping[Kind, str]] = {
     "with-replacement": "num_samples", "weighted": "weights_file", "repeat-factors": "weights_file",
-    "per-group": "per_group", "clips": "per_group", "buffer": "buffer_size", "filling-buffer": "buffer_size",
-    "blocks": "block_size", "shuffled-blocks": "block_size",
+    "per-group": "per_group", "clips": "per_group", "blocks": "block_size",
+    "buffer": "buffer_size", "filling-buffer": "buffer_size",
 }  # fmt: skip
 # Fields that a draw of another kind does not read.
 OF_DRAW: Final = ("buffer_size", "block_size")

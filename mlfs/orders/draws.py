@@ -33,7 +33,7 @@ _STATE_BYTES: Final = 64 << 10  # what a generator and its object take at most
 
 Kind = Literal[
     "permutation", "shuffle", "sample", "with-replacement", "weighted", "repeat-factors", "per-group", "clips",
-    "sorted-sample", "buffer", "filling-buffer", "blocks", "shuffled-blocks", "none",
+    "sorted-sample", "buffer", "filling-buffer", "blocks", "none",
 ]  # fmt: skip
 """The kinds of draws; with "none" nothing is drawn, and no `Draws` is made."""
 Values = npt.NDArray[np.signedinteger[Any]]
@@ -88,27 +88,21 @@ def drawing_of(kind: Kind, n: int, count: int | None, column: Column | None, spe
         "weighted": (lambda generator: generator.weighted(weights, drawn), drawn),
         "buffer": (lambda generator: generator.buffer(n, size)[:most], most),
         "filling-buffer": (lambda generator: generator.filling_buffer(n, size, first)[:most], most),
-        "blocks": (lambda generator: _blocks(generator, n, block, False)[:most], most),
-        "shuffled-blocks": (lambda generator: _blocks(generator, n, block, True)[:most], most),
+        "blocks": (lambda generator: _blocks(generator, n, block)[:most], most),
     }
     draw, length = draws[kind]
     return EpochDraw(lambda generator, last: (draw(generator), last), _NOTHING, length)
 
 
-def _blocks(generator: Generator, n: int, size: int, inside: bool) -> Values:
-    """Blocks of samples that follow each other, in a permutation's order; each shuffled in its turn, or as it is."""
+def _blocks(generator: Generator, n: int, size: int) -> Values:
+    """Blocks of samples that follow each other, in a permutation's order."""
     size = max(1, min(size, n))
     numbers = generator.permutation(-(-n // size))
-    if not inside:
-        kind: Any = np.int32 if n < 1 << 30 else np.int64  # the last block may reach beyond n
-        samples: Values = (numbers.astype(kind)[:, None] * size + np.arange(size, dtype=kind)).reshape(-1)
-        missing = -n % size  # from the last block
-        end = (int(np.argmax(numbers)) + 1) * size if missing else 0
-        return np.delete(samples, slice(end - missing, end)) if missing else samples
-    blocks = [np.arange(number * size, min(n, (number + 1) * size), dtype=np.int32) for number in numbers.tolist()]
-    for block in blocks:
-        generator.shuffle(block)
-    return np.concatenate(blocks) if blocks else _NOTHING
+    kind: Any = np.int32 if n < 1 << 30 else np.int64  # the last block may reach beyond n
+    samples: Values = (numbers.astype(kind)[:, None] * size + np.arange(size, dtype=kind)).reshape(-1)
+    missing = -n % size  # from the last block
+    end = (int(np.argmax(numbers)) + 1) * size if missing else 0
+    return np.delete(samples, slice(end - missing, end)) if missing else samples
 
 
 def _shuffled(generator: Generator, last: Values, count: int) -> tuple[Values, Values]:

@@ -31,9 +31,8 @@ from mlfs.orders.composed import Composition, Parts, pass_number
 from mlfs.orders.counters import op_seeds, pass_seeds, shuffle_pass
 from mlfs.orders.deal import in_turn
 from mlfs.orders.draws import Kind, Values
-from mlfs.orders.generators import LIBRARIES, check_seed
+from mlfs.orders.generators import BY_EPOCH, GOES_ON, LIBRARIES, RESEEDED, SAME, Seeding, check_seed
 from mlfs.orders.order import EPOCHS_KEPT, Indices, KnowsFiles, Resolve
-from mlfs.orders.seeding import BY_EPOCH, GOES_ON, RESEEDED, SAME, Seeding
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec

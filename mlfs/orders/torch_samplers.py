@@ -35,11 +35,10 @@ import numpy as np
 from mlfs.errors import JobError
 from mlfs.orders.composed import Composition, Parts, check
 from mlfs.orders.draws import Kind
-from mlfs.orders.generators import BASE_SEED_WORDS, Library, Torch
+from mlfs.orders.generators import BASE_SEED_WORDS, BY_EPOCH, GOES_ON, RESEEDED, SAME, Library, Torch
 from mlfs.orders.mt19937 import MOST_OF_TORCH, words_of_randperm
 from mlfs.orders.order import Indices, Resolve
 from mlfs.orders.order_file import weights_for
-from mlfs.orders.seeding import BY_EPOCH, GOES_ON, RESEEDED, SAME
 from mlfs.orders.shuffle import Permutation
 
 if TYPE_CHECKING:

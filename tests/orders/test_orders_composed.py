@@ -16,8 +16,8 @@ from orders_support import assert_same_order, job
 
 from mlfs.errors import JobError
 from mlfs.job import parse_job
+from mlfs.orders.generators import Seeding, seeding_of
 from mlfs.orders.order import build_order
-from mlfs.orders.seeding import Seeding, seeding_of
 
 EPOCHS = 4
 SEEDINGS: dict[str, Callable[[int, int, int], Any]] = {

@@ -14,7 +14,7 @@ import trio.testing
 
 from mlfs.explain.explainer import Explainer
 from mlfs.explain.inference import Build
-from mlfs.explain.port import Jobs, Observer
+from mlfs.explain.port import Jobs
 from mlfs.explain.question import DataSet
 from mlfs.explain.search import find
 from mlfs.explain.search_stages import Event, SearchExtent, WordsAsked
@@ -86,7 +86,7 @@ class SearchInline(SearchHere):
 class FakeJobs:
     """What explaining sees of an engine."""
 
-    def __init__(self, manifest: Manifest, observer: Observer, name_of: Callable[[int], str], infer_s: float) -> None:
+    def __init__(self, manifest: Manifest, observer: Explainer, name_of: Callable[[int], str], infer_s: float) -> None:
         self.manifest = manifest
         self.runner = Inline(infer_s)
         self.clock = trio.current_time
