@@ -18,13 +18,16 @@ import numpy as np
 
 from mlfs.errors import JobError
 from mlfs.explain.fields import EPOCHS, Fields, job_of
-from mlfs.explain.usual import GENERATORS, Seed, preset_of, usual_orders, usual_seeds
+from mlfs.explain.usual import GENERATORS, MOST_FOR_LOOPS, Seed, preset_of, usual_orders, usual_seeds
 from mlfs.job.parse import COMPOSED, PUTS_TOGETHER
 from mlfs.orders.order import build_order
 
 _DEALINGS = ("strided", "padded", "contiguous", "batches", "alike")
 # With one of these known, orders are tried too that take seconds each for so many samples.
 _NAMED = {"sampler", "generator", "draw"}
+# Of so many that a try takes tenths of a second, the less usual pairs of order and seed are left out otherwise: all
+# that are tried of 1.3 million samples take a minute.
+_MOST_BITS_OF_MANY = 8.0
 FEWEST_READS = 8
 """Reads of an epoch that tell its order: fewer are those of many orders."""
 
@@ -51,7 +54,9 @@ def explaining(epochs: Sequence[Sequence[int]], n: int, known: Mapping[str, Any]
         known: fields of the job, for which nothing else is tried.
     """
     seeds = (Seed(0.0, known["seed"]),) if "seed" in known else usual_seeds()
-    orders = [order for order in usual_orders(n, seeds, len(epochs[0])) if n <= order.most or known.keys() & _NAMED]
+    orders = usual_orders(n, seeds, len(epochs[0]))
+    if not known.keys() & _NAMED:
+        orders = [one for one in orders if n <= one.most and (n <= MOST_FOR_LOOPS or one.bits <= _MOST_BITS_OF_MANY)]
     tried = [jobs for order in orders for jobs in _jobs(order.orders, known)]
     found: list[Fields] = []
     for number, jobs in enumerate(tried, 1):

@@ -56,6 +56,15 @@ class Finding(NamedTuple):
     contiguous: bool = False
     part: Mapping[str, object] = {}
 
+    @property
+    def readers(self) -> dict[str, object]:
+        """Fields of a job that say who reads. Ranks that have not read yet are taken to be here when most others are."""
+        fields: dict[str, object] = {"world_size": self.world}
+        if self.world > 1:
+            are_here = 2 * len(self.ranks) >= self.world
+            fields["ranks"] = list(range(self.world)) if are_here else list(self.ranks)
+        return fields if self.batch is None else fields | {"batch_size": self.batch}
+
 
 def order_head(n: int, seed: int, words_before: int, count: int) -> list[int]:
     """The first `count` values of torch.randperm(n), after `words_before` words of the generator.

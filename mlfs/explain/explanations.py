@@ -372,14 +372,7 @@ def _progressing(before: Before, finding: Finding) -> list[Fields]:
 
 def _common(finding: Finding) -> Fields:
     """The fields that do not hang on how the seed came about."""
-    fields: Fields = {"name": JOB_NAME, "epochs": EPOCHS, "world_size": finding.world}
-    if finding.world > 1:
-        # Ranks that have not read yet are taken to be here when most of the others are.
-        most = 2 * len(finding.ranks) >= finding.world
-        fields["ranks"] = list(range(finding.world)) if most else list(finding.ranks)
-    if finding.batch is not None:
-        fields["batch_size"] = finding.batch
-    return fields
+    return {"name": JOB_NAME, "epochs": EPOCHS} | finding.readers
 
 
 def led_by(found: Fields | None, other: Fields, ranked: list[Fields]) -> list[Fields]:
@@ -431,9 +424,8 @@ def dealt(finding: Finding, heads: Sequence[Sequence[int]], readers: Sequence[Wh
     fewest = 1 if given and finding.workers and finding.workers % given == 0 else 2
     if world < 2 or len(set(ranks)) < max(fewest, len(begun)):
         return None
-    fields: Fields = {"sampler": "accelerate", "generator": "own", "seed": finding.seed, "world_size": world}
-    # Ranks that have not read yet are taken to be here when most of the others are.
-    return fields | {"batch_size": finding.batch, "ranks": list(range(world)) if 2 * len(ranks) > world else ranks}
+    of_ranks = finding._replace(world=world, ranks=tuple(ranks))
+    return {"sampler": "accelerate", "generator": "own", "seed": finding.seed} | of_ranks.readers
 
 
 def to_workers(ranked: Sequence[Fields], readers: Sequence[Whose]) -> Sequence[Fields]:

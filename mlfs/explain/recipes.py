@@ -269,12 +269,8 @@ def _dealt(drawn: Drawn, data_set: DataSet) -> Fields | None:
     finding = confirm_order(drawn, data_set)
     if finding is None:
         return None
-    found: Fields = {"epochs": EPOCHS, "world_size": finding.world}
-    if finding.world > 1:
-        found["dealing"] = "contiguous" if finding.contiguous else "strided"
-        if 2 * len(finding.ranks) < finding.world:
-            found["ranks"] = list(finding.ranks)
-    return found | ({"batch_size": finding.batch} if finding.batch else {})
+    dealing: Fields = {"dealing": "contiguous" if finding.contiguous else "strided"} if finding.world > 1 else {}
+    return {"epochs": EPOCHS} | finding.readers | dealing
 
 
 def _without_repeats(stream: Drawn) -> Drawn:

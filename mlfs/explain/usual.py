@@ -135,7 +135,7 @@ _LOOPS: Final = (
     _Loop(1.0, "numpy-legacy", _RULES),
     _Loop(1.5, "python", _RULES, ("shuffle", "permutation")),
     _Loop(4.0, "python", _RULES, ("sample",), counted=True, most=MOST_FOR_LOOPS),
-    _Loop(4.0, "polars", ("same", *_EACH_EPOCH)),
+    _Loop(4.0, "polars", ("same", *_EACH_EPOCH), most=MOST_FOR_LOOPS),
     _Loop(4.0, "jax", ("same", *_EACH_EPOCH)),
     _Loop(4.0, "jax", ("fold-in",)),
     _Loop(4.0, "jax", ("split",)),
