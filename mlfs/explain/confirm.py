@@ -58,7 +58,7 @@ class Finding(NamedTuple):
 
     @property
     def readers(self) -> dict[str, object]:
-        """Fields of a job that say who reads. Ranks that have not read yet are taken to be here when most others are."""
+        """Fields of a job that say who reads: ranks that have not read yet, too, if most others have."""
         fields: dict[str, object] = {"world_size": self.world}
         if self.world > 1:
             are_here = 2 * len(self.ranks) >= self.world

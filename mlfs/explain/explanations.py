@@ -424,8 +424,9 @@ def dealt(finding: Finding, heads: Sequence[Sequence[int]], readers: Sequence[Wh
     fewest = 1 if given and finding.workers and finding.workers % given == 0 else 2
     if world < 2 or len(set(ranks)) < max(fewest, len(begun)):
         return None
-    of_ranks = finding._replace(world=world, ranks=tuple(ranks))
-    return {"sampler": "accelerate", "generator": "own", "seed": finding.seed} | of_ranks.readers
+    fields: Fields = {"sampler": "accelerate", "generator": "own", "seed": finding.seed, "world_size": world}
+    # Ranks that have not read yet are taken to be here when most of the others are.
+    return fields | {"batch_size": finding.batch, "ranks": list(range(world)) if 2 * len(ranks) > world else ranks}
 
 
 def to_workers(ranked: Sequence[Fields], readers: Sequence[Whose]) -> Sequence[Fields]:

@@ -240,6 +240,8 @@ class InferredJobs:
         if "batch_size" in spec.model_fields_set:
             batch = {"batch_size": spec.batch_size}
             ranked = [replace(other, spec=other.spec.model_copy(update=batch)) for other in ranked]
+        if spec.sampler == "accelerate":  # whose processes read says more than who may have drawn the seed
+            ranked = [job.hypothesis, *ranked]
         job.rivals.learn(ranked)
         if job.ranks.current_epochs()[1] > 0 or not ranked or ranked[0].spec == spec:
             return False  # the first reads of the next epoch choose

@@ -189,8 +189,10 @@ def _alike(part: SplitPart) -> tuple[int, int, int]:
 def _whole(data_set: DataSet, part: SplitPart) -> Recipe | None:
     """The shuffled list as a whole, if a part that is read as it stands is its beginning: the first reads are of both,
     and a part is the less usual one."""
-    seeds = (Seed(0.0, part.seed or 0),) if part.fields.get("part") == 0 else ()
-    loops = [order for order in usual_orders(data_set.n, seeds, None, MOST_BITS) if order.is_loop]
+    if part.fields.get("part") != 0:
+        return None
+    orders = usual_orders(data_set.n, (Seed(0.0, part.seed or 0),), None, MOST_BITS)
+    loops = [order for order in orders if order.is_loop]
     return next(filter(None, explaining([data_set], lambda _: loops)), None)
 
 

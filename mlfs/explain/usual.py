@@ -312,6 +312,7 @@ def usual_orders(
     for one in (_OF_DLIO, *_loops(n, n if count is None else count), *_samplers(n), *_libraries(), *_shards()):
         tried = seeds if one.seeds is None else [Seed(0.0, seed) for seed in one.seeds]
         usual = bisect_right(tried, most - one.bits, key=lambda seed: seed.bits)
-        pairs = [one.seeded(seed) for seed in tried[:usual]]
-        found += pairs if tried or one.bits > most else [one]
+        found += [one.seeded(seed) for seed in tried[:usual]]
+        if one.seeds == () and one.bits <= most:  # it takes no seed
+            found.append(one)
     return tuple(sorted(found, key=lambda order: order.bits))

@@ -134,12 +134,26 @@ def test_workers_that_take_samples_in_turn_are_no_ranks(
     simulate(body)
 
 
-@pytest.mark.parametrize("words", [0, 576])
+# The fourth word of another generator is this seed: torch's default one may have drawn it.
+UNSEEDED, DRAWN_BY_CHANCE = 1398446480, 758485056
+
+
+@pytest.mark.parametrize(
+    ("fields", "searched"),  # no minutes for all seeds
+    [
+        ({"seed": 1}, "0-16"),
+        ({"seed": 1, "words_before": 576}, "0-16"),
+        (
+            {"seed": UNSEEDED, "generator": "own"},
+            f"{UNSEEDED}-{UNSEEDED + 1},{DRAWN_BY_CHANCE}-{DRAWN_BY_CHANCE + 1}",
+        ),
+    ],
+)
 def test_a_script_under_torchrun_is_followed_rank_by_rank(
-    tmp_path: Path, words: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fields: dict[str, Any], searched: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MLFS_INFER_SEEDS", "0-16")  # no minutes for all seeds
-    truth = {"sampler": "accelerate", "seed": 1, "world_size": 2, "words_before": words}
+    monkeypatch.setenv("MLFS_INFER_SEEDS", searched)
+    truth = {"sampler": "accelerate", "world_size": 2} | fields
 
     async def body() -> None:
         async with explaining(tmp_path, infer=True) as (jobs, _):

@@ -238,6 +238,15 @@ def test_orders_of_seeds_that_fewer_people_choose_are_found_before_all_seeds_are
     assert {order["seed"] for order in seeds} <= {999, 5}
 
 
+def test_the_end_of_a_shuffled_list_is_a_part_of_it_also_where_samples_lie_in_several_directories() -> None:
+    """As a run reads that goes on in the middle of an epoch."""
+    head = tuple(randperm(600, 43)[240:256].tolist())
+    data_set = DataSet(600, (head,), np.arange(600, dtype=np.int32) // 200)
+    found = last_of(list(find([data_set], SearchExtent(NO_RANGE, 256, latest=FEW_WORDS))))
+    assert isinstance(found, SeedFound)
+    assert found.finding.part == {"split": [240, 360], "part": 1, "split_seed": 43, "split_by": "torch"}
+
+
 def test_all_generators_that_drew_the_seed_are_told_the_likeliest_first() -> None:
     """758485056 has the same fourth word as 3141592653: the order of one epoch cannot tell them apart."""
     generators, n = (758485056, 3141592653), FILES
