@@ -1,9 +1,9 @@
-"""Reads the environment of a launcher: which rank a process is, and which ranks of a job are this node's.
+"""Reads what processes were launched with: which rank one is, which ranks of a job are this node's, which seeds it has.
 
-In: environment variables of torchrun, Slurm, Open MPI, MPICH or Intel MPI. Out: numbers, where the variables are there
-and go together. A process of a user's asks for its own rank (`mlfs.torch`), a search for an order asks for those of
-the processes that read, and the command asks for the ranks of this node, which `mlfs mount` proposes to register and
-`mlfs register --from-env` registers.
+In: environment variables of torchrun, Slurm, Open MPI, MPICH or Intel MPI, and command lines. Out: numbers, where the
+variables are there and go together. A process of a user's asks for its own rank (`mlfs.torch`), a search for an order
+asks for those of the processes that read and for the seeds that they were given, and the command asks for the ranks of
+this node, which `mlfs mount` proposes to register and `mlfs register --from-env` registers.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,6 +105,35 @@ def _words(process: int, name: str) -> list[bytes]:
             return file.read(_MOST_WORDS_BYTES).split(b"\0")
     except OSError:
         return []
+
+
+# -- seeds on the command lines of processes, as in `train.py --seed 3141592653`
+#
+# A search tries them before others; the reads have to confirm them like any other.
+
+
+# A seed from a command line is looked at further than popular ones: a second or two for each.
+MOST_SEEDS = 4
+# A rank's workers have the command line of their parent, so these are more than enough.
+_MOST_PROCESSES = 16
+_LOW_WORD = 0xFFFFFFFF  # all that torch takes of a seed
+_SEED = re.compile(r"(?<![\w.])-?\d{1,20}(?![\w.])")
+
+
+def seeds_on_command_lines(pids: Sequence[int]) -> tuple[int, ...]:
+    """At most four: those that are called a seed, then other numbers too large for a batch size or number of epochs. It
+    reads /proc, as `whose` does."""
+    named: list[int] = []
+    large: list[int] = []
+    for pid in pids[:_MOST_PROCESSES]:
+        words = [word.decode("utf-8", "replace") for word in _words(pid, "cmdline")]
+        for before, word in pairwise(["", *words]):
+            found = [int(number) & _LOW_WORD for number in _SEED.findall(word)]
+            if "seed" in f"{before} {word}".lower():
+                named += found
+            else:
+                large += [number for number in found if number >= 1 << 16]
+    return tuple(dict.fromkeys((*named, *large)))[:MOST_SEEDS]
 
 
 # -- a job's ranks: how many there are, and which of them are this node's

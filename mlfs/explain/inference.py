@@ -12,10 +12,8 @@ The hypothesis that it finds is in force at once. When its reads refute it, the 
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import Enum, auto
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -61,6 +59,7 @@ from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
 from mlfs.follow.sentences import in_words
 from mlfs.job import parse_job
+from mlfs.launchers import seeds_on_command_lines
 
 log = logging.getLogger("mlfs.explain")
 
@@ -539,41 +538,3 @@ class Inference:
         others = max((len(job.rivals.alternatives) - 1 for job in jobs if not is_decided(job)), default=0)
         explanation = "; ".join(in_words(job.hypothesis.spec) for job in jobs)
         return InferenceStatistics(self.state, self._searches, attempt, explanation, others)
-
-
-# -- seeds on the command lines of the processes that read, as in `train.py --seed 3141592653`
-#
-# They are tried before others; the reads have to confirm them like any other. A worker thread reads /proc for them.
-
-
-# A seed from a command line is looked at further than popular ones: a second or two for each.
-MOST_SEEDS = 4
-# A rank's workers have the command line of their parent, so these are more than enough.
-_MOST_PROCESSES = 16
-_MOST_BYTES = 1 << 16
-_LOW_WORD = 0xFFFFFFFF  # all that torch takes of a seed
-_NUMBER = re.compile(r"(?<![\w.])-?\d{1,20}(?![\w.])")
-
-
-def seeds_on_command_lines(pids: Iterable[int]) -> tuple[int, ...]:
-    """At most four: those that are called a seed, then other numbers too large for a batch size or number of epochs."""
-    named: list[int] = []
-    large: list[int] = []
-    for pid in list(dict.fromkeys(pids))[:_MOST_PROCESSES]:
-        for word, before in _words(pid):
-            found = [int(number) & _LOW_WORD for number in _NUMBER.findall(word)]
-            if "seed" in f"{before} {word}".lower():
-                named += found
-            else:
-                large += [number for number in found if number >= 1 << 16]
-    return tuple(dict.fromkeys((*named, *large)))[:MOST_SEEDS]
-
-
-def _words(pid: int) -> Iterable[tuple[str, str]]:
-    """The words of a process' command line, each with the one before it."""
-    try:
-        with Path(f"/proc/{pid}/cmdline").open("rb") as file:
-            words = file.read(_MOST_BYTES).decode("utf-8", "replace").split("\0")
-    except OSError:
-        return []  # the process has ended, or belongs to another container
-    return zip(words, ["", *words], strict=False)

@@ -18,11 +18,11 @@ from mlfs.explain.confirm import Finding
 from mlfs.explain.data_sets import MOST_CANDIDATES, candidates
 from mlfs.explain.explanations import chosen, continued, explanations
 from mlfs.explain.fields import Fields
-from mlfs.explain.inference import MOST_SEEDS, seeds_on_command_lines
 from mlfs.explain.question import MOST_HEADS, DataSet, likely, reads_needed, unlikely
 from mlfs.explain.search_stages import LATEST_WORD, Draw
 from mlfs.explain.usual import LOOKED_THROUGH, Seed, preset_of, usual_orders
 from mlfs.job import JobSpec, parse_job
+from mlfs.launchers import MOST_SEEDS, seeds_on_command_lines
 from mlfs.orders.layouts.rows import ROWS
 from mlfs.orders.order import Order, build_order
 from mlfs.tree.scan import scan
