@@ -54,7 +54,7 @@ def explaining(epochs: Sequence[Sequence[int]], n: int, known: Mapping[str, Any]
         known: fields of the job, for which nothing else is tried.
     """
     seeds = (Seed(0.0, known["seed"]),) if "seed" in known else usual_seeds()
-    orders = usual_orders(n, seeds, len(epochs[0]))
+    orders = list(usual_orders(n, seeds, len(epochs[0])))
     if not known.keys() & _NAMED:
         orders = [one for one in orders if n <= one.most and (n <= MOST_FOR_LOOPS or one.bits <= _MOST_BITS_OF_MANY)]
     tried = [jobs for order in orders for jobs in _jobs(order.orders, known)]

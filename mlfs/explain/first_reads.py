@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
+from math import isqrt
 from typing import NamedTuple
 
 from mlfs.follow.plain_order import LONGEST_STEP, PLAIN_SHARE
@@ -24,6 +25,9 @@ RECENT_READS = 4096
 _PATIENCE = 8
 # Opens of a process that opens files again at once: so many show how a sampler repeats its samples.
 REPEATED_OPENS = 15
+# By chance a file comes again after about as many as the root of all: after four times as many hardly ever.
+_FEWEST_OF_A_PASS = 4
+_MOST_BYTES = 64 << 20
 # With fewer reads a process shows neither an order nor a place in it.
 FEW_READS = 3
 
@@ -181,6 +185,48 @@ class FirstReads:
     def heads(self, needed: int) -> list[list[int]]:
         """The first reads by process: those with enough of them first, else in the order in which they began."""
         return sorted((list(one.first) for one in self.processes.values()), key=lambda head: len(head) < needed)
+
+
+class Unexplained:
+    """Processes whose first reads nothing explains. Each is looked at again once it begins another pass.
+
+    Its first reads may have been in the middle of an epoch, where a run was resumed. It begins a pass when it reads a
+    file again after many others; who does so sooner draws with replacement.
+
+    Args:
+        n: files of the mount.
+    """
+
+    def __init__(self, n: int) -> None:
+        self._bytes, self._fewest = n // 8 + 1, _FEWEST_OF_A_PASS * isqrt(n)
+        self._most = max(1, min(MOST_PROCESSES, _MOST_BYTES // self._bytes))
+        self._read: dict[int, bytearray] = {}  # by process: a bit for each file; empty where nothing is noted
+        self._last: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._read)
+
+    def add(self, processes: Iterable[int]) -> None:
+        """Nothing explains what these have read first."""
+        self._read.update((process, bytearray(self._bytes)) for process in processes)
+        for process in list(self._read)[: -self._most]:
+            self._read[process].clear()
+
+    def reads_on(self, entry: int, process: int) -> bool:
+        """Note a read. Returns whether the process is one of these, and goes on with its pass."""
+        read = self._read.get(process)
+        if not read or self._last.get(process) == entry:
+            return read is not None
+        self._last[process] = entry
+        at, bit = entry >> 3, 1 << (entry & 7)
+        if read[at] & bit and int.from_bytes(read).bit_count() >= self._fewest:
+            del self._read[process], self._last[process]
+            return False
+        if read[at] & bit:
+            read.clear()
+        else:
+            read[at] |= bit
+        return True
 
 
 def _shows_repeats(process: Process) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -245,6 +246,17 @@ def test_the_end_of_a_shuffled_list_is_a_part_of_it_also_where_samples_lie_in_se
     found = last_of(list(find([data_set], SearchExtent(NO_RANGE, 256, latest=FEW_WORDS))))
     assert isinstance(found, SeedFound)
     assert found.finding.part == {"split": [240, 360], "part": 1, "split_seed": 43, "split_by": "torch"}
+
+
+def test_samples_are_in_memory_only_if_something_shows_it() -> None:
+    """The worker with the first batch has read so little that it takes what both have read to tell the order."""
+    drawn = order_head(600, int(TorchWords(1337).take(4)[-1]), 0, 26)
+    reads = (tuple(drawn[8:16] + drawn[24:26]), tuple(drawn[:6]))
+    assert min(chain(*reads)) >= 60  # by chance
+    found = last_of(list(find([DataSet(600, reads)], SearchExtent(NO_RANGE, 256, latest=FEW_WORDS))))
+    assert isinstance(found, Recipe)
+    assert (found.fields["seed"], found.fields["batch_size"]) == (1337, 8)
+    assert "cached_samples" not in found.fields
 
 
 def test_all_generators_that_drew_the_seed_are_told_the_likeliest_first() -> None:
