@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     elif jobs:
         _say(jobs, epochs)
     if not found:
-        hint = "give what is known, such as --seed or --root; or record a run: mlfs record"
+        hint = "give what is known, such as --generator, --seed or --root; or record a run: mlfs record"
         raise MlfsError(f"none of {tried:,} orders that were tried begins as {args.file} does", hint)
     return ExitCode.OK
 

@@ -157,7 +157,7 @@ class FirstReads:
                 found.update(short)
         return found
 
-    def asked(self, needed: int) -> set[int]:
+    def searched_with(self, needed: int) -> set[int]:
         """Processes that have read `needed` files; of those of a parent that walk the directories only the first."""
         walkers, known, found = self.walkers(), set[int](), set[int]()
         for pid, process in self.processes.items():

@@ -211,7 +211,7 @@ class Inference:
             return
         reads = self._reads.processes.get(process)
         known = reads is not None and len(reads.first) >= self._needed and attempt.lacks(process)
-        if known and process in self._reads.asked(self._needed):
+        if known and process in self._reads.searched_with(self._needed):
             attempt.begin_again_with(process)
         elif try_again and attempt.instead_of is not None:
             attempt.begin_again()
@@ -294,7 +294,9 @@ class Inference:
         if self._state is not State.SEARCHING:
             return  # it was called for nothing else
         lost, self._lost = self._lost, None
-        attempt = self._attempt = Attempt(self._jobs.runner, self._jobs.clock, self._reads.asked(self._needed), lost)
+        attempt = self._attempt = Attempt(
+            self._jobs.runner, self._jobs.clock, self._reads.searched_with(self._needed), lost
+        )
 
         if lost is not None:
             if await self._goes_on(lost):
@@ -328,14 +330,15 @@ class Inference:
             self._reads = self._reads.of(lambda process: process not in processes)
             log.info("%s", InferenceState.UNKNOWN)
 
-    def _may_shuffle(self) -> Reads:
-        """The reads that may show a shuffled order: all but those of processes that walk the directories by now."""
+    def _without_walkers(self) -> Reads:
+        """Gives the reads that may show a shuffled order, those included that come until then: all but those of
+        processes that walk the directories by now."""
         walkers = self._reads.walkers()
         return lambda: self._reads.of(lambda process: process not in walkers)
 
-    def _shuffling(self) -> FirstReads:
-        """Those of them that have come."""
-        return self._may_shuffle()()
+    def _read_without_walkers(self) -> FirstReads:
+        """The same, as they are now."""
+        return self._without_walkers()()
 
     async def _try_offered(self) -> bool:
         """Go by what explains other nodes' reads, if it is neither known here already nor refuted."""
@@ -349,7 +352,7 @@ class Inference:
             known = [*self._by_chance, *(job.hypothesis for job in self._inferred.in_force.values())]
             is_known = any(order_of(spec) == order_of(other.spec) for other in known)
             if not (is_known or self._state is State.IDLE or self._inferred.full):
-                installed |= await self._install([Hypothesis(spec, Origin.NODE)], self._may_shuffle())
+                installed |= await self._install([Hypothesis(spec, Origin.NODE)], self._without_walkers())
         return installed
 
     async def _try_read_before(self) -> bool:
@@ -367,7 +370,7 @@ class Inference:
 
     async def _goes_on(self, lost: JobRun) -> bool:
         """Whether the reads are the next epoch by what explained the epochs before; then its job is in force."""
-        reads, runner, ids = self._may_shuffle(), self._jobs.runner, lost.streams.sample_ids.astype(np.int32)
+        reads, runner, ids = self._without_walkers(), self._jobs.runner, lost.streams.sample_ids.astype(np.int32)
         data_set = await runner.run(POOL, as_indices, reads().heads(self._needed), ids)
         found = await runner.run(POOL, next_epoch, lost.rivals.alternatives, drawings(lost), last_epoch(lost), data_set)
         if found is None:
@@ -394,7 +397,7 @@ class Inference:
 
     async def _data_sets(self) -> tuple[list[Candidate], set[int]]:
         """The data sets that the reads may be of, and the processes that have read enough of them."""
-        reads, needed, jobs = self._shuffling(), self._needed, self._jobs
+        reads, needed, jobs = self._read_without_walkers(), self._needed, self._jobs
         processes = reads.ready(needed)
         if not processes:
             return [], processes
@@ -405,7 +408,7 @@ class Inference:
 
     async def _validates(self) -> bool:
         """Whether processes read, as it stands, what another job leaves of a data set that it has split."""
-        heads, runner = self._shuffling().heads(self._needed), self._jobs.runner
+        heads, runner = self._read_without_walkers().heads(self._needed), self._jobs.runner
         for spec in [one.spec for one in self._inferred.in_force.values() if one.spec.split is not None]:
             ranked = await runner.run(POOL, of_other_part, spec, heads, self._make_samples)
             if ranked and await self._install_found(ranked):
@@ -447,7 +450,7 @@ class Inference:
                     continue
                 self._happens(Cause.FOUND)
                 if isinstance(event, Recipe):
-                    reads = self._shuffling()
+                    reads = self._read_without_walkers()
                     ranked = await self._jobs.runner.run(POOL, of_recipe, data_sets[event.data_set], event, reads)
                     installed = await self._install_found(ranked)
                 elif isinstance(event, SeedFound):
@@ -467,7 +470,7 @@ class Inference:
         self, candidate: Candidate, finding: Finding, draws: Sequence[Draw], lost: JobRun | None
     ) -> list[Hypothesis]:
         """The hypotheses of a finding, by all that was read until now."""
-        reads = self._shuffling()
+        reads = self._read_without_walkers()
         before = Before() if lost is None else Before(lost.hypothesis.spec, drawings(lost), last_epoch(lost))
         if finding.part:
             candidate = await self._jobs.runner.run(POOL, part_of, candidate, finding.part, self._make_samples)
@@ -477,7 +480,7 @@ class Inference:
         """Put the best hypothesis in force that is not known to have fitted by chance."""
         by_chance = [order_of(known.spec) for known in self._by_chance]
         possible = [hypothesis for hypothesis in ranked if order_of(hypothesis.spec) not in by_chance]
-        return await self._install(possible, self._may_shuffle() if reads is None else reads)
+        return await self._install(possible, self._without_walkers() if reads is None else reads)
 
     async def _install(
         self, ranked: Sequence[Hypothesis], reads: Reads, epoch: int = 0, chosen_from: Sequence[Hypothesis] = ()
@@ -493,7 +496,7 @@ class Inference:
         job = self._inferred.with_seed_of(found)
         if job is not None:
             if await self._inferred.learn_more(job, ranked):
-                self._are_explained(self._shuffling())
+                self._are_explained(self._read_without_walkers())
         elif self._lost is not None:  # meanwhile another epoch has begun
             self._lost.rivals.learn(ranked)
             await self._goes_on(self._lost)
