@@ -125,7 +125,7 @@ def reads_of(fields: dict[str, Any], manifest: Manifest, workers: int) -> Iterat
         epoch = number + fields.get("start_epoch", 0)
         of_process: dict[tuple[int, int], list[int]] = {}
         for rank in range(spec.world_size):
-            ids = [entry for entry in streams.epoch_ids(epoch, rank).tolist()]
+            ids = streams.epoch_ids(epoch, rank).tolist()
             if not number:
                 ids = ids[fields.get("start_step", 0) * spec.batch_size :]
             main = FIRST_PID + PIDS_OF_A_RANK * rank

@@ -18,7 +18,7 @@ from mlfs.errors import JobError
 from mlfs.explain.confirm import Finding, begins_at, confirm_sequential, order_head, reads_otherwise, refine
 from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates_apart
 from mlfs.explain.evidence import NEXT_EPOCH_BITS
-from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields, proposed
+from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields, job_of, proposed
 from mlfs.explain.first_reads import FirstReads
 from mlfs.explain.question import DataSet
 from mlfs.explain.recipes import Recipe, repeats_samples
@@ -282,7 +282,15 @@ def of_draws(candidate: Candidate, finding: Finding, draws: Sequence[Draw]) -> l
 
 def of_recipe(candidate: Candidate, recipe: Recipe, reads: FirstReads) -> list[Hypothesis]:
     """The hypotheses of a recipe that explains the reads."""
-    orders = [preset_of(fields) for fields in to_workers(recipe.orders, whose(reads.kin()))]
+    readers, likeliest = whose(reads.kin()), recipe.fields
+    orders = to_workers(recipe.orders, readers)
+    is_one_stream = (likeliest["sampler"], likeliest.get("world_size")) == (COMPOSED, 1)
+    if is_one_stream and "batch_size" in likeliest and not {"column", "worker_dealing"} & likeliest.keys():
+        indices = as_indices(reads.opens(), candidate.ids)
+        stream = build_order(job_of(likeliest), indices.n).rank_stream(0, 0)[:_HEAD_DEALT]
+        of_ranks = ranks_of_batches(stream.tolist(), int(str(likeliest["batch_size"])), None, indices.heads, readers)
+        orders = [fields | (of_ranks | {"dealing": "batches"} if of_ranks else {}) for fields in orders]
+    orders = [preset_of(fields) for fields in orders]
     if repeats_samples(recipe.fields):
         indices = as_indices(reads.opens(), candidate.ids)
         found = repeated_permutation(indices.n, int(str(recipe.fields["seed"])), indices.heads)
@@ -398,7 +406,7 @@ _HEAD_DEALT = 1 << 15
 
 
 def dealt(finding: Finding, heads: Sequence[Sequence[int]], readers: Sequence[Whose]) -> Fields | None:
-    """The fields by which several ranks read; None where nothing says that there is more than one.
+    """The fields by which several ranks read a permutation; None where nothing says that there is more than one.
 
     Args:
         heads: the dataset indices that each process opened first. readers: whose processes these are.
@@ -406,14 +414,26 @@ def dealt(finding: Finding, heads: Sequence[Sequence[int]], readers: Sequence[Wh
     if finding.world != 1 or finding.seed < 0 or finding.words_before or finding.batch is None:
         return None
     order = order_head(finding.n, finding.seed, 0, _HEAD_DEALT)
+    found = ranks_of_batches(order, finding.batch, finding.workers, heads, readers)
+    return None if found is None else {"sampler": "accelerate", "generator": "own", "seed": finding.seed} | found
+
+
+def ranks_of_batches(
+    order: Sequence[int], batch_size: int, workers: int | None, heads: Sequence[Sequence[int]], readers: Sequence[Whose]
+) -> Fields | None:
+    """The ranks among which the batches of an order are dealt, as fields; None where nothing says that there are any.
+
+    Args:
+        workers: that seem to read all of it. heads, readers: as of `dealt`.
+    """
     position_of = {value: position for position, value in enumerate(order)}
     worlds = {reader.world for reader in readers}
     given = worlds.pop() if len(worlds) == 1 else 0  # by the launcher, the same to all processes
     begun: dict[int, list[int]] = {}
     for head, reader in zip(heads, readers, strict=True):
         start, rank = begins_at([position_of.get(value, -1) for value in head]), reader.rank if given else reader.parent
-        if (given or reader.parent) and start >= 0 and start % finding.batch == 0:
-            begun.setdefault(rank, []).append(start // finding.batch)
+        if (given or reader.parent) and start >= 0 and start % batch_size == 0:
+            begun.setdefault(rank, []).append(start // batch_size)
     if given and any(batch % given != rank for rank, batches in begun.items() for batch in batches):
         return None
     # Between two batches of one rank's workers lies one batch of each other rank.
@@ -421,12 +441,12 @@ def dealt(finding: Finding, heads: Sequence[Sequence[int]], readers: Sequence[Wh
     world = given or apart or len(begun)
     ranks = sorted(batches[0] % world for batches in begun.values()) if begun else []
     # One rank of several alone shows it by the batches of the others, which its workers leave out.
-    fewest = 1 if given and finding.workers and finding.workers % given == 0 else 2
+    fewest = 1 if given and workers and workers % given == 0 else 2
     if world < 2 or len(set(ranks)) < max(fewest, len(begun)):
         return None
-    fields: Fields = {"sampler": "accelerate", "generator": "own", "seed": finding.seed, "world_size": world}
     # Ranks that have not read yet are taken to be here when most of the others are.
-    return fields | {"batch_size": finding.batch, "ranks": list(range(world)) if 2 * len(ranks) > world else ranks}
+    are_here = list(range(world)) if 2 * len(ranks) > world else ranks
+    return {"world_size": world, "batch_size": batch_size, "ranks": are_here}
 
 
 def to_workers(ranked: Sequence[Fields], readers: Sequence[Whose]) -> Sequence[Fields]:
