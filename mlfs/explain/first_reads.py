@@ -187,7 +187,7 @@ class FirstReads:
         return sorted((list(one.first) for one in self.processes.values()), key=lambda head: len(head) < needed)
 
 
-class Unexplained:
+class LeftAlone:
     """Processes whose first reads nothing explains. Each is looked at again once it begins another pass.
 
     Its first reads may have been in the middle of an epoch, where a run was resumed. It begins a pass when it reads a

@@ -33,7 +33,7 @@ from mlfs.explain.explanations import (
     of_walk,
 )
 from mlfs.explain.fields import Fields, order_of
-from mlfs.explain.first_reads import FirstReads, Unexplained
+from mlfs.explain.first_reads import FirstReads, LeftAlone
 from mlfs.explain.inferred_jobs import (
     InferredJobs,
     MakeStreams,
@@ -151,7 +151,7 @@ class Inference:
         self._reads = FirstReads()  # that no inferred job explains
         self._lost: JobRun | None = None  # that was refuted, and among the reads is its next epoch
         self._attempt: Attempt | None = None  # what the task is at, or was at last
-        self._unexplained = Unexplained(self._jobs.manifest.n_files)
+        self._left_alone = LeftAlone(self._jobs.manifest.n_files)
         self._by_chance: list[Hypothesis] = []  # what explained some first reads, and few of all that came
 
     def _happens(self, cause: Cause) -> None:
@@ -180,7 +180,7 @@ class Inference:
                 self._opened(entry, process, parent)
 
     def _opened(self, entry: int, process: int, parent: int) -> None:
-        if self._unexplained.reads_on(entry, process) or self._inferred.is_plain_stranger(entry, process, parent):
+        if self._left_alone.reads_on(entry, process) or self._inferred.is_plain_stranger(entry, process, parent):
             return
         self._reads.add(entry, process, parent)
         try_again = self._reads.total in TRY_AGAIN_AFTER
@@ -326,7 +326,7 @@ class Inference:
             # A worker that has read less may be the one whose reads tell: it is searched with once it has read enough.
             processes -= self._reads.short_of(self._needed)
             processes |= self._reads.walkers()
-            self._unexplained.add(processes)
+            self._left_alone.add(processes)
             self._reads = self._reads.of(lambda process: process not in processes)
             log.info("%s", InferenceState.UNKNOWN)
 
@@ -531,7 +531,7 @@ class Inference:
             return InferenceState.LOCKED
         if self._state is not State.WATCHING:
             return InferenceState.SEARCHING
-        return InferenceState.UNKNOWN if self._unexplained else InferenceState.WATCHING
+        return InferenceState.UNKNOWN if self._left_alone else InferenceState.WATCHING
 
     def statistics(self) -> InferenceStatistics:
         """Frozen figures."""

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSamp
 
 from mlfs.explain.confirm import confirm_sequential, refine
 from mlfs.explain.explanations import explanations
-from mlfs.explain.first_reads import MOST_FIRST_READS, MOST_PROCESSES, RECENT_READS, FirstReads, Unexplained
+from mlfs.explain.first_reads import MOST_FIRST_READS, MOST_PROCESSES, RECENT_READS, FirstReads, LeftAlone
 from mlfs.explain.question import DataSet
 from mlfs.explain.search import find
 from mlfs.explain.search_stages import SearchExtent, SeedFound
@@ -168,12 +168,12 @@ def test_who_walks_the_directories_in_many_processes_crowds_nobody_out() -> None
 
 
 def test_who_is_not_understood_is_looked_at_again_in_another_pass() -> None:
-    unexplained = Unexplained(600)
-    unexplained.add([7, 8])
-    assert all(unexplained.reads_on(entry, 7) for entry in (*range(300), 299))  # the last one opened twice
-    assert not any(unexplained.reads_on(entry, process) for entry, process in ((5, 7), (6, 7), (5, 9)))
-    assert all(unexplained.reads_on(entry, 8) for entry in (*range(20), 5, *range(20, 600), 7))  # drawn, maybe again
-    assert len(unexplained) == 1
+    left_alone = LeftAlone(600)
+    left_alone.add([7, 8])
+    assert all(left_alone.reads_on(entry, 7) for entry in (*range(300), 299))  # the last one opened twice
+    assert not any(left_alone.reads_on(entry, process) for entry, process in ((5, 7), (6, 7), (5, 9)))
+    assert all(left_alone.reads_on(entry, 8) for entry in (*range(20), 5, *range(20, 600), 7))  # drawn, maybe again
+    assert len(left_alone) == 1
 
 
 def test_a_worker_that_has_read_less_is_waited_for_unless_it_idles() -> None:
