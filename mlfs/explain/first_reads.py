@@ -194,7 +194,7 @@ class LeftAlone:
     file again after many others; who does so sooner draws with replacement.
 
     Args:
-        n: files of the mount.
+        n: entries of the mount. Rows, which stand behind them, are nothing that is explained.
     """
 
     def __init__(self, n: int) -> None:
@@ -219,6 +219,8 @@ class LeftAlone:
             return read is not None
         self._last[process] = entry
         at, bit = entry >> 3, 1 << (entry & 7)
+        if at >= len(read):
+            return True
         if read[at] & bit and int.from_bytes(read).bit_count() >= self._fewest:
             del self._read[process], self._last[process]
             return False

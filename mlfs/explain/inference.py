@@ -151,7 +151,7 @@ class Inference:
         self._reads = FirstReads()  # that no inferred job explains
         self._lost: JobRun | None = None  # that was refuted, and among the reads is its next epoch
         self._attempt: Attempt | None = None  # what the task is at, or was at last
-        self._left_alone = LeftAlone(self._jobs.manifest.n_files)
+        self._left_alone = LeftAlone(len(self._jobs.manifest.size))
         self._by_chance: list[Hypothesis] = []  # what explained some first reads, and few of all that came
 
     def _happens(self, cause: Cause) -> None:

@@ -171,6 +171,7 @@ def test_who_is_not_understood_is_looked_at_again_in_another_pass() -> None:
     left_alone = LeftAlone(600)
     left_alone.add([7, 8])
     assert all(left_alone.reads_on(entry, 7) for entry in (*range(300), 299))  # the last one opened twice
+    assert left_alone.reads_on(5000, 7)  # a row
     assert not any(left_alone.reads_on(entry, process) for entry, process in ((5, 7), (6, 7), (5, 9)))
     assert all(left_alone.reads_on(entry, 8) for entry in (*range(20), 5, *range(20, 600), 7))  # drawn, maybe again
     assert len(left_alone) == 1
