@@ -91,7 +91,7 @@ class Holdings:
         holder[by_several > 1] = -1
         part = int(np.count_nonzero(by_several)) // len(there)
         for node in there:
-            alone, shared = np.count_nonzero(holder == node), np.flatnonzero(self._flags(node) & (holder < 0))
+            alone, shared = int((holder == node).sum()), np.flatnonzero(self._flags(node) & (holder < 0))
             takes = min(len(shared), max(0, part - alone))
             holder[shared[np.linspace(0, len(shared), takes, endpoint=False, dtype=np.int64)]] = node
         for node in there:
