@@ -51,7 +51,6 @@ JOBS = (
     "audit",
     "warmup",
     "namespaces",
-    "outlived",
 )
 
 
