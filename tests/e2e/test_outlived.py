@@ -288,7 +288,8 @@ def test_a_training_is_not_told_that_its_server_was_killed(tmp_path: Path) -> No
         mount.settle()
         (job,) = mount.status()["jobs"]
         assert job["name"] == "train"
-        assert job["agreement"] == 1.0, job
+        # Of all ten servers: a worker whose first reads were lost with one of them may seem another's at the next read.
+        assert job["agreement"] > 0.999, job
         opens = sum(len(epoch) for rank in wanted for epoch in rank)
         assert 0.9 < mount.status()["opens"] / opens <= 1.0
         assert 0.9 < job["observed_opens"] / opens <= 1.0, job
