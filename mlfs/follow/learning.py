@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from itertools import chain, pairwise, takewhile
 from itertools import count as count_from
-from itertools import pairwise, takewhile
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +47,7 @@ FEWEST_OF_SINGLES = 32
 allows for any order nearby, so that what workers begin with fits it too, and nothing would be learned of them any more.
 """
 LEAST_SLACK = 4
-"""The slack of a loader whose threads take samples at most one turn early (see `_explained`): the least above none."""
+"""The slack of a loader whose threads take samples at most one turn early (see `_OfProcesses.explained`): the least above none."""
 
 
 class PlacedOpen(NamedTuple):
@@ -85,7 +86,7 @@ def seen_by_count(opens: Iterable[Open], epochs: Mapping[int, EpochIndex]) -> li
     for o in opens:
         parent_of[o.process] = o.parent
         before = last.get(o.process, o.entry)
-        again = o.again if any(len(index.codes(before)) > 1 for index in in_order[:1]) else 0
+        again = o.again if o.again and in_order and len(in_order[0].codes(before)) > 1 else 0
         for entry in [*[before] * again, o.entry]:
             count = counts[entry]
             counts[entry] += 1
@@ -191,11 +192,11 @@ def learn(
     candidates = [(batch, workers) for batch, workers in _candidates(parts, processes, batch_hint) if workers <= most]
     if not single:
         candidates = [(batch, workers) for batch, workers in candidates if batch > 1 or workers == 1]
-    of_processes = [np.array(xs, dtype=np.int64) for xs in parts.values()]
+    of_processes = _OfProcesses.of(parts.values())
     best: tuple[float, int, int] | None = None
     shape: Shape | None = None
     for batch, workers in candidates:
-        share, slack = _explained(of_processes, batch, workers, stream_length)
+        share, slack = of_processes.explained(batch, workers, stream_length)
         key = (round(share, 3), -slack, -workers)
         telling = share >= SURE or workers <= CHANCE * stream_length
         if share >= GOOD and telling and (best is None or key > best):
@@ -232,13 +233,13 @@ def _candidates(
     strides: Counter[int] = Counter()
     starts: dict[tuple[int, int], list[int]] = defaultdict(list)
     for (rank, epoch, _), xs in parts.items():
-        runs = _runs(np.unique(np.array(xs, dtype=np.int64)))
+        runs = _runs(sorted(set(xs)))
         starts[rank, epoch] += [start for start, _ in runs]
-        batches.update(length for _, length in runs[:-1])
-        strides.update(b - a for (a, _), (b, _) in pairwise(runs))
+        batches.update([length for _, length in runs[:-1]])
+        strides.update([b - a for (a, _), (b, _) in pairwise(runs)])
     for begins in starts.values():
         begins.sort()
-        batches.update(b - a for a, b in pairwise(begins) if b > a)
+        batches.update([b - a for a, b in pairwise(begins) if b > a])
     if batch_hint > 1:
         batches[batch_hint] += 1
     candidates = [(1, 1)]
@@ -250,42 +251,79 @@ def _candidates(
     return list(dict.fromkeys(candidates))[:MOST_CANDIDATES]
 
 
-def _runs(xs: Positions) -> list[tuple[int, int]]:
-    """(start, length) of the runs of consecutive numbers."""
-    breaks = np.flatnonzero(np.diff(xs) != 1) + 1
-    starts = np.concatenate(([0], breaks))
-    lengths = np.diff(np.append(starts, len(xs)))
-    return list(zip(xs[starts].tolist(), lengths.tolist(), strict=True))
+def _runs(xs: list[int]) -> list[tuple[int, int]]:
+    """(start, length) of the runs of consecutive numbers. A loop: most lists are too short for numpy to be worth it."""
+    runs = []
+    start = stop = xs[0]
+    for x in xs:
+        if x != stop:
+            runs.append((start, stop - start))
+            start = x
+        stop = x + 1
+    runs.append((start, stop - start))
+    return runs
 
 
-def _explained(of_processes: list[Positions], batch: int, workers: int, stream_length: int) -> tuple[float, int]:
-    """The share of opens that a shape explains, and the slack that it needs for that.
+class _OfProcesses(NamedTuple):
+    """Places that processes have read, those of one behind those of another: arrays of one length.
 
-    An open is explained when its turn follows on another one of its process, or is the process' first one and begins a
-    batch: a run that goes on does so in the middle of an epoch. A process is taken for the worker whose turns it opened
-    most.
+    They are all asked at once, as there are many processes with few reads each.
+
+    Attributes:
+        apart: more than any place. Times its process' number it keeps the turns of processes apart.
     """
-    fits, total, in_order = 0, 0, 0
-    turns_early = []
-    for xs in of_processes:
-        batches, within = np.divmod(xs, batch)
-        rounds, worker = np.divmod(batches, workers)
-        turns = (rounds * batch + within)[worker == np.bincount(worker).argmax()]
-        turns_early.append(turns - np.minimum.accumulate(turns[::-1])[::-1])
-        ordered = np.sort(turns)
-        total += len(xs)
-        fits += int(_begins(ordered[0], batch)) + int(np.count_nonzero(np.diff(ordered) == 1))
-        in_order += int(_begins(turns[0], batch)) + int(np.count_nonzero(np.diff(turns) == 1))
-    most = int(np.quantile(np.concatenate(turns_early), MOST_EARLY, method="higher"))
-    slack = 1 if most == 0 else 2 * (most + 1)
-    if slack > max(1.0, CHANCE * stream_length / workers):  # too much disorder to tell from chance
-        return in_order / total, 1
-    return fits / total, slack
+
+    xs: Positions
+    process: Positions
+    processes: int
+    apart: int
+
+    @classmethod
+    def of(cls, parts: Iterable[list[int]]) -> _OfProcesses:
+        """Those of some processes, each of which has read something."""
+        of_each = list(parts)
+        xs = np.array(list(chain.from_iterable(of_each)), dtype=np.int64)
+        process = np.repeat(np.arange(len(of_each)), list(map(len, of_each)))
+        return cls(xs, process, len(of_each), int(xs.max()) + 2)
+
+    def explained(self, batch: int, workers: int, stream_length: int) -> tuple[float, int]:
+        """The share of opens that a shape explains, and the slack that it needs for that.
+
+        An open is explained when its turn follows on another one of its process, or is the process' first one and
+        begins a batch: a run that goes on does so in the middle of an epoch. A process is taken for the worker whose
+        turns it opened most.
+        """
+        turns, process = self.xs, self.process
+        if workers > 1:
+            batches, within = np.divmod(turns, batch)
+            rounds, worker = np.divmod(batches, workers)
+            opened = np.bincount(process * workers + worker, minlength=self.processes * workers)
+            own = worker == opened.reshape(self.processes, workers).argmax(axis=1)[process]
+            turns, process = (rounds * batch + within)[own], process[own]
+        told_apart = turns + process * self.apart
+        early = told_apart - np.minimum.accumulate(told_apart[::-1])[::-1]
+        slack_of = _quantile(early)
+        slack = 1 if slack_of == 0 else 2 * (slack_of + 1)
+        if slack > max(1.0, CHANCE * stream_length / workers):  # too much disorder to tell from chance
+            return self._following(turns, told_apart, process, batch) / len(self.xs), 1
+        told_apart.sort()
+        return self._following(told_apart % self.apart, told_apart, process, batch) / len(self.xs), slack
+
+    def _following(self, turns: Positions, told_apart: Positions, process: Positions, batch: int) -> int:
+        """How many turns come right behind the one before, or are the first of their process where a worker may begin:
+        with a batch; where batches are single samples, at the beginning."""
+        firsts = turns[np.concatenate((_BEGINS, process[1:] != process[:-1]))]
+        begin = firsts % batch == 0 if batch > 1 else firsts == 0
+        follows = told_apart[1:] - told_apart[:-1] == 1
+        return int(np.count_nonzero(follows)) + int(np.count_nonzero(begin))
 
 
-def _begins(turn: int, batch: int) -> bool:
-    """Whether a worker may begin there: with a batch; where batches are single samples, at the beginning."""
-    return turn % batch == 0 if batch > 1 else turn == 0
+_BEGINS = np.array([True])
+
+
+def _quantile(early: Positions) -> int:
+    """As numpy's quantile with the method "higher", which takes ten times as long."""
+    return int(np.sort(early)[ceil(MOST_EARLY * (len(early) - 1))])
 
 
 def _whoever_is_free(
@@ -296,15 +334,15 @@ def _whoever_is_free(
     It is one when most of what is read in a row begins at a multiple of the batch, and no batch comes too early.
     """
     lengths: Counter[int] = Counter()
-    for xs in parts.values():
-        lengths.update(length for _, length in _runs_in_time(xs)[:-1])
+    runs = [_runs(xs) for xs in parts.values()]
+    for of_process in runs:
+        lengths.update([length for _, length in of_process[:-1]])
     batch = lengths.most_common(1)[0][0] if lengths else 1
     reach = 0
     for xs in whole.values():
         x = np.array(xs, dtype=np.int64)
-        early = x - np.minimum.accumulate(x[::-1])[::-1]
-        reach = max(reach, int(np.quantile(early, MOST_EARLY, method="higher")))
-    aligned = [start % batch == 0 for xs in parts.values() for start, _ in _runs_in_time(xs)]
+        reach = max(reach, _quantile(x - np.minimum.accumulate(x[::-1])[::-1]))
+    aligned = [start % batch == 0 for of_process in runs for start, _ in of_process]
     slack = 2 * (reach + 1)
     if batch == 1 and len(parts) > len(whole) and sum(map(len, whole.values())) < FEWEST_OF_SINGLES:
         return None
@@ -312,7 +350,3 @@ def _whoever_is_free(
         return None
     return Shape(batch, 0, slack)
 
-
-def _runs_in_time(xs: list[int]) -> list[tuple[int, int]]:
-    """(start, length) of the runs of what a process read one after the other."""
-    return _runs(np.array(xs, dtype=np.int64))

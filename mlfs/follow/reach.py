@@ -81,7 +81,8 @@ class Reach:
             is_vacant: whether nobody reads that worker's stream, though some opens may have been taken for its own.
         """
         progress, shape = self._ranks[occurrence.rank_index], self._shape
-        position, x, epoch = occurrence.position, occurrence.x, occurrence.epoch
+        _, epoch, offset = occurrence
+        position, x = epoch.base + offset, offset - epoch.begin
         if x < 0 or epoch.base + epoch.length <= progress.floor:
             return False  # before what is read of the epoch, or the rank has left the epoch
         if not shape.workers:
@@ -94,7 +95,7 @@ class Reach:
         passed = progress.frontier > follower and self._stream_length > MOST_SKIPPED
         if passed and not is_vacant and progress.is_done(position) and progress.is_done(follower):
             return False
-        return self._turns_before(occurrence) < shape.slack and epoch.base <= progress.frontier + epoch.length
+        return epoch.base <= progress.frontier + epoch.length and self._turns_before(x, occurrence, shape.slack) < shape.slack
 
     def turns_ahead(self, stream: WorkerStream, occurrence: Occurrence) -> int:
         """How many turns ahead it lies in the stream, or in the same worker's stream of the next epoch.
@@ -109,25 +110,27 @@ class Reach:
         is_doubtful = stream.entered_at >= 0 and stream.index.base > frontier
         if not follows or is_doubtful or stream.continued or not self._shape.workers:
             return -1
-        if occurrence.x < 0 or worker_and_turn(self._shape, occurrence.x)[0] != stream.worker:
+        x = occurrence.x
+        if x < 0 or worker_and_turn(self._shape, x)[0] != stream.worker:
             return -1
-        turns = self._turns_before(occurrence)
         # One turn more than the slack: the first place of the next epoch may have been left out.
+        turns = self._turns_before(x, occurrence, self._shape.slack + 1)
         if turns > self._shape.slack:
             return -1
         return turns if stream.ended else self._stream_length + turns
 
-    def _turns_before(self, occurrence: Occurrence) -> int:
+    def _turns_before(self, x: int, occurrence: Occurrence, most: int) -> int:
         """The turns of the same worker that come before it in its epoch: all of the last few that read something, as a
-        script may have samples in memory, or on another mount."""
-        shape, index, x, turns = self._shape, occurrence.epoch, occurrence.x, 0
+        script may have samples in memory, or on another mount. Args: x: its own. most: of which nobody asks for more.
+        """
+        shape, index, turns = self._shape, occurrence.epoch, 0
         ids = index.ids[occurrence.rank_index]
         if shape.slack > LONG_SLACK and (shape.batch == 1 or shape.workers <= 1):
             step = max(1, shape.workers)
-            last = ids[index.begin + x % step : index.begin + x : step][-shape.slack - 1 :]
+            last = ids[index.begin + x % step : index.begin + x : step][-most:]
             if np.count_nonzero(last >= 0) == len(last):  # as nearly always
                 return len(last)
-        while turns <= shape.slack:
+        while turns < most:
             x -= 1 if shape.workers <= 1 or x % shape.batch else 1 + (shape.workers - 1) * shape.batch
             if x < 0:
                 break

@@ -275,7 +275,12 @@ class Tracker:
                 if stream.next_entry == entry:
                     return True
         found = occurrences(self._epochs, entry)
-        return bool(reader and self._fits(reader, found)) or any(self._may_begin(at) for at in found)
+        if reader is not None and self._fits(reader, found):
+            return True
+        for at in found:
+            if self._may_begin(at):
+                return True
+        return False
 
     def is_next(self, entry: int, process: int) -> bool:
         """Whether it is the very next that a process reads, by what it has read before; nothing is recorded."""
@@ -398,14 +403,19 @@ class Tracker:
         The place where it surely reads comes first, as far as its threads overtake each other; then the nearest. A
         process with many threads seems to go on in the next epoch now and then, nearer than where it is.
         """
-        ahead = self._turns_ahead_of_lost if reader.has_read_unseen else self._reach.turns_ahead
-        fits = [_Fit(ahead(stream, at), stream, at) for stream in reader.streams for at in found]
+        ahead_of = self._turns_ahead_of_lost if reader.has_read_unseen else self._reach.turns_ahead
+        fits = []
+        for stream in reader.streams:
+            for at in found:
+                turns_ahead = ahead_of(stream, at)
+                if turns_ahead >= 0:
+                    fits.append(_Fit(turns_ahead, stream, at))
 
         def order(fit: _Fit) -> tuple[bool, int]:
             surely = fit.stream.entered_at < 0 and fit.turns_ahead < fit.stream.slack
             return not surely, fit.turns_ahead
 
-        return sorted((fit for fit in fits if fit.turns_ahead >= 0), key=order)
+        return sorted(fits, key=order) if len(fits) > 1 else fits
 
     def _turns_ahead_of_lost(self, stream: WorkerStream, at: Occurrence) -> int:
         """As `Reach.turns_ahead`, of a process whose reads nobody has seen for a while."""
@@ -472,8 +482,14 @@ class Tracker:
         A process that begins may seem to read for another rank for some opens where ranks have samples in common.
         Samples that it took of that rank's stream do not keep the rank's own process from beginning.
         """
-        shared = len(at.epoch.codes(at.epoch.ids[at.rank_index].item(at.offset))) > 1 and len(at.epoch.ids) > 1
-        return self._reach.may_begin(at, is_vacant=shared and self._worker_of(at) not in self._known)
+        epoch = at.epoch
+        is_vacant = (
+            bool(epoch.more)
+            and len(epoch.ids) > 1
+            and len(epoch.codes(epoch.ids[at.rank_index].item(at.offset))) > 1
+            and self._worker_of(at) not in self._known
+        )
+        return self._reach.may_begin(at, is_vacant)
 
     def _note_rank(self, parent: int, rank_index: int) -> None:
         """A child of the parent reads for the rank: the workers of a rank are children of the rank's process."""
@@ -494,15 +510,15 @@ class Tracker:
         def order(at: Occurrence) -> tuple[bool, tuple[bool, int, int]]:
             return family_rank not in (-1, at.rank_index), reach.preference(at)
 
-        beginnings = sorted((at for at in found if self._may_begin(at)), key=order)
+        beginnings = sorted([at for at in found if self._may_begin(at)], key=order)
         if beginnings:
             begun = [self._stream(at) for at in beginnings[:MOST_BEGINNINGS]]
             now.reader.begins(begun)
             in_current_epoch = reach.is_in_current_epoch(beginnings[0])
             return self._count(now, begun[0].cell, True, beginnings[0], moves_frontier=in_current_epoch)
         self.unfit += 1
-        near = sorted((at for at in found if reach.is_near(at)), key=order)
-        far = [at for at in found if not reach.is_near(at) and reach.is_far_ahead(at)]
+        near = sorted([at for at in found if reach.is_near(at)], key=order)
+        far = [at for at in found if reach.is_far_ahead(at)]
         strays = [self._stream(at) for at in near[:MOST_STRAYS]]
         now.reader.strays([*strays, *(self._stream(at, far=True) for at in far[:MOST_STRAYS])])
         if not near:

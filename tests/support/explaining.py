@@ -146,7 +146,16 @@ class FakeJobs:
         for job in list(self.running.values()):
             self.load(job)
             self.observer.digested(job)
-        await trio.sleep(READ_S)
+        await pass_time(READ_S)
+
+
+async def pass_time(seconds: float) -> None:
+    """Sleep. Where nobody else has anything to do in that time the clock is put forward, which costs a tenth of it."""
+    others, clock = trio.lowlevel.current_statistics(), trio.lowlevel.current_clock()
+    if others.tasks_runnable or others.seconds_to_next_deadline <= seconds:
+        await trio.sleep(seconds)
+    elif isinstance(clock, trio.testing.MockClock):
+        clock.jump(seconds)
 
 
 @asynccontextmanager
