@@ -115,12 +115,17 @@ class Keeping:
         """The plan by which samples are kept, None without one."""
         return self._plan
 
+    @property
+    def promised_bytes(self) -> int:
+        """The room that places keep free for samples under way."""
+        return sum(self._promised_bytes)
+
     def statistics(self) -> KeepingStatistics:
         """Frozen figures."""
         plan = self._plan
         lacking = np.flatnonzero(np.frombuffer(self._no_room or b"", dtype=np.uint8))
         return KeepingStatistics(
-            plan is not None, plan.about if plan else {}, sum(self._promised_bytes), tuple(self._held),
+            plan is not None, plan.about if plan else {}, self.promised_bytes, tuple(self._held),
             len(lacking), int(np.asarray(self._table.sizes)[lacking].sum()),
         )  # fmt: skip
 

@@ -188,7 +188,7 @@ class Watch:
         for number, info in enumerate(self._places):
             if promised[number] and self._used_bytes[number] + promised[number] > info.capacity_bytes:
                 raise Broken(f"{info.name}: {self._used_bytes[number]} bytes used, {promised[number]} promised")
-        told = self._scheduler.keeping.statistics().promised_bytes
+        told = self._scheduler.keeping.promised_bytes
         if told != total:
             raise Broken(f"{told} bytes are promised, fetches under way were promised {total}")
 

@@ -194,7 +194,9 @@ class SimulatedLedger:
     def __init__(self, sizes: npt.NDArray[np.int64], owner: Nodes, readers: Readers, nodes: int) -> None:
         self.pfs_bytes = [0] * len(readers)
         self.given_bytes = np.zeros((len(readers), nodes), dtype=np.int64)
-        self._sizes, self._owner, self._readers = sizes, owner, readers
+        self._sizes, self._owner = sizes, owner
+        self._readers_of = np.ascontiguousarray(readers.T)  # by sample
+        self._nobody = int(np.iinfo(readers.dtype).max)
         self._fetched: defaultdict[tuple[int, int], int] = defaultdict(int)
 
     def landed(self, node: int, sample: int, origin: int) -> None:
@@ -213,12 +215,11 @@ class SimulatedLedger:
 
     def _epoch_of_fetch(self, sample: int, node: int, anybody: bool = False) -> int:
         """The epoch that this fetch of a node is for: the earliest that no fetch before it was for."""
-        column = self._readers[:, sample]
-        nobody = np.iinfo(column.dtype).max
-        epochs = np.flatnonzero(column != nobody if anybody else column == node)
+        readers = self._readers_of[sample].tolist()  # of some epochs: too few for numpy
+        epochs = [at for at, who in enumerate(readers) if (who != self._nobody if anybody else who == node)]
         done = self._fetched[node, sample]
         self._fetched[node, sample] += 1
-        return int(epochs[min(done, len(epochs) - 1)]) if len(epochs) else 0
+        return epochs[min(done, len(epochs) - 1)] if epochs else 0
 
     def load(self, epoch: int) -> float:
         """The busiest node's bytes given in an epoch, over the mean of all nodes that own anything; 0 if none gave."""
