@@ -18,19 +18,19 @@ from mlfs.lab.sim.scenario import Scenario, load, parse, shipped_names
 # of so few samples it is made smaller in proportion too (docs/simulator.md says what a window that large changes).
 SMALL = {
     "environment-grid": (120, 4),
-    "lobster-node": (128, 2),
+    "lobster-node": (256, 2),
     "nopfs-cosmoflow": (128, 2),
     "nopfs-cosmoflow512": (10, 2),
     "nopfs-imagenet1k": (256, 2),
-    "nopfs-imagenet22k": (2048, 2),
+    "nopfs-imagenet22k": (4096, 2),
     "nopfs-mnist": (16, 2),
-    "nopfs-openimages": (256, 2),
-    "small-cluster": (40, 2),
+    "nopfs-openimages": (512, 2),
+    "small-cluster": (56, 2),
     "thesis-s1": (4, 5),
     "thesis-s2": (80, 4),
-    "thesis-s3": (60, 2),
-    "thesis-s4": (120, 2),
-    "thousand-nodes": (128, 2),
+    "thesis-s3": (120, 2),
+    "thesis-s4": (240, 2),
+    "thousand-nodes": (256, 2),
 }
 WINDOW_TOO = {"small-cluster"}
 FEWER_NODES = {"thousand-nodes": 16}  # each of a thousand holds a record of every sample: too much for one process

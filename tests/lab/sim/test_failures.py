@@ -140,4 +140,4 @@ def test_growth_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         self._lane_due_s[len(self._lane_due_s) + 10_000] = now_s
 
     monkeypatch.setattr(Waiting, "landed", leaks)
-    assert not steady(STEADY_HOURS).bounded
+    assert not steady(STEADY_HOURS, epochs=60).bounded

@@ -16,7 +16,7 @@ from support.failures.drawing import PAGE, Case, Fault, Habits, JobCase
 from support.failures.run import Trial
 
 NODES: Final = 4
-EPOCHS: Final = 250  # of 4 nodes: 1,000 epochs of a node
+EPOCHS: Final = 250  # of 4 nodes: 1,000 epochs of a node; another number where a test is about less
 SAMPLES: Final = 32
 GETS_BETWEEN_FAULTS: Final = 37
 # Enough events for the run: each read takes some ten.
@@ -45,9 +45,12 @@ class Growth:
         return self.late <= self.early + NODES * SAMPLES // 2
 
 
-def steady(hours: float, say: Callable[[Growth], None] | None = None) -> Growth:
-    """Run for so many hours; `say` hears of each hour. Raises Broken for what must hold and does not."""
-    trial = Trial(day(hours), MOST_EVENTS)
+def steady(hours: float, say: Callable[[Growth], None] | None = None, epochs: int = EPOCHS) -> Growth:
+    """Run for so many hours, with so many epochs of 4 nodes; `say` hears of each hour.
+
+    Raises Broken for what must hold and does not.
+    """
+    trial = Trial(day(hours, epochs), MOST_EVENTS)
     seen: list[int] = []
 
     def look() -> None:
@@ -62,15 +65,15 @@ def steady(hours: float, say: Callable[[Growth], None] | None = None) -> Growth:
     return _growth(trial, seen)
 
 
-def day(hours: float) -> Case:
+def day(hours: float, epochs: int) -> Case:
     """The case: a data set that does not fit, read epoch after epoch as slowly as it takes to fill the hours."""
-    think_s = hours * 3600 / (EPOCHS * SAMPLES / NODES)
-    job = JobCase("day", 1, 0, SAMPLES, EPOCHS, 4, 1, 0.0, Habits(think_s=think_s))
+    think_s = hours * 3600 / (epochs * SAMPLES / NODES)
+    job = JobCase("day", 1, 0, SAMPLES, epochs, 4, 1, 0.0, Habits(think_s=think_s))
     kinds = ("fail", "hang", "late", "corrupt", "unstaged", "twice", "full", "lost_answer")
     faults = [
         Fault(kinds[(number + node) % len(kinds)], node, get=number * GETS_BETWEEN_FAULTS)
         for node in range(NODES)
-        for number in range(1, EPOCHS * SAMPLES // NODES // GETS_BETWEEN_FAULTS)
+        for number in range(1, epochs * SAMPLES // NODES // GETS_BETWEEN_FAULTS)
     ]
     timed = ("copy_lost", "outdated", "resized", "unreachable", "stop")
     faults += [
