@@ -47,7 +47,7 @@ FEWEST_OF_SINGLES = 32
 allows for any order nearby, so that what workers begin with fits it too, and nothing would be learned of them any more.
 """
 LEAST_SLACK = 4
-"""The slack of a loader whose threads take samples at most one turn early (see `_OfProcesses.explained`): the least above none."""
+"""The slack of a loader whose threads take samples at most one turn early (see `_OfProcesses`): the least but none."""
 
 
 class PlacedOpen(NamedTuple):
@@ -349,4 +349,3 @@ def _whoever_is_free(
     if sum(aligned) < GOOD * len(aligned) or slack > CHANCE * batch * stream_length or reach > stream_length // 2:
         return None
     return Shape(batch, 0, slack)
-

@@ -95,7 +95,8 @@ class Reach:
         passed = progress.frontier > follower and self._stream_length > MOST_SKIPPED
         if passed and not is_vacant and progress.is_done(position) and progress.is_done(follower):
             return False
-        return epoch.base <= progress.frontier + epoch.length and self._turns_before(x, occurrence, shape.slack) < shape.slack
+        is_soon = epoch.base <= progress.frontier + epoch.length
+        return is_soon and self._turns_before(x, occurrence, shape.slack) < shape.slack
 
     def turns_ahead(self, stream: WorkerStream, occurrence: Occurrence) -> int:
         """How many turns ahead it lies in the stream, or in the same worker's stream of the next epoch.

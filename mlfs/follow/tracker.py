@@ -277,10 +277,7 @@ class Tracker:
         found = occurrences(self._epochs, entry)
         if reader is not None and self._fits(reader, found):
             return True
-        for at in found:
-            if self._may_begin(at):
-                return True
-        return False
+        return any(self._may_begin(at) for at in found)
 
     def is_next(self, entry: int, process: int) -> bool:
         """Whether it is the very next that a process reads, by what it has read before; nothing is recorded."""
