@@ -14,3 +14,12 @@ def _searches_here(monkeypatch: pytest.MonkeyPatch) -> None:
     and in the tests of mounts.
     """
     monkeypatch.setattr("mlfs.explain.attempt.SeedSearch", SearchHere)
+
+
+@pytest.fixture(autouse=True)
+def _few_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that finds nothing tries pairs of mistakes for a sixth of the time that it takes otherwise.
+
+    Most tests have several such searches, and are about something else. test_two_mistakes_drawn.py tries all pairs.
+    """
+    monkeypatch.setattr("mlfs.explain.screen.LONGEST_FOR_PAIRS_S", 0.25)
