@@ -14,6 +14,7 @@ import trio.testing
 from fakes import InlineRunner, Mount, given_job, running, shuffled, simulate
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.drawn import cases
 
 from mlfs.engine import planner
 from mlfs.engine.planner import MOST_EPOCHS
@@ -301,7 +302,7 @@ def test_the_plan_goes_on_for_the_jobs_that_are_left(tmp_path: Path) -> None:
     simulate(body)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=cases(50))
 @given(st.data())
 def test_planned_samples_find_their_room_and_budgets_hold(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 25))
@@ -338,7 +339,7 @@ def test_planned_samples_find_their_room_and_budgets_hold(data: st.DataObject) -
     assert not any(keeping.reserved_bytes)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=cases(50))
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 6)), max_size=30), st.integers(0, 60), st.integers(0, 60))
 def test_the_most_read_get_the_fastest_class(samples: list[tuple[int, int]], ram: int, disk: int) -> None:
     sizes = np.array([size for size, _ in samples], dtype=np.int64)

@@ -17,7 +17,7 @@ MOST_APART = 24  # reads by which one rank is ahead of another
 # Reads of a rank that nobody registered before it is followed: two batches until it is a stranger, one until it is
 # looked at, and what the others read meanwhile.
 FOUND_AFTER = 48
-DRAWN = range(cases(8))
+DRAWN = range(cases(5))
 
 
 class Drawn(NamedTuple):

@@ -218,8 +218,11 @@ def of_a_fold(seed: int, share: float) -> list[list[int]]:
 SPLITS = [of_random_split, of_train_test_split, of_a_shuffled_list, of_train_test_split_and_a_loader, of_a_fold]
 
 
-@pytest.mark.parametrize("share", [0.8, 0.9, 0.95, 0.72])
-@pytest.mark.parametrize("split", SPLITS)
+# Nobody cuts at 0.72. All that is tried is tried in vain then, whichever the split is: one by torch and one by numpy.
+@pytest.mark.parametrize(
+    ("split", "share"),
+    [*((split, share) for split in SPLITS for share in (0.8, 0.9, 0.95)), (SPLITS[0], 0.72), (SPLITS[4], 0.72)],
+)
 def test_a_part_of_a_split_data_set_is_found(split: Callable[[int, float], list[list[int]]], share: float) -> None:
     if split is of_a_fold and share == 0.95:
         share = 0.75  # nobody makes twenty folds
@@ -229,7 +232,7 @@ def test_a_part_of_a_split_data_set_is_found(split: Callable[[int, float], list[
     of_workers = [list(chain.from_iterable(batches[worker::2])) for worker in (0, 1)]
     data_set = DataSet(N, tuple(tuple(reads[:24]) for reads in of_workers))
     found = list(find([data_set], SearchExtent(((0, 0),), 256, latest=1 << 12)))[-1]
-    if share == 0.72:  # nobody cuts there
+    if share == 0.72:
         assert isinstance(found, StageProgress)
         return
     assert not isinstance(found, StageProgress)

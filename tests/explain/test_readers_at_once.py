@@ -20,7 +20,7 @@ from mlfs.follow.strangers_seen import in_words, strangers_to_all
 
 SHELL, OTHER_SHELL, MAIN, SECOND, STRANGER = 50, 60, 1000, 5000, 9000
 EPOCHS, SEED = 3, 5
-DRAWN = cases(5)
+DRAWN = cases(3)
 Opened = tuple[int, int, int]
 
 

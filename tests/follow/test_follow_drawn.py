@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from loaders import Loader, in_turns
+from support.drawn import cases
 
 from mlfs.follow.evidence import Read
 from mlfs.follow.job import JobRun
@@ -105,7 +106,7 @@ class Followed:
         }
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(cases(12)))
 def test_reads_come_to_the_same_in_batches_and_one_by_one(seed: int) -> None:
     rng = random.Random(seed)
     n, ranks, batch = rng.choice((120, 240, 500)), rng.choice((1, 1, 2, 3)), rng.choice((4, 8, 16))

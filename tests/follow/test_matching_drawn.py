@@ -14,6 +14,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loaders import Loader, streams_of
+from support.drawn import cases as few_or_many
 
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.matching import StreamMatcher
@@ -134,7 +135,7 @@ def load_what_is_read(case: Case, matcher: StreamMatcher, epochs: dict[int, Epoc
         del epochs[epoch]
 
 
-@settings(max_examples=100, derandomize=True)  # what is drawn decides how many coincidences there are
+@settings(max_examples=few_or_many(50), derandomize=True)  # what is drawn decides how many coincidences there are
 @given(cases(orderly=True))
 def test_each_open_of_an_orderly_loader_agrees(case: Case) -> None:
     """But for coincidences: a worker that lives on may end an epoch and begin the next one with the same sample."""
@@ -148,7 +149,7 @@ def test_each_open_of_an_orderly_loader_agrees(case: Case) -> None:
     assert min(progress.frontier for progress in matcher.ranks) >= EPOCHS * case.length - COINCIDENCES
 
 
-@settings(max_examples=100)
+@settings(max_examples=few_or_many(50))
 @given(cases(), st.data())
 def test_each_position_is_matched_or_given_up_and_all_counts_add_up(case: Case, data: st.DataObject) -> None:
     """Whatever is read, right or wrong, with the epochs loaded and let go of as the ranks move on."""

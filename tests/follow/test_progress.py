@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.drawn import cases
 
 from mlfs.follow.progress import RankProgress
 
@@ -11,7 +12,7 @@ LAGS = st.one_of(st.integers(1, 4), st.integers(1, 100))
 TAKES = st.lists(st.tuples(st.integers(-3, 12), st.booleans()), max_size=120)
 
 
-@settings(max_examples=400)
+@settings(max_examples=cases(100))
 @given(st.integers(0, 5), LAGS, TAKES)
 def test_a_position_is_done_once_it_was_read_or_given_up(start: int, lag: int, takes: list[tuple[int, bool]]) -> None:
     progress = RankProgress(start)

@@ -13,6 +13,7 @@ from accelerate.utils import set_seed
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from orders_support import assert_same_order, job
+from support.drawn import cases
 from torch.utils.data import DataLoader, RandomSampler
 
 from mlfs.errors import JobError
@@ -71,7 +72,7 @@ def deals(draw: st.DrawFn) -> dict[str, Any]:
 @given(n=st.integers(1, 150), deal=deals(), seed=SEEDS, data_seed=st.none() | st.integers(-5, 2**40))
 @example(n=3, deal={"world_size": 4, "batch_size": 5}, seed=1, data_seed=None)  # filled up several times round
 @example(n=40, deal={"world_size": 4, "batch_size": 5, "even_batches": False}, seed=1, data_seed=None)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=cases(40), deadline=None)
 def test_the_seedable_sampler(n: int, deal: dict[str, Any], seed: int, data_seed: int | None) -> None:
     size = deal["batch_size"] * (deal["world_size"] if deal.get("split_batches") else 1)
     fields = deal | {"use_seedable_sampler": True} | ({} if data_seed is None else {"data_seed": data_seed})
@@ -83,7 +84,7 @@ def test_the_seedable_sampler(n: int, deal: dict[str, Any], seed: int, data_seed
 
 
 @given(n=st.integers(1, 150), deal=deals(), seed=SEEDS, words=st.integers(0, 700))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=cases(40), deadline=None)
 def test_the_default_sampler_on_several_ranks(n: int, deal: dict[str, Any], seed: int, words: int) -> None:
     fields = deal | {"world_size": deal["world_size"] + 1, "words_before": words}
     size = deal["batch_size"] * (fields["world_size"] if deal.get("split_batches") else 1)
@@ -92,7 +93,7 @@ def test_the_default_sampler_on_several_ranks(n: int, deal: dict[str, Any], seed
 
 
 @given(n=st.integers(1, 100), batch=st.integers(1, 9), seed=SEEDS, words=st.integers(0, 700), drop_last=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=cases(30), deadline=None)
 def test_the_default_sampler_on_one_rank(n: int, batch: int, seed: int, words: int, drop_last: bool) -> None:
     fields = {"world_size": 1, "batch_size": batch, "drop_last": drop_last, "words_before": words}
     assert_same_order(n, prepared(n, fields, batch, seed), epochs=4, sampler="accelerate", seed=seed, **fields)

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from orders_support import assert_same_order, job
+from support.drawn import cases
 
 from mlfs.errors import JobError
 from mlfs.job import parse_job
@@ -147,7 +148,7 @@ def written(fields: dict[str, Any], n: int) -> dict[tuple[int, int], list[int]]:
 
 
 @given(data=st.data(), n=st.integers(4, 150), world=st.integers(1, 4))
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=cases(100), deadline=None)
 def test_a_loop_of_ones_own_is_predicted(data: st.DataObject, n: int, world: int) -> None:
     generator = data.draw(st.sampled_from(list(LOOPS)))
     usual = [*SEEDINGS, "goes-on"]

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from orders_support import assert_same_order, job
+from support.drawn import cases
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from mlfs.orders.order import build_order
@@ -47,7 +48,7 @@ class TrainingSampler:
     drawn=st.booleans(),
     seed=st.integers(0, 2**31),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=cases(40), deadline=None)
 def test_an_endless_stream_is_cut_into_epochs_of_whole_batches(
     n: int, world: int, batch: int, steps: int | None, shuffle: bool, drawn: bool, seed: int
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.drawn import cases
 
 from mlfs.errors import ExitCode, JobError
 from mlfs.follow.sentences import flags_of
@@ -244,7 +245,7 @@ def test_extensions_are_kept_lower_case_without_a_dot_and_once() -> None:
         },
     )
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=cases(50), deadline=None)
 def test_a_job_survives_its_own_json(fields: dict[str, Any]) -> None:
     spec = parse_job(fields)
     text = spec.to_json()
@@ -262,7 +263,7 @@ JSON = st.recursive(
 
 @given(fields=st.dictionaries(st.sampled_from(sorted(JobSpec.model_fields)), JSON, max_size=4))
 @example(fields={"world_size": 1025})
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=cases(80), deadline=None)
 def test_anything_is_a_job_or_a_job_error(fields: dict[str, Any]) -> None:
     try:
         spec = parse_job({"epochs": 1, **fields})

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from orders_support import IMG_EXTENSIONS, entries_of, job, make_file, manifest_of, torchvision_samples
+from support.drawn import cases
 
 from mlfs.errors import JobError
 from mlfs.job.names import layout_names
@@ -54,7 +55,7 @@ def ids(source: str, **fields: object) -> list[int]:
 @given(paths=st.lists(PATHS, max_size=30, unique=True))
 @example(paths=["a/x.jpg", "a/b/x.jpg", "a/a-b/x.jpg", "a/a/x.jpg", "a/a/a/x.jpg", "a/a b/x.jpg"])
 @example(paths=["\udcff/x.jpg", "\ue000/x.jpg", "\U00010000/\udcff.jpg", "\U00010000/\ue000.jpg"])
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=cases(40), deadline=None)
 def test_imagefolder_is_torchvisions(paths: list[str]) -> None:
     with tempfile.TemporaryDirectory() as source:
         make_tree(source, ["c/always.jpg", *paths])
@@ -64,7 +65,7 @@ def test_imagefolder_is_torchvisions(paths: list[str]) -> None:
 
 
 @given(paths=st.lists(PATHS, max_size=30, unique=True), extensions=st.sampled_from([None, ["jpg"], [".PNG", "é.tiff"]]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=cases(30), deadline=None)
 def test_sorted_is_every_file_by_the_bytes_of_its_path(paths: list[str], extensions: list[str] | None) -> None:
     with tempfile.TemporaryDirectory() as source:
         made = ["c.png", "c.jpg", *paths]

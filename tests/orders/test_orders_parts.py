@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from orders_support import assert_same_order, job
+from support.drawn import cases
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data.datapipes.iter import IterableWrapper
 
@@ -186,7 +187,7 @@ def test_parts_of_one_length_leave_samples_out(dealing: str) -> None:
 
 @pytest.mark.parametrize("dealing", DEALINGS)
 @given(n=st.integers(1, 40), world=st.integers(1, 7), batch=st.integers(1, 9), drop_last=st.booleans())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=cases(30))
 def test_a_stream_is_as_long_as_is_said(dealing: str, n: int, world: int, batch: int, drop_last: bool) -> None:
     spec = job(draw="none", dealing=dealing, world_size=world, batch_size=batch, drop_last=drop_last)
     order = build_order(spec, n)

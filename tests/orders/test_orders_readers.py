@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from orders_support import job
+from support.drawn import cases
 
 from mlfs.errors import JobError
 from mlfs.orders.counters import op_seeds, philox_words, shuffle_pass
@@ -90,7 +91,7 @@ def one_by_one(words: TorchWords | Mt64Words) -> Callable[[], int]:
 
 
 @given(n=st.integers(0, 300), seed=SEEDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=cases(30), deadline=None)
 def test_short_std_shuffles_are_libstdcxxs(n: int, seed: int) -> None:
     assert shuffle_mt19937(n, seed).tolist() == std_shuffle(n, one_by_one(TorchWords(seed)), 32)
     wide = seed << 32 | seed

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from orders_support import assert_same_order, job
+from support.drawn import cases
 
 from mlfs.errors import JobError
 from mlfs.orders.draws import Draws, EpochDraw
@@ -29,7 +30,7 @@ def dealt(n: int, world: int, drop_last: bool, orders: list[list[int]]) -> Calla
 
 
 @given(n=SIZES, world=WORLDS, drop_last=st.booleans(), legacy=st.booleans(), reseed=st.booleans(), seed=SIZES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=cases(50), deadline=None)
 def test_numpys_permutation_each_epoch(
     n: int, world: int, drop_last: bool, legacy: bool, reseed: bool, seed: int
 ) -> None:
@@ -44,7 +45,7 @@ def test_numpys_permutation_each_epoch(
 
 
 @given(n=SIZES, legacy=st.booleans(), reseed=st.booleans(), seed=st.integers(0, 2**32 - EPOCHS))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=cases(30), deadline=None)
 def test_numpys_shuffle_of_what_the_epoch_before_left(n: int, legacy: bool, reseed: bool, seed: int) -> None:
     make = np.random.RandomState if legacy else np.random.default_rng
     rng, indices, orders = make(seed), np.arange(n), []
@@ -63,7 +64,7 @@ def test_numpys_seed_sets_the_legacy_generator() -> None:
 
 
 @given(n=SIZES, world=WORLDS, in_place=st.booleans(), reseed=st.booleans(), seed=st.integers(-(2**70), 2**70))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=cases(50), deadline=None)
 def test_pythons_shuffle(n: int, world: int, in_place: bool, reseed: bool, seed: int) -> None:
     rng, indices, orders = random.Random(seed), list(range(n)), []
     for epoch in range(EPOCHS):
@@ -118,7 +119,7 @@ def counting(made: list[int], state_bytes: int = 4) -> Draws:
 
 
 @given(asked=st.lists(st.integers(0, 90), max_size=30), most=st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=cases(30), deadline=None)
 def test_any_epoch_is_drawn_in_any_order(asked: list[int], most: int) -> None:
     draws = counting([], state_bytes=(64 << 20) // most)
     for epoch in asked:

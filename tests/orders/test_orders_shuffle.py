@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.drawn import cases
 
 from mlfs.orders import shuffle
 from mlfs.orders.mt19937 import randperm
@@ -39,7 +40,7 @@ def swaps(draw: st.DrawFn) -> tuple[list[int], Direction]:
 
 
 @given(drawn=swaps(), block=st.integers(1, 70))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=cases(80), deadline=None)
 def test_blocks_of_any_size_do_what_the_loop_does(drawn: tuple[list[int], Direction], block: int) -> None:
     targets, direction = drawn
     with pytest.MonkeyPatch.context() as patch:

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from orders_support import job, make_file, manifest_of
+from support.drawn import cases
 from torch.utils.data import random_split
 
 from mlfs.errors import JobError
@@ -38,7 +39,7 @@ def parts(n: int, lengths: list[float], **fields: object) -> list[list[int]]:
 
 
 @given(shares=PARTS, n=st.integers(1, 500), seed=st.integers(-(2**63), 2**63 - 1))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=cases(50), deadline=None)
 @pytest.mark.filterwarnings("ignore:Length of split")
 def test_fractions_are_random_splits(shares: list[int], n: int, seed: int) -> None:
     fractions = [share / sum(shares) for share in shares]
@@ -49,7 +50,7 @@ def test_fractions_are_random_splits(shares: list[int], n: int, seed: int) -> No
 
 
 @given(lengths=st.lists(st.integers(0, 100), min_size=2, max_size=5).filter(lambda x: sum(x) > 1), seed=st.integers(0))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=cases(50), deadline=None)
 @pytest.mark.filterwarnings("ignore:Length of split")
 def test_lengths_are_random_splits_numpys_pythons_and_plain_cuts(lengths: list[int], seed: int) -> None:
     n, seed = sum(lengths), seed % 2**32

@@ -8,6 +8,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from orders_support import assert_same_order, job
+from support.drawn import cases
 from torch.utils.data import DataLoader, DistributedSampler
 
 from mlfs.errors import JobError
@@ -25,7 +26,7 @@ def torch_randperm(n: int, seed: int) -> np.ndarray:
 
 
 @given(n=st.integers(0, 3000), seed=SEEDS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=cases(100), deadline=None)
 def test_a_permutation_is_torchs(n: int, seed: int) -> None:
     assert np.array_equal(randperm(n, seed), torch_randperm(n, seed))
 
@@ -61,7 +62,7 @@ def test_the_sampler_refuses_too_many_samples_with_a_remedy() -> None:
 @example(n=3, world=7, seed=5, epoch=2, shuffle=True, drop_last=False)  # padded twice round
 @example(n=3, world=7, seed=5, epoch=2, shuffle=True, drop_last=True)  # nothing is left
 @example(n=7, world=7, seed=5, epoch=2, shuffle=True, drop_last=True)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=cases(100), deadline=None)
 def test_every_rank_reads_what_torchs_sampler_gives_it(
     n: int, world: int, seed: int, epoch: int, shuffle: bool, drop_last: bool
 ) -> None:
@@ -77,7 +78,7 @@ def test_every_rank_reads_what_torchs_sampler_gives_it(
 
 
 @given(n=st.integers(1, 200), world=st.integers(1, 9), drop_last=st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=cases(50), deadline=None)
 def test_sequential_is_the_unshuffled_sampler(n: int, world: int, drop_last: bool) -> None:
     order = build_order(job(sampler="sequential", world_size=world, drop_last=drop_last), n)
     for rank in range(world):

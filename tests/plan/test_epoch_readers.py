@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.drawn import cases
 
 from mlfs.plan.epoch_readers import Readers
 
@@ -31,7 +32,7 @@ def readers_of(reads: list[list[list[int]]], node_of_rank: list[int]) -> Readers
     return readers
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=cases(60))
 @given(cluster, st.sampled_from([[0, 1, 2], [0, 0, 1], [0, 0, 0]]))
 def test_frequencies_count_every_read(reads: list[list[list[int]]], node_of_rank: list[int]) -> None:
     readers = readers_of(reads, node_of_rank)

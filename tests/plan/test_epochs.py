@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.drawn import cases
 
 from mlfs.plan.epochs import Workload, held_bytes, run_cost
 from mlfs.plan.model import Curve, PerformanceModel, StorageClass
@@ -61,7 +62,7 @@ def test_what_is_read_twice_in_an_epoch_and_kept_nowhere_comes_from_the_source_t
     assert half.later.peer_bytes == pytest.approx(0)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=cases(60))
 @given(
     st.integers(1, 64), st.integers(0, 10**6), st.integers(0, 10**6), st.integers(1, 10**7), st.integers(1, 9),
     st.floats(0, 1e4), st.booleans(),

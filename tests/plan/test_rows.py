@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.drawn import cases
 
 from mlfs.plan.file_blocks import FileBlocks
 from mlfs.plan.rows import Rows
@@ -69,7 +70,7 @@ def test_rows_have_the_same_id_exactly_where_they_are_the_same(lists: list[list[
     assert len(set(ids)) == len(ids) == len(rows)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=cases(80))
 @given(offset=st.integers(0, 30 * BLOCK), length=st.one_of(st.integers(1, 5 * BLOCK), st.integers(1, 3 * PAGE)))
 def test_a_tripwire_is_a_page_of_its_row_alone_or_all_of_its_pages_and_its_read_tells_of_it(
     offset: int, length: int

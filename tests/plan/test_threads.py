@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.drawn import cases
 
 from mlfs.plan.model import Curve
 from mlfs.plan.threads import (
@@ -62,7 +63,7 @@ def plain_assign(loads: np.ndarray, preprocess_s: np.ndarray, train_s: float, mo
     return wanted if sum(wanted) <= most else plain_in_proportion(work, most)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=cases(50))
 @given(
     gpus=st.integers(1, 6),
     steps=st.integers(1, 5),
@@ -84,7 +85,7 @@ def test_all_steps_at_once_is_each_step_by_itself(
             assert at_once[step, node].tolist() == alone
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=cases(50))
 @given(batches, st.floats(0.5, 60.0), st.integers(0, 12))
 def test_threads_are_shared_out_whole_and_each_gpu_has_one(loads: np.ndarray, train_s: float, spare: int) -> None:
     most = len(loads) + spare
@@ -93,7 +94,7 @@ def test_threads_are_shared_out_whole_and_each_gpu_has_one(loads: np.ndarray, tr
     assert given_threads.sum() <= most
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=cases(50))
 @given(
     st.tuples(st.integers(0, 300), st.integers(0, 300), st.integers(1, 300)), st.floats(0.5, 60.0), st.integers(1, 24)
 )
@@ -104,7 +105,7 @@ def test_one_gpu_gets_what_brute_force_finds(load: tuple[int, ...], train_s: flo
     assert off[threads - 1] == pytest.approx(off.min())
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=cases(30))
 @given(
     work=st.lists(st.integers(1, 60), min_size=1, max_size=3),
     spare=st.integers(0, 5),
@@ -179,7 +180,7 @@ def plain_fit(xs: list[float], ys: list[float]) -> float:
     return min(squares(xs[:cut], ys[:cut]) + squares(xs[cut:], ys[cut:]) for cut in range(2, len(xs) - 1))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=cases(30))
 @given(st.integers(4, 40), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 1e6]), st.booleans())
 def test_the_two_lines_are_those_of_the_best_split(count: int, seed: int, far: float, again: bool) -> None:
     """Also where measurements are many, far from zero, or of the same number of threads."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.drawn import cases
 
 from mlfs.lab.sim.gpu_queues import Batch, GpuNode, coordinated, divided
 from mlfs.plan.model import Curve
@@ -15,7 +16,7 @@ from mlfs.plan.threads import TOLERANCE, in_proportion
 PEAK_AT_6 = Curve(tuple((float(count), 600.0 / (1 + 0.2 * max(0, 6 - count))) for count in range(1, 13)))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=cases(30))
 @given(gpus=st.integers(1, 5), spare=st.integers(0, 9), train_s=st.floats(0.1, 9.0), seed=st.integers(0, 2**32 - 1))
 def test_all_threads_are_given_out_and_no_queue_goes_without(gpus: int, spare: int, train_s: float, seed: int) -> None:
     queued = np.random.default_rng(seed).integers(0, 99, (4, 2, gpus, 3)).astype(np.float64)

@@ -10,6 +10,7 @@ import pytest
 from gpu_cluster import TEXT
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.drawn import cases
 
 from mlfs.errors import ConfigError
 from mlfs.lab.policies.policy import EpochReads, Overlap, Policy, Queues, Traits, Unfit
@@ -79,7 +80,7 @@ def test_lobster_gives_the_straggler_the_threads_of_the_others() -> None:
     assert load_s == pytest.approx([0.2 * 8 / 5, 0.01, 0, 0.01])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=cases(30))
 @given(
     gpus=st.sampled_from([2, 4, 8]),
     queues=st.sampled_from([Queues.EVEN, Queues.ASSIGNED]),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.drawn import cases
 
 from mlfs.errors import ConfigError
 from mlfs.lab.sizing import model_file
@@ -75,7 +76,7 @@ def test_fft_over_gemm_is_table_2() -> None:
         assert fast.memory_bits / lean.memory_bits == pytest.approx(printed, abs=0.08)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=cases(30))
 @given(options, st.integers(0, 150))
 def test_the_optimum_is_that_of_trying_everything(layers: list[list[Algorithm]], bound: int) -> None:
     fitting = [c for c in itertools.product(*layers) if sum(o.memory_bits for o in c) <= bound]

@@ -7,6 +7,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.drawn import cases
 
 from mlfs.lab.sizing.scaling import (
     efficiency,
@@ -25,7 +26,7 @@ def test_the_published_examples() -> None:
     assert parameter_servers(180e6, 4, 125e6, 2.0) == 6
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=cases(80))
 @given(st.floats(0.001, 3), st.integers(2, 500))
 def test_the_forms_of_lemma_3_1_agree(overhead: float, gpus: int) -> None:
     alpha = efficiency(overhead, gpus)
@@ -37,7 +38,7 @@ def test_the_forms_of_lemma_3_1_agree(overhead: float, gpus: int) -> None:
     assert speedup(overhead, gpus) == pytest.approx(1 / (1 - parallel + parallel / gpus))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=cases(80))
 @given(st.floats(0.001, 0.5), st.integers(1, 60))
 def test_the_number_of_gpus_is_the_fewest(overhead: float, gpus: int) -> None:
     wanted = speedup(overhead, gpus)
@@ -47,7 +48,7 @@ def test_the_number_of_gpus_is_the_fewest(overhead: float, gpus: int) -> None:
         assert gpus_for_speedup(overhead, (speedup(overhead, gpus - 1) + wanted) / 2) == gpus
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=cases(80))
 @given(st.floats(1, 1e10), st.integers(1, 300), st.floats(1, 1e10), st.floats(0.01, 10))
 def test_servers_hide_the_traffic_and_one_less_does_not(size: float, workers: int, rate: float, compute: float) -> None:
     servers = parameter_servers(size, workers, rate, compute)

@@ -7,6 +7,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.drawn import cases
 
 from mlfs.lab.sim.gpu_queues import gap_s, loading_s
 from mlfs.lab.sizing.scaling import ScaleOut
@@ -25,7 +26,7 @@ def test_by_hand() -> None:
     assert model.local_io_s(0.5, 0.1) == pytest.approx(15 + 2 * 0.1)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=cases(50))
 @given(RATE, RATE, RATE, RATE, st.integers(1, 4096), st.floats(0, 1), st.floats(0, 1))
 def test_how_the_equations_hang_together(
     data: float, train: float, storage: float, cache: float, nodes: int, cached: float, moved: float
