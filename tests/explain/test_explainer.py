@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from support.explaining import FILES, SearchInline, explaining, order_of, simulate
+from support.explaining import FILES, SearchInline, explaining, order_of, pass_time, simulate
 
 from mlfs.explain.seed_search import SeedSearch
 from mlfs.explain.statistics import InferenceState, InferenceStatistics
@@ -115,7 +115,7 @@ def test_what_waits_to_be_confirmed_is_given_up_once_another_job_has_the_reads(
             await jobs.register(name="train", seed=wrong)
             for at, entry in enumerate(order_of(jobs.manifest, 0, seed=true)):
                 await jobs.read(entry, 7)
-                await trio.sleep(2 if slow <= at < slow + 4 else 0)
+                await pass_time(2 if slow <= at < slow + 4 else 0)
             inferred, case = jobs.running.get("inferred"), explainer.statistics().cases["train"]
             assert inferred is None or case.instead is not None
             assert (inferred or jobs.running["train"]).score.agreement_of_last(400) == 1.0

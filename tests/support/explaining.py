@@ -154,6 +154,8 @@ async def pass_time(seconds: float) -> None:
     others, clock = trio.lowlevel.current_statistics(), trio.lowlevel.current_clock()
     if others.tasks_runnable or others.seconds_to_next_deadline <= seconds:
         await trio.sleep(seconds)
+        # Whoever was woken together with us would not be seen at the next time, and not run before we sleep again.
+        await trio.testing.wait_all_tasks_blocked()
     elif isinstance(clock, trio.testing.MockClock):
         clock.jump(seconds)
 
