@@ -162,6 +162,7 @@ def test_every_example_runs(
     (tmp_path / "pfs").mkdir()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run1.opens").write_text("".join(f'[{at}.0, 7, 1, "{name}"]\n' for at, name in enumerate(names)))
+    (tmp_path / "state.json").write_text('{"epoch": 12, "index": 40, "num_replicas": 2}')
     (tmp_path / "job.json").write_text('{"epochs": 90, "world_size": 2, "seed": 0}')
     assert main(["order", str(source), "--seed", "7", "--epochs", "1"]) == 0  # what a script of that seed has read
     (tmp_path / "read.txt").write_text(capsys.readouterr().out)
@@ -183,7 +184,7 @@ def test_every_example_runs(
                 assert parsed(shlex.join(["mlfs", *words]))
                 continue  # it is mounted, and other settings would be refused
             if "register" in words and "--epochs" not in words:
-                words += ["--epochs", "2"]
+                words += ["--epochs", "20"]
             words += next((more.split() for begin, more in SHORTENED.items() if command.startswith(begin)), [])
             try:
                 code = main(words)

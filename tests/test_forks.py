@@ -69,7 +69,7 @@ import json, os, random, subprocess, sys
 import torch
 own = [sys.argv, os.environ["RANK"], __name__, sys.stdin.read(), random.random(), torch.rand(1).item(), os.getcwd()]
 own += [open(f"/proc/self/{name}").read().strip("\\0").split("\\0") for name in ("cmdline", "environ")]
-print(json.dumps(own))
+print(json.dumps(own), flush=True)
 if len(sys.argv) == 2:
     sys.exit(subprocess.call([sys.executable, "-c", sys.argv[1], "a", "b"], env={"RANK": "7"}))
 sys.exit(3)
