@@ -19,6 +19,9 @@ from mlfs.plan.placement import NOWHERE, keep_most_read
 from mlfs.plan.scheduler.keeping import Plan
 from mlfs.served.partition import NOBODY, fill, footprints, partition_by_hash
 
+# The share of its part that a node may lack before it takes over from others: parts differ by some samples anyway.
+UNEVEN = 0.1
+
 Sizes = npt.NDArray[Any]
 Holders = npt.NDArray[np.int16]
 
@@ -170,7 +173,7 @@ class Members:
 
     def _takes_over(self, shares: Shares, room_taken: npt.NDArray[np.int64]) -> Mapping[int, int]:
         """By node, the bytes that this one takes over from it: what lies there beyond the node's part of all bytes,
-        where this one has less than its own. Those are the least that can move."""
+        where this one has clearly less than its own. Those are the least that can move."""
         by_node = np.array(self._numbers()[0][shares.owner], dtype=np.int64)  # the last number is nobody's
         owned = np.bincount(by_node, room_taken, len(self.nodes) + 1)[:-1]
         lies = np.bincount(by_node[shares.settled], room_taken[shares.settled], len(self.nodes) + 1)[:-1]
@@ -178,8 +181,8 @@ class Members:
         room[[self.nodes.index(node) for node in self.away]] = 0
         parts = parts_bytes(float(owned.sum()), room)
         beyond, lacking = np.maximum(lies - parts, 0.0), np.maximum(parts - owned, 0.0)
-        own = lacking[self.nodes.index(self.own)]
-        if not own:
+        own, part = lacking[self.nodes.index(self.own)], parts[self.nodes.index(self.own)]
+        if own <= UNEVEN * part:
             return {}
         of_each = (beyond * min(1.0, own / lacking.sum())).astype(np.int64).tolist()
         return {node: size for node, size in zip(self.nodes, of_each, strict=True) if size}
