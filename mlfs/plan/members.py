@@ -19,8 +19,9 @@ from mlfs.plan.placement import NOWHERE, keep_most_read
 from mlfs.plan.scheduler.keeping import Plan
 from mlfs.served.partition import NOBODY, fill, footprints, partition_by_hash
 
-# The share of its part that a node may lack before it takes over from others: parts differ by some samples anyway.
-UNEVEN = 0.1
+# The share of its part that a node may lack before it takes over from others. Parts of some dozen samples differ by as
+# much by chance, where samples lie with those who happened to read them; a node that has just come lacks all of it.
+UNEVEN = 0.25
 
 Sizes = npt.NDArray[Any]
 Holders = npt.NDArray[np.int16]
