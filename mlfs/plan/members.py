@@ -19,9 +19,9 @@ from mlfs.plan.placement import NOWHERE, keep_most_read
 from mlfs.plan.scheduler.keeping import Plan
 from mlfs.served.partition import NOBODY, fill, footprints, partition_by_hash
 
-# The share of its part that a node may lack before it takes over from others. Parts of some dozen samples differ by as
-# much by chance, where samples lie with those who happened to read them; a node that has just come lacks all of it.
-UNEVEN = 0.25
+# Where samples lie with those who happened to read them, a part of n samples lacks some 1 / sqrt(n) by chance. A node
+# takes over from others where it lacks more than so many times that; one that has just come lacks all.
+BY_CHANCE = 1.5
 
 Sizes = npt.NDArray[Any]
 Holders = npt.NDArray[np.int16]
@@ -183,7 +183,8 @@ class Members:
         parts = parts_bytes(float(owned.sum()), room)
         beyond, lacking = np.maximum(lies - parts, 0.0), np.maximum(parts - owned, 0.0)
         own, part = lacking[self.nodes.index(self.own)], parts[self.nodes.index(self.own)]
-        if own <= UNEVEN * part:
+        samples_a_part = np.count_nonzero(room_taken[shares.owner >= 0]) / max(1, np.count_nonzero(parts))
+        if own * samples_a_part**0.5 <= BY_CHANCE * part:
             return {}
         of_each = (beyond * min(1.0, own / lacking.sum())).astype(np.int64).tolist()
         return {node: size for node, size in zip(self.nodes, of_each, strict=True) if size}
