@@ -183,7 +183,7 @@ class Members:
         parts = parts_bytes(float(owned.sum()), room)
         beyond, lacking = np.maximum(lies - parts, 0.0), np.maximum(parts - owned, 0.0)
         own, part = lacking[self.nodes.index(self.own)], parts[self.nodes.index(self.own)]
-        samples_a_part = int((shares.owner >= 0).sum()) / max(1, int((parts > 0).sum()))
+        samples_a_part = int((room_taken[by_node < len(self.nodes)] > 0).sum()) / max(1, int((parts > 0).sum()))
         if own * samples_a_part**0.5 <= BY_CHANCE * part:
             return {}
         of_each = (beyond * min(1.0, own / lacking.sum())).astype(np.int64).tolist()
