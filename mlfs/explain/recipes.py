@@ -110,7 +110,7 @@ def explaining(
     """Try these orders: a None for each that does not explain the reads; the recipe that does comes last.
 
     Args:
-        orders: gives those of a data set, by its length. cached: so many first samples are drawn, and not read.
+        orders: gives those of a data set, by its length. cached: so many first samples may be drawn, and not read.
     """
     for n in dict.fromkeys(data_set.n for data_set in data_sets):
         alike = [(index, data_set) for index, data_set in enumerate(data_sets) if data_set.n == n]
@@ -215,7 +215,8 @@ _DRAWN_BEFORE: Final = tuple(
 
 def _shape(epoch: FirstEpoch, data_set: DataSet, cached: int) -> Fields | None:
     """The fields that say how its ranks read an order, as far as they show; None unless some process reads its first
-    epoch from the start."""
+    epoch from the start. The first samples are `cached` only where something shows it: all reads are of others by
+    chance too."""
     streams = epoch.streams
     if epoch.sampler == "hf-streaming" or epoch.worker_dealing == "parts":
         return _of_workers(streams[0], data_set, epoch.num_workers or 1)
@@ -226,7 +227,12 @@ def _shape(epoch: FirstEpoch, data_set: DataSet, cached: int) -> Fields | None:
     readers = [_Readers(stream, data_set, threads, cached > 0) for stream in read]
     if not any(reader.proved for reader in readers):
         return None
+    plain = _shape(epoch, data_set, 0) if cached and not _leaves_out(streams, data_set) else None
+    if plain is not None:
+        return plain
     found: Fields = {"epochs": EPOCHS, "world_size": epoch.world_size}
+    if cached:
+        found["cached_samples"] = cached
     ranks = [rank for rank, reader in enumerate(readers) if reader.here]
     if not threads and 2 * len(ranks) < epoch.world_size:
         found["ranks"] = ranks  # else the others are taken to be here, and not to have begun yet
@@ -251,6 +257,13 @@ def _of_workers(stream: Drawn, data_set: DataSet, workers: int) -> Fields | None
         if pattern is not None and pattern.batch is None and places[0] < workers:
             bits += bits_of_distinct(data_set.n, pattern.matched)
     return {"epochs": EPOCHS, "world_size": 1, "batch_size": 1} if bits >= SEED_BITS else None
+
+
+def _leaves_out(streams: Sequence[Drawn], data_set: DataSet) -> bool:
+    """Whether a process that goes forward in one of the streams passes samples over within its batches."""
+    heads = [list(head) for stream in streams for head in read_in(_without_repeats(stream), data_set).heads]
+    forward = [places for places in heads if _bits_of_steps(places, data_set.n, gaps=True)]
+    return any(pattern_of([place - places[0] for place in places], 0, 1) is None for places in forward)
 
 
 def _batch_with_gaps(stream: Drawn, data_set: DataSet) -> int:

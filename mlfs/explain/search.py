@@ -80,7 +80,6 @@ _SMALLEST_SEEDS = 1 << 12
 # By the samples of a data set, how unusual parts stage 4 tries: it takes seconds, and a quarter of a minute at most.
 # Those that are less usual come last.
 _BITS_OF_PARTS = ((12_500, MOST_BITS), (FEW, 6.0), (NEVER, 2.5))
-_OF_READERS = ("batch_size", "num_workers")  # fields of an order that show only in how it is read
 # How many words of each seed's generator stage 2 looks at: a model of a million parameters, two for a hint. A tenth of
 # a second for each without numba, which costs seconds to compile.
 _FIRST_LOOK, _FIRST_LOOK_HINTS = 1 << 20, 1 << 21
@@ -173,7 +172,7 @@ def _parts(data_sets: list[DataSet], extent: SearchExtent, late: bool = False) -
     yield StageProgress(SPLITS_STAGE, 0, len(parts))
     for done, (at, part) in enumerate(parts, 1):
         found = _order_of(part, extent)
-        whole = _whole(data_sets[at], part, found)
+        whole = _whole(data_sets[at], part) if isinstance(found, SeedFound) and found.finding.seed < 0 else None
         if whole is not None:
             yield whole._replace(data_set=at)
         elif isinstance(found, Recipe):
@@ -187,18 +186,14 @@ def _alike(part: SplitPart) -> tuple[int, int, int]:
     return round(part.bits), part.data_set.n, part.seed or 0
 
 
-def _whole(data_set: DataSet, part: SplitPart, found: SeedFound | Recipe | None) -> Recipe | None:
-    """The data set as a whole, if that explains the reads of a part as well, which is the less usual one: the part is
-    the beginning of a shuffled list and read as it stands, or nothing shows that samples are left out."""
-    if isinstance(found, Recipe) and part.cached:
-        plain = [{name: order[name] for name in order if name not in _OF_READERS} for order in found.orders]
-        tried = [UsualOrder(0.0, tuple(plain))]
-    elif isinstance(found, SeedFound) and found.finding.seed < 0 and part.fields.get("part") == 0:
-        orders = usual_orders(data_set.n, (Seed(0.0, part.seed or 0),), None, MOST_BITS)
-        tried = [order for order in orders if order.is_loop]
-    else:
+def _whole(data_set: DataSet, part: SplitPart) -> Recipe | None:
+    """The shuffled list as a whole, if a part that is read as it stands is its beginning: the first reads are of both,
+    and a part is the less usual one."""
+    if part.fields.get("part") != 0:
         return None
-    return next(filter(None, explaining([data_set], lambda _: tried)), None)
+    orders = usual_orders(data_set.n, (Seed(0.0, part.seed or 0),), None, MOST_BITS)
+    loops = [order for order in orders if order.is_loop]
+    return next(filter(None, explaining([data_set], lambda _: loops)), None)
 
 
 def _order_of(part: SplitPart, extent: SearchExtent) -> SeedFound | Recipe | None:

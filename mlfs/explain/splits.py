@@ -44,8 +44,8 @@ class SplitPart(NamedTuple):
 
     Attributes:
         bits: how unusual it is. seed: of the split; None where nothing was shuffled.
-        fields: of a job that reads the part. data_set: the first reads, as indices of the part.
-        cached: so many first samples of the part are drawn, and not read.
+        fields: of a job that reads the part, but for `cached`. data_set: the first reads, as indices of the part.
+        cached: so many first samples of the part may be drawn, and not read.
     """
 
     bits: float
@@ -67,7 +67,7 @@ def _cached(data_set: DataSet, wanted: Indices) -> Iterator[SplitPart]:
     for rate in _CACHED:
         cached = floor(data_set.n * rate)
         if 0 < cached <= wanted[0] and _is_guess(data_set.n - cached, data_set.n, wanted):
-            yield SplitPart(0.0, None, {"cached_samples": cached}, data_set, cached)
+            yield SplitPart(0.0, None, {}, data_set, cached)
 
 
 def _split(data_set: DataSet, wanted: Indices, seeds: Sequence[Seed], most: float) -> Iterator[SplitPart]:
