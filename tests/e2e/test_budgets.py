@@ -5,7 +5,9 @@ from __future__ import annotations
 import operator
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from support.fuse import happened, wait_until
@@ -41,19 +43,20 @@ def cpu_seconds(pid: int) -> float:
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """100,000 files, one in a hundred with content."""
-    root = tmp_path_factory.mktemp("many")
-    for directory in range(100):
-        (root / f"d{directory:03d}").mkdir()
-        fd = os.open(root / f"d{directory:03d}", os.O_RDONLY)
-        for index in range(MANY // 100):
-            file = os.open(f"f{index:05d}.jpg", os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=fd)
-            if not index % 100:
-                os.truncate(file, CONTENT_BYTES)
-            os.close(file)
-        os.close(fd)
-    return root
+def many() -> Iterator[Path]:
+    """100,000 files in memory, one in a hundred with content. A disk takes ten times as long to make them."""
+    with TemporaryDirectory(dir="/dev/shm") as name:
+        root = Path(name)
+        for directory in range(100):
+            (root / f"d{directory:03d}").mkdir()
+            fd = os.open(root / f"d{directory:03d}", os.O_RDONLY)
+            for index in range(MANY // 100):
+                file = os.open(f"f{index:05d}.jpg", os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=fd)
+                if not index % 100:
+                    os.truncate(file, CONTENT_BYTES)
+                os.close(file)
+            os.close(fd)
+        yield root
 
 
 def read_as_predicted(mount: MlfsMount, epochs: range, most: int | None = None) -> None:
