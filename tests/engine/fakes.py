@@ -87,7 +87,10 @@ class FakePages:
 
     def _take(self) -> None:
         """Take what movers have pushed: each message is the kernel's FUSE_NOTIFY_STORE."""
-        data = os.pread(self.descriptor, 1 << 30, self._pushed_end)
+        new_bytes = os.fstat(self.descriptor).st_size - self._pushed_end
+        if not new_bytes:
+            return
+        data = os.pread(self.descriptor, new_bytes, self._pushed_end)
         at = 0
         while len(data) - at >= HEAD.size:
             length, _, _, target, offset, _, _ = HEAD.unpack_from(data, at)
