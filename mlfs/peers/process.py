@@ -93,6 +93,7 @@ class AgentProcess:
         self._server_gone = False  # and none is going to come
         self._peers: int | None = None  # nodes that have joined this one's, None before all have come
         self._last_sent: AgentStatistics | None = None
+        self._shelf: Shelf | None = None
         landing, shelf = self._greet()
         self._liveness = Liveness(transport.nodes, transport.node, patience_s)
         self._agent = Agent(transport, shelf, landing, self._to_server, self._liveness)
@@ -109,13 +110,15 @@ class AgentProcess:
         ssds, lmdbs = disks[: about["ssds"]], disks[about["ssds"] :]
         landing = memoryview(mmap(landing_fd, about["landing_bytes"]))
         secret = Secret(bytes.fromhex(about["secret"])) if about["secret"] else None
-        shelf = Shelf(Catalogue(catalogue_fd, about["samples"]), memory, ssds, lmdbs, secret)
+        if self._shelf is not None:  # of the server before: no process may have an LMDB environment open twice
+            self._shelf.close()
+        shelf = self._shelf = Shelf(Catalogue(catalogue_fd, about["samples"]), memory, ssds, lmdbs, secret)
         os.close(landing_fd)
         os.close(catalogue_fd)
         return landing, shelf
 
     def _to_server(self, packet: bytes) -> None:
-        if len(self._unsent) < MOST_KEPT_PACKETS:
+        if len(self._unsent) < MOST_KEPT_PACKETS and (self._alone_s is None or _is_of_others(packet)):
             self._unsent.append(packet)
 
     def join(self, end: int) -> int | None:
@@ -189,10 +192,11 @@ class AgentProcess:
         return heard
 
     def _lose_server(self) -> None:
-        """It has ended, or was killed. The next one hears the words of other nodes, no ends of requests."""
+        """It has ended, or was killed. The next one hears the words of other nodes, no ends of requests: its own have
+        the same numbers."""
         self._connection.close()
         self._alone_s = self._try_s = time.monotonic()
-        self._unsent = deque(one for one in self._unsent if link.unpack(one).kind is link.PacketKind.TOLD)
+        self._unsent = deque(filter(_is_of_others, self._unsent))
 
     def _find_server(self, now_s: float, since_s: float) -> None:
         """Speak to the server that has taken the mount over, if there is one."""
@@ -264,6 +268,11 @@ def _introduced(connection: socket.socket, hello: dict[str, Any]) -> tuple[dict[
             ExitCode.BUSY if "hint" in about else ExitCode.FAILURE,
         )
     return about, fds
+
+
+def _is_of_others(packet: bytes) -> bool:
+    """Whether a packet brings words of another node, which any server of this one may hear."""
+    return link.unpack(packet).kind is link.PacketKind.TOLD
 
 
 def _process_behind(connection: socket.socket) -> int:

@@ -11,6 +11,7 @@ import ctypes
 import mmap
 import os
 import struct
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -40,7 +41,6 @@ class _MemoryFile:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._windows: dict[int, memoryview] = {}
-        self._addresses: list[int] = []
         self._size_bytes = 0
 
     def view(self, offset: int, size_bytes: int) -> memoryview | None:
@@ -58,16 +58,16 @@ class _MemoryFile:
         return mapped[within : within + size_bytes]
 
     def _map(self, start: int) -> memoryview:
-        """A window. Raises: OSError."""
+        """A window, which stays mapped until nothing refers to its bytes any more: they may be on their way. Raises:
+        OSError."""
         address = _libc.mmap(None, _MAPPED_BYTES, mmap.PROT_READ, mmap.MAP_SHARED, self._fd, start)
         if address in (None, _FAILED):
             raise OSError(ctypes.get_errno(), "a memory file cannot be mapped")
-        self._addresses.append(address)
-        return memoryview((ctypes.c_char * _MAPPED_BYTES).from_address(address)).cast("B").toreadonly()
+        mapped = (ctypes.c_char * _MAPPED_BYTES).from_address(address)
+        weakref.finalize(mapped, _libc.munmap, address, _MAPPED_BYTES).atexit = False
+        return memoryview(mapped).cast("B").toreadonly()
 
     def close(self) -> None:
-        for address in self._addresses:
-            _libc.munmap(address, _MAPPED_BYTES)
         self._windows.clear()
         os.close(self._fd)
 
@@ -144,7 +144,7 @@ class Shelf:
         return None
 
     def close(self) -> None:
-        """Unmap the memory files and close the directories."""
+        """Let go of the memory files and the directories."""
         for file in self._memory:
             file.close()
         for directory in self._ssd_dirs:

@@ -88,6 +88,63 @@ def test_a_hole_has_the_wrong_checksum() -> None:
     os.close(fd)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_catalogue_of_a_killed_server_gives_no_bytes_that_another_one_has_written(seed: int) -> None:
+    """Until the next server has let the agent in, the catalogue is the old one and the memory is the new server's."""
+    draw = np.random.default_rng(seed)
+    old, showcase = RamTier(1 << 20), Showcase()
+    fd = showcase.open(20)
+    shelf = Shelf(Catalogue(fd, 20), [os.dup(of) for of in old.memory_fds])
+    os.close(fd)
+
+    def keep(tier: RamTier, sample: int) -> tuple[Version, bytes]:
+        data = draw.bytes(int(draw.integers(1, 60_000)))
+        version = Version(len(data), int(draw.integers(3)))
+        tier.put(b"%d" % sample, version, memoryview(data))
+        return version, data
+
+    shown = {}
+    for sample in draw.integers(20, size=30).tolist():
+        version, data = shown[sample] = keep(old, sample)
+        if (where := old.where(b"%d" % sample, version)) is not None:
+            showcase.kept(sample, CopyKind.RAM, where, version, data)
+    new = RamTier(1 << 20, [os.dup(of) for of in old.memory])
+    wrong = 0
+    for sample in draw.integers(20, size=30).tolist():
+        new.drop(b"%d" % sample) if draw.random() < 0.5 else keep(new, sample)
+    for sample, (version, data) in shown.items():
+        found = shelf.find(sample, version)
+        is_right = found is None or bytes(found[0]) == data
+        assert is_right == (found is None or checksum(found[0], sample, version) == found[1])
+        wrong += not is_right
+    assert wrong
+    del found
+    shelf.close()
+    new.close()
+    old.close()
+
+
+def test_memory_that_is_on_its_way_to_a_peer_outlives_the_shelf_and_then_is_given_back() -> None:
+    """An agent lets go of the memory of a server that was killed: it would be as much as that server's again."""
+    ram, showcase = RamTier(1 << 20), Showcase()
+    version, data = Version(9000, 1), os.urandom(9000)
+    fd = showcase.open(1)
+    shelf = Shelf(Catalogue(fd, 1), [os.dup(of) for of in ram.memory_fds])
+    os.close(fd)
+    ram.put(b"a", version, memoryview(data))
+    where = ram.where(b"a", version)
+    assert where is not None
+    showcase.kept(0, CopyKind.RAM, where, version, data)
+    found = shelf.find(0, version)
+    assert found is not None
+    shelf.close()
+    ram.close()
+    assert bytes(found[0]) == data
+    assert "mlfs-ram" in Path("/proc/self/maps").read_text()
+    del found
+    assert "mlfs-ram" not in Path("/proc/self/maps").read_text()
+
+
 def test_a_record_that_points_anywhere_is_not_followed() -> None:
     """A torn record may name any offset: memory behind a file's end would kill the agent that touches it."""
     fd = create(4)
