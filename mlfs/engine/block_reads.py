@@ -231,6 +231,7 @@ class BlockReads:
         if offset >= end or numbers.stop > len(blocks) or self._manifest.generation_view[entry] != generation:
             return None
         found: list[tuple[int, PlaceKind, Buffer]] = []
+        given_bytes = 0
         for number in numbers:
             block, first = blocks[number], number * block_bytes
             begin, stop = max(offset, first) - first, min(end, first + block_bytes) - first
@@ -244,8 +245,9 @@ class BlockReads:
             data = self._of_memory(block, place, begin, stop - begin)
             if data is None:
                 return None
-            self._counted.gave(PlaceKind.RAM, len(data))
+            given_bytes += len(data)
             found.append((block, PlaceKind.RAM, data))
+        self._counted.gave(PlaceKind.RAM, given_bytes)
         stream = self._comes_to(entry, generation, blocks, offset, end)
         for block, kind, data in found:
             count(kind, len(data))

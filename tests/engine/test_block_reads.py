@@ -654,3 +654,43 @@ def test_a_block_that_changes_before_it_comes_near_is_not_put_there(
             assert mount.pages.pushes == 0
 
     simulate(body)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_read_that_is_answered_at_once_has_its_own_contents_bytes_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Whatever lies in memory: copies come and go, files are replaced, grow, end early; handles of before read on."""
+    draw = random.Random(seed)
+    monkeypatch.setattr("mlfs.engine.ranges.HOT_BYTES", draw.choice([0, 2 * BLOCK, 1 << 20]))
+
+    async def body() -> None:
+        room = draw.choice([3 * BLOCK, 1 << 20])
+        async with running(tmp_path, 2, SIZE, ram=room, samples_of=in_blocks) as mount:
+            ranges, at_once, refused = mount.engine.ranges, 0, 0
+            handles: list[tuple[int, bytes]] = []
+            for step in range(300):
+                entry = draw.choice(mount.files)
+                if not step % 20:
+                    if step:
+                        put(mount, entry, draw.randbytes(draw.choice([SIZE, SIZE - 100, SIZE + BLOCK + 7])))
+                        mount.engine.fetcher.open_shared(entry).close()  # it is noticed
+                    handles += [(await ranges.open(one), mount.content(one)) for one in mount.files]
+                if draw.random() < 0.1:
+                    mount.engine.places.storing[0].drop(draw.choice(mount.engine.samples.blocks_of(entry)))
+                handle, content = draw.choice(handles[-4:])
+                offset = draw.randrange(len(content) + BLOCK)
+                size = draw.choice([100, BLOCK, 3 * BLOCK, len(content)])
+                data = ranges.read_at_once(handle, offset, size)
+                if data is None:
+                    data, refused = await ranges.read_large(handle, offset, size), refused + 1
+                else:
+                    at_once += 1
+                assert bytes(data) == content[offset : offset + size]
+                await trio.sleep(draw.choice([0, 1]))
+            assert at_once > 30
+            assert refused
+            for handle, _ in handles:
+                ranges.close_large(handle)
+
+    simulate(body)
