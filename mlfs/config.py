@@ -173,6 +173,8 @@ def load_config(
 
 # How a mount is run, and not what it is: a mount that runs already may have been started otherwise.
 _OF_THE_START = ("mountpoint", "foreground")
+# What stays as it is while a mount lives.
+OF_ALL_ITS_LIFE = ("source", "allow-other", "index", "rescan", "channel")
 _IN_OTHER_UNITS = {
     "ram": "ram_bytes",
     "staging": "staging_bytes",
@@ -181,12 +183,12 @@ _IN_OTHER_UNITS = {
 }
 
 
-def differing(wanted: MountConfig, running: MountConfig) -> list[str]:
-    """The settings in which a mount that runs is not what is wanted, in words: `ram 64 GiB, now 32 GiB`.
+def differing(wanted: MountConfig, running: MountConfig) -> dict[str, str]:
+    """The settings in which a mount that runs is not what is wanted, by key, in words: `ram 64 GiB, now 32 GiB`.
 
     A setting that was given in the same words is the same, although 50 % of what is free on a disk may be less by now.
     """
-    said = []
+    said = {}
     for key in KEYS:
         name = _IN_OTHER_UNITS.get(key, key.replace("-", "_"))
         new, old = getattr(wanted, name), getattr(running, name)
@@ -196,7 +198,7 @@ def differing(wanted: MountConfig, running: MountConfig) -> list[str]:
         if key == "log-file":
             same = key not in wanted.asked or new == old
         if not same and key not in _OF_THE_START:
-            said.append(f"{key} {_in_words(name, new)}, now {_in_words(name, old)}")
+            said[key] = f"{key} {_in_words(name, new)}, now {_in_words(name, old)}"
     return said
 
 

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 
-from mlfs.config import CacheDir, MountConfig, differing, free_bytes, memory_warning
+from mlfs.config import OF_ALL_ITS_LIFE, CacheDir, MountConfig, differing, free_bytes, memory_warning
 from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError, require
 from mlfs.places.cache_directory import source_path
 from mlfs.units import format_size
@@ -85,8 +85,9 @@ def mounted_already(config: MountConfig, note: Callable[[str], None] = lambda li
     others = differing(config, running)
     if others:
         message = f"{config.mountpoint} is already mounted by mlfs by process {record.pid}, with other settings:"
-        hint = f"to have these: mlfs upgrade {config.mountpoint} with the same flags, or mlfs unmount and mount again"
-        raise MlfsError(f"{message} {'; '.join(others)}", hint, ExitCode.MOUNT_POINT)
+        upgrade = f"mlfs upgrade {config.mountpoint} with the same flags, or "
+        hint = f"to have these: {'' if others.keys() & {*OF_ALL_ITS_LIFE} else upgrade}mlfs unmount and mount again"
+        raise MlfsError(f"{message} {'; '.join(others.values())}", hint, ExitCode.MOUNT_POINT)
     return record
 
 

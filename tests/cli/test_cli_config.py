@@ -158,16 +158,19 @@ def test_settings_that_differ_are_named_and_the_same_words_are_the_same(tmp_path
         made = load_config({"source": str(tmp_path), **flags}, limit_bytes=limit)
         return MountConfig.model_validate(json.loads(made.to_json()))  # as the daemon's record has it
 
-    assert differing(config(), config(limit=1 << 31)) == []  # defaults are the same, whatever they come to
-    assert differing(config(ram="50%"), config(limit=1 << 31, ram="50%")) == []
-    assert differing(config(ram="256M"), config(ram=str(1 << 28))) == []
-    assert differing(config(ssd=["/a:1G"]), config(ssd=["/a:1024M"])) == []
-    assert differing(config(log_file="/x"), config()) == ["log-file /x, now none"]
-    assert differing(config(), config(log_file="/x")) == []
-    assert differing(config(foreground=True), config()) == []
-    assert differing(config(rescan=True), config(rescan=True)) == ["rescan on, now on"]
-    assert differing(config(source=str(tmp_path / "b")), config()) == [f"source {tmp_path}/b, now {tmp_path}"]
-    assert differing(config(ram="128M", ssd=["/a:1G", "/b:2G"], infer="off"), config()) == [
+    def said(wanted: MountConfig, running: MountConfig) -> list[str]:
+        return [*differing(wanted, running).values()]
+
+    assert said(config(), config(limit=1 << 31)) == []  # defaults are the same, whatever they come to
+    assert said(config(ram="50%"), config(limit=1 << 31, ram="50%")) == []
+    assert said(config(ram="256M"), config(ram=str(1 << 28))) == []
+    assert said(config(ssd=["/a:1G"]), config(ssd=["/a:1024M"])) == []
+    assert said(config(log_file="/x"), config()) == ["log-file /x, now none"]
+    assert said(config(), config(log_file="/x")) == []
+    assert said(config(foreground=True), config()) == []
+    assert said(config(rescan=True), config(rescan=True)) == ["rescan on, now on"]
+    assert said(config(source=str(tmp_path / "b")), config()) == [f"source {tmp_path}/b, now {tmp_path}"]
+    assert said(config(ram="128M", ssd=["/a:1G", "/b:2G"], infer="off"), config()) == [
         "ram 128 MiB, now 512 MiB",
         "ssd /a:1 GiB /b:2 GiB, now none",
         "infer off, now on",

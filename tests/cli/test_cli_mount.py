@@ -80,6 +80,7 @@ def test_it_returns_when_the_mount_answers_and_says_what_is_next(source: str) ->
     assert f"already mounted by mlfs by process {record.pid}, with other settings:".encode() in other.stderr
     assert b"staging 2 MiB, now 1 MiB; infer off, now on (to have these: mlfs upgrade" in other.stderr
     assert other.stderr.count(b"\n") == 1
+    assert b"(to have these: mlfs unmount and mount again)" in run_mount(source, flags=("--channel", "silent")).stderr
     assert subprocess.run([sys.executable, "-m", "mlfs.cli.main", "unmount", source], check=True).returncode == 0
     assert left_behind(source) == []
     assert os.listdir(source) == ["a.jpg"]
