@@ -21,7 +21,7 @@ from mlfs.cli.progress import Progress
 from mlfs.cli.register import add_origin_flags, job_fields
 from mlfs.cli.tree import job_streams
 from mlfs.errors import ConfigError, ExitCode, JobError, MlfsError
-from mlfs.job import JobSpec, parse_job
+from mlfs.job import JobSpec, check_values, parse_job
 from mlfs.job.spec import DATA_FIELDS
 from mlfs.user_input import read_lines, shortened
 
@@ -68,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
     from mlfs.explain.compositions import FEWEST_READS, explaining
 
     known = job_fields(args, os.environ)
+    check_values(known)
     world = parse_job({"epochs": 1, **{name: known[name] for name in ("world_size",) if name in known}}).world_size
     if args.rank >= world:
         hint = "they count from 0; or give --world-size"

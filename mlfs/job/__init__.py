@@ -4,7 +4,7 @@ In: JSON from users. Out: a `JobSpec`, or one line about what is wrong. Used by 
 simulator and `mlfs.orders`. `spec` has the fields, `parse` the way in, `presets` the defaults of frameworks.
 """
 
-from mlfs.job.parse import job_schema, only_fields, parse_job
+from mlfs.job.parse import check_values, job_schema, only_fields, parse_job
 from mlfs.job.ranks import MAX_LOCAL_RANKS
 from mlfs.job.spec import COMMON, MAX_EPOCHS, MAX_WORLD_SIZE, VERSION, JobSpec, describe, group_of
 
@@ -15,6 +15,7 @@ __all__ = [
     "MAX_WORLD_SIZE",
     "VERSION",
     "JobSpec",
+    "check_values",
     "describe",
     "group_of",
     "job_schema",

@@ -81,6 +81,17 @@ def parse_job(text: str | bytes | Mapping[str, Any]) -> JobSpec:
         raise _translate(error) from None
 
 
+def check_values(given: Mapping[str, Any]) -> None:
+    """Check that each field alone may have its value, whichever sampler reads it. Raises: JobError."""
+    try:
+        JobSpec.model_validate({"epochs": 1} | {name: given[name] for name in JobSpec.model_fields if name in given})
+    except ValidationError as error:
+        raise _translate(error) from None
+    except JobError as error:
+        if error.field in ("sampler", "preset"):  # others may be about fields that do not go together
+            raise
+
+
 def _filled(given: dict[str, Any]) -> dict[str, Any]:
     """The given fields, completed by those of the preset and by the sampler's own defaults."""
     name = given.get("preset")

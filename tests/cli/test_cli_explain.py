@@ -194,6 +194,9 @@ def test_a_list_without_an_end_is_followed_past_its_passes(
         ("9" * 5000, [], ExitCode.USAGE, "is no sample"),
         ("120\n", [], ExitCode.USAGE, "line 1: '120' is no sample"),
         ("".join(f"{index}\n" for index in (9, 3, 5, 1, 0, 7, 2, 8, 4)), ["--seed", "5"], ExitCode.FAILURE, "none of"),
+        ("1\n", ["--draw", "shufle"], ExitCode.BAD_JOB, 'did you mean "shuffle"?'),
+        ("1\n", ["--sampler", "grains"], ExitCode.BAD_JOB, 'did you mean "grain"?'),
+        ("1\n", ["--words-before", "-3"], ExitCode.BAD_JOB, "must be a whole number, 0 to"),
     ],
 )
 def test_what_tells_nothing_is_said_in_one_line(
