@@ -146,7 +146,9 @@ def _state(path: str) -> dict[str, int]:
     from mlfs.job.resume import place_in
 
     how = "EPOCH or EPOCH:SAMPLES; or in the script: json.dump(sampler.state_dict(), file), and that file"
-    return place_in(_json_object("--resume", path, how, how))
+    if not (place := place_in(_json_object("--resume", path, how, how))):
+        raise JobError(f"--resume {path} says no place where a run goes on", how)
+    return place
 
 
 def _json_object(flag: str, path: str, if_other: str, if_unreadable: str) -> dict[str, Any]:

@@ -44,8 +44,8 @@ def place_in(state: Mapping[str, Any]) -> dict[str, int]:
         for name, value in parts.popleft().items():
             if isinstance(value, Mapping) and name not in _NOT_THE_SAMPLERS:
                 parts.append(value)
-            elif name in _LOOKED_AT and isinstance(value, int) and value >= 0:
-                found.setdefault(name, int(value))
+            elif name in _LOOKED_AT and type(value) is int and value >= 0:  # true is none
+                found.setdefault(name, value)
     return found
 
 

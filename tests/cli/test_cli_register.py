@@ -182,6 +182,9 @@ def test_a_bad_json_file_is_named(
     for flag in ("--json-file", "--resume"):
         assert cli.main(["register", "/data", "--dry-run", flag, str(path)]) == code
         assert capsys.readouterr().err.startswith(f"mlfs: {flag} {path}")
+    path.write_text('{"model": [1, 2]}')
+    assert cli.main(["register", "/data", "--dry-run", "--resume", str(path)]) == 9
+    assert capsys.readouterr().err.startswith(f"mlfs: --resume {path} says no place")
 
 
 def test_where_a_run_goes_on_is_sent_as_it_was_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -382,6 +382,7 @@ def test_where_a_run_goes_on_is_said_by_what_a_sampler_saves(resume: Any, begins
         ({"resume": True}, "resume", "must be an epoch, an epoch and the samples"),
         ({"resume": {"epoch": 1, "model": [1, 2]}}, "resume", "must be an epoch, an epoch and the samples"),
         ({"resume": STATEFUL}, "resume", "must be a state with its epoch"),
+        ({"resume": {"epoch": True, "index": 2}}, "resume", "must be a state with its epoch"),
         ({"resume": 1, "start_step": 3}, "resume", "must be given without start_step"),
         ({"resume": 1, "start_epoch": 1}, "resume", "must be given without start_epoch"),
         ({"resume": 3}, "start_epoch", "must be less than epochs"),
