@@ -108,7 +108,8 @@ class Silence:
             of that one and those before it: what they have opened is nobody's read, either.
 
     Attributes:
-        decided: set once it is certain whether OPEN is answered. on: whether it is not. may_be: whether it may not be.
+        decided: set once it is certain whether OPEN is answered. on: whether it is not.
+        may_be: whether it is not, or that is not certain.
         why: the reason for that, for people. lost: how often events were lost.
         descriptor: by which the kernel tells, -1 where it does not.
     """

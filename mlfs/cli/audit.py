@@ -120,7 +120,8 @@ def _source_among(words: list[str]) -> str:
     found = {os.path.realpath(word): word for word in named if os.path.isdir(word)}
     if len(found) != 1:
         how_many = f"{len(found)} directories" if found else "no directory"
-        raise ConfigError(f"COMMAND names {how_many}: where are its files?", "mlfs audit --source DIR -- COMMAND")
+        hint = f"mlfs audit --source DIR{' --source DIR' if found else ''} -- COMMAND"
+        raise ConfigError(f"COMMAND names {how_many}: where are its files?", hint)
     return next(iter(found.values()))
 
 
