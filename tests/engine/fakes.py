@@ -128,13 +128,14 @@ class FakePages:
         return [all(at in pages for at in range(begin // PAGE, -(-(begin + size) // PAGE))) for begin, size in ranges]
 
     def drop(self, entry: int, offset: int = 0, size: int = 0) -> None:
-        if size and entry in self.held:
-            self.held[entry][offset : offset + size] = bytes(size)
+        self._take()
+        if size and entry in self._held:
+            self._held[entry][offset : offset + size] = bytes(size)
         for page in range(offset // PAGE, -(-(offset + size) // PAGE)):
-            self.there.get(entry, {}).pop(page, None)
+            self._there.get(entry, {}).pop(page, None)
         if not size:
-            self.held.pop(entry, None)
-            self.there.pop(entry, None)
+            self._held.pop(entry, None)
+            self._there.pop(entry, None)
 
     def replace(self, entry: int) -> None:
         self.drop(entry)
