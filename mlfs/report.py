@@ -11,7 +11,7 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mlfs.shown import ROUTE_NAMES, StatusPart, count_of, is_number, number, of_which_ranks
+from mlfs.shown import ROUTE_NAMES, StatusPart, audited, count_of, is_number, number, of_which_ranks
 from mlfs.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def page(json: dict[str, Any], made: str) -> str:
             _facts(status),
             *(piece for job in status.jobs for piece in _job(job, bound_bytes)),
             *_epochs(status),
+            *_audit(status),
             *_bandwidths(status),
             *_places(status),
             *_errors(status),
@@ -156,6 +157,15 @@ def _epochs(status: StatusPart) -> Iterator[str]:
     by_route = {route: [number(reads[route].reads) for reads in epochs] for route in routes}
     yield "<h2>Where reads were answered</h2>"
     yield _picture("Of each epoch, the latest last", reads_svg(range(len(epochs)), by_route))
+
+
+def _audit(status: StatusPart) -> Iterator[str]:
+    """The numbers of the auditor's last look; findings are among the messages above."""
+    jobs = [audited(job) for job in status.audit.jobs]
+    if jobs:
+        yield "<h2>What scripts read, epoch by epoch</h2>"
+    for title, *lines in jobs:
+        yield f"<h3>{_text(title)}</h3>\n<ul>{''.join(f'<li>{_text(line)}</li>' for line in lines)}</ul>"
 
 
 def _bandwidths(status: StatusPart) -> Iterator[str]:

@@ -23,6 +23,7 @@ ROUTE_NAMES = {
 """The places that answer reads, the fastest first, as people call them."""
 ROUTES_OF_ALL = ("page_cache", "pfs")
 """The routes that every mount has: the others are shown once they have answered a read."""
+_AUDITED_EPOCHS = 8  # that are shown of a job, the last ones
 
 
 class StatusPart:
@@ -116,3 +117,21 @@ def duration(value: Any) -> str:
     from mlfs.units import format_duration
 
     return format_duration(value) if is_number(value) else NONE
+
+
+def audited(job: StatusPart) -> list[str]:
+    """A job as the auditor saw it: who read, each epoch in numbers, what is not judged."""
+    ranks, readers = count_of(job.ranks, "rank", "ranks"), count_of(job.readers, "process", "processes")
+    lines = [f"process {job.run}: {ranks}, {readers}, {count(job.samples)} samples"]
+    epochs = tuple(job.epochs)
+    if earlier := len(epochs[:-_AUDITED_EPOCHS]):
+        lines.append(f"({count_of(earlier, 'earlier epoch is', 'earlier epochs are')} in mlfs audit --json)")
+    for epoch in epochs[-_AUDITED_EPOCHS:]:
+        line = f"epoch {count(epoch.epoch)}{'' if epoch.is_over else ' (not over)'}: "
+        line += f"{count(epoch.by_one)} samples were read by one rank"
+        line += f", {count(epoch.by_several)} by several" if epoch.by_several else ""
+        line += f", {count(epoch.by_none)} by none" if epoch.by_none else ""
+        line += f"; shuffled by {percent(epoch.shuffled)}"
+        line += f"; {count(epoch.fewest)} to {count(epoch.most)} reads a rank" if number(job.ranks) > 1 else ""
+        lines.append(line)
+    return lines + [f"not judged: {line_of(why)}" for why in job.unjudged]

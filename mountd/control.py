@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 
@@ -25,6 +25,7 @@ import numpy as np
 import trio
 
 import mlfs
+from mlfs.audit.report import Audit
 from mlfs.engine import warm_up
 from mlfs.engine.auditor import Auditor
 from mlfs.engine.engine import Engine
@@ -87,7 +88,7 @@ class Control:
             registered, by name, as JSON, whenever that changes.
 
     Attributes:
-        answer: to the last command. job_reports: written when jobs end.
+        answer: to the last command. job_reports: written when jobs end, which have their reads judged.
     """
 
     def __init__(
@@ -116,7 +117,9 @@ class Control:
         self._life = life
         self._onlookers = onlookers
         self.answer: Json = {"ok": True}
-        self.job_reports = JobReports(reports, lambda: _line(status(parts.statistics())), lambda: engine.jobs)
+        self.job_reports = JobReports(
+            reports, lambda: _line(status(parts.statistics())), lambda: engine.jobs, self._judge_at_end
+        )
         self._coming: dict[str, _ComingJob] = {}
         self._texts = SharedTexts(parts)
 
@@ -221,9 +224,7 @@ class Control:
                 return await self._texts.text((path, reader), lambda now: self._status_without_hidden(now, *onlooker))
             return await self._texts.text(path, _status_line if path == (b"status",) else metrics)
         if path == (b"audit",):
-            await self.engine.digest.taken_in()
-            audit = await self._auditor.judge()
-            return _line(asdict(audit) | {"strict_order": self._auditor.is_strict})
+            return _line(asdict(await self._judged()) | {"strict_order": self._auditor.is_strict})
         if path[0] == b"jobs":
             job = self._job(path[1].removesuffix(b".json"))
             if job is None:
@@ -239,6 +240,16 @@ class Control:
         as_indices = path[3].endswith(INDICES)
         text = self._indices_text if as_indices else partial(self._order_text, onlooker=onlooker)
         return await self.engine.runner.run("orders", text, job.streams, epoch, rank)
+
+    async def _judged(self) -> Audit:
+        """The auditor's words on all reads so far."""
+        await self.engine.digest.taken_in()
+        return await self._auditor.judge()
+
+    async def _judge_at_end(self) -> None:
+        """The jobs have finished: status and reports say what is found, where no read is too old."""
+        if self._auditor.keeps_all:
+            await self._judged()
 
     def _about(self, job: JobRun) -> Json:
         about = job.spec.understood() | {"state": str(job.state), "samples": len(job.streams.sample_ids)}
@@ -612,7 +623,7 @@ REPORT_PATIENCE_S = 60.0
 
 
 class JobReports:
-    """Writes a report of the mount when a job ends, for `mlfs mount --report DIR`.
+    """Has the auditor look when the last job finishes, and writes a report when one ends (`mlfs mount --report DIR`).
 
     In: jobs that finish, are unregistered, or end with the mount; the status at that moment. Out: DIR/JOB-TIME.html,
     with mode 0600. The command `mlfs report` makes it in a process of its own, because a daemon shall not load what
@@ -620,7 +631,7 @@ class JobReports:
 
     Args:
         directory: where they are written, None for nowhere. status: gives the status as JSON.
-        jobs: those of the mount.
+        jobs: those of the mount. judge: has the auditor look.
     """
 
     def __init__(
@@ -628,31 +639,38 @@ class JobReports:
         directory: str | None,
         status: Callable[[], bytes],
         jobs: Callable[[], Mapping[str, JobRun]],
+        judge: Callable[[], Awaitable[None]],
     ) -> None:
         self._directory = directory
         self._status = status
         self._jobs = jobs
-        self._written: dict[str, JobRun] = {}  # jobs that have finished, and whose report was begun
+        self._judge = judge
+        self._written: dict[str, JobRun] = {}  # jobs that have finished, and whose report, if any, was begun
         self._to_write: list[tuple[str, bytes]] = []
 
     async def run(self) -> None:
         """Write what is to be written, for as long as the mount lives."""
-        while self._directory is not None:
-            for name, job in self._jobs().items():
-                if job.state is JobState.FINISHED:
+        while True:
+            finished = {name: job for name, job in self._jobs().items() if job.state is JobState.FINISHED}
+            for name in self._written.keys() - finished.keys():
+                del self._written[name]  # the script was started again
+            ended = any(job.observed and self._written.get(name) is not job for name, job in finished.items())
+            if ended and not any(job.state is JobState.RUNNING for job in self._jobs().values()):
+                await self._judge()  # which takes the interpreter from readers, now and then
+            for name, job in finished.items():
+                if self._jobs().get(name) is job:  # and is no other one meanwhile
                     self.ends(name)
-                elif self._written.get(name) is job:
-                    del self._written[name]  # the script was started again
             await self._write_all()
             await trio.sleep(LOOK_EVERY_S)
 
     def ends(self, name: str) -> None:
         """A job ends now: a report is written of this moment, once a job, if it has read anything."""
         job = self._jobs().get(name)
-        if self._directory is None or job is None or not job.observed or self._written.get(name) is job:
+        if job is None or not job.observed or self._written.get(name) is job:
             return
         self._written[name] = job
-        self._to_write.append((name, self._status()))
+        if self._directory is not None:
+            self._to_write.append((name, self._status()))
 
     async def mount_ends(self) -> None:
         """All jobs end now, with the mount."""

@@ -58,9 +58,9 @@ def headline(now: MountStatistics) -> str:
     engine = now.engine
     if said := gone(now):
         return said
-    if now.strict_order and now.disorder:
-        others = f", and {len(now.disorder) - 1} more" if len(now.disorder) > 1 else ""
-        return f"the order of reads is not as it should be: {now.disorder[0].sentence}{others}"
+    if now.strict_order and (found := now.audit.findings):
+        others = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        return f"the order of reads is not as it should be: {found[0].sentence}{others}"
     if not engine.jobs:
         return _without_job(now)
     reading, cases = engine.scheduler.reading, now.explainer.cases

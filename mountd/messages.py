@@ -36,7 +36,7 @@ def messages(now: MountStatistics) -> list[str]:
         *source_messages(now),
         *surroundings(now),
         *refresh_messages(now),
-        *(DISORDER.format(kind=one.kind, sentence=one.sentence, mend=one.mend) for one in now.disorder),
+        *(DISORDER.format(kind=one.kind, sentence=one.sentence, mend=one.mend) for one in now.audit.findings),
         *engine_messages(now.engine, now.explainer, now.about.mountpoint),
     ]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import trio
 
 import mlfs
-from mlfs.audit.report import ScriptFault
+from mlfs.audit.report import Audit
 from mlfs.engine.auditor import Auditor
 from mlfs.engine.engine import Engine
 from mlfs.engine.statistics import EngineStatistics
@@ -97,7 +97,7 @@ class MountStatistics:
 
     Attributes:
         requests: of the kernel so far, by kind. directories_to_list: those still to come, the present one included.
-        disorder: what the auditor has found when it was last asked. strict_order: whether that is an error.
+        audit: what the auditor has seen when it last looked. strict_order: whether what it finds is an error.
         channel: how the mount hears of reads.
     """
 
@@ -111,7 +111,7 @@ class MountStatistics:
     read_failures: ReadFailureStatistics = field(default_factory=ReadFailureStatistics)
     misses: MissStatistics = field(default_factory=MissStatistics)
     refresh: RefreshStatistics = field(default_factory=RefreshStatistics)
-    disorder: tuple[ScriptFault, ...] = ()
+    audit: Audit = field(default_factory=Audit)
     strict_order: bool = False
     processes: Sequence[ProcessOfMount] = ()
     channel: ChannelStatistics = field(default_factory=ChannelStatistics)
@@ -176,7 +176,7 @@ class MountParts:
             read_failures=self.read_failures.statistics(),
             misses=self.refreshing.misses.statistics(),
             refresh=self.refreshing.statistics(),
-            disorder=self.auditor.found,
+            audit=self.auditor.last,
             strict_order=self.auditor.is_strict,
             processes=self._processes(),
             channel=self.silence.statistics() if self.silence is not None else ChannelStatistics(),

@@ -10,7 +10,7 @@ put together from several parts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -34,6 +34,8 @@ Json = dict[str, Any]
 WITHOUT_NUMBA = "numpy (pip install 'mlfs[fast]' makes it eight times as fast)"
 # Epochs of which the agreement is shown, the last ones: a job of a million short epochs has a status that can be read.
 SHOWN_EPOCHS = 100
+# Jobs of which the auditor's numbers are shown: each process that looks at a few files is one.
+SHOWN_AUDITS = 16
 _MICROSECONDS = 6
 
 
@@ -127,12 +129,19 @@ def status(now: MountStatistics) -> Json:
             **as_json(source.times),
             "directory_times_prove": not source.times.directories,
         },
-        "strict_order": {"findings": as_json(now.disorder)} if now.strict_order else None,
+        "audit": audit_status(now),
         "failed_reads": {"count": failed.count, "last": as_json(failed) if failed.count else None},
         "channel": as_json(now.channel),
         "requests": as_json(now.requests),
         "memory": {"rss_bytes": now.process.rss_bytes},
     }
+
+
+def audit_status(now: MountStatistics) -> Json:
+    """The auditor's last look: the jobs with the most samples, and their last epochs."""
+    shown = sorted(now.audit.jobs, key=lambda job: job.samples, reverse=True)[:SHOWN_AUDITS]
+    jobs = (replace(job, epochs=job.epochs[-SHOWN_EPOCHS:]) for job in now.audit.jobs if job in shown)
+    return {**as_json(replace(now.audit, jobs=tuple(jobs))), "strict_order": now.strict_order}
 
 
 def inference_status(inference: InferenceStatistics) -> Json:

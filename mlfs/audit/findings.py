@@ -25,6 +25,7 @@ from mlfs.audit.orders import (
     distinct,
     is_hardly_shuffled,
     is_listing,
+    shuffled_by,
     without_repeats,
 )
 from mlfs.audit.reads import SeenReads
@@ -107,9 +108,13 @@ def _epochs(loader: LoaderReads, samples: NDArray[np.int32]) -> Iterator[EpochAu
         of_ranks = [rank.epochs[epoch] for rank in loader.ranks if epoch < len(rank.epochs)]
         counts = _ranks_by_sample(of_ranks, samples)
         complete = all(epoch < len(rank.whole) for rank in loader.ranks)
-        reads = sum(len(part.at) for part in of_ranks)
+        reads = [len(part.at) for part in of_ranks]
         by_none, by_one = int((counts == 0).sum()), int((counts == 1).sum())
-        yield EpochAudit(epoch, reads, by_none, by_one, len(samples) - by_none - by_one, complete)
+        by_several = len(samples) - by_none - by_one
+        shuffled = round(sum(map(shuffled_by, of_ranks)) / len(of_ranks), 3)
+        yield EpochAudit(
+            epoch, sum(reads), by_none, by_one, by_several, shuffled, min(reads), max(reads), complete
+        )  # fmt: skip
 
 
 def _ranks_by_sample(of_ranks: list[Stream], samples: NDArray[np.int32]) -> NDArray[np.int64]:

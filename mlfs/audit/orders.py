@@ -43,6 +43,9 @@ HARDLY = 0.1
 """Mean distance of a sample from its place in the listing, as a share of the length, below which an order is hardly
 shuffled. A uniform shuffle has a third; a buffer of a third of the data set has this."""
 
+UNIFORM = 3
+"""One in so many of the length is a sample of a uniform shuffle from its place, on average."""
+
 
 class Stream(NamedTuple):
     """Reads in the order in which they came.
@@ -96,15 +99,25 @@ def _is_regular(steps: NDArray[np.int64], lag: int) -> bool:
     return lag == 1 or bool(np.unique(steps, return_counts=True)[1].max() >= ALIKE_STEPS * len(steps))
 
 
+def shuffled_by(stream: Stream) -> float:
+    """The mean distance of samples from their place in the listing, in parts of a uniform shuffle's: 0 for the listing,
+    1 for a shuffle."""
+    return min(1.0, _distance(stream.samples) * UNIFORM)
+
+
 def is_hardly_shuffled(stream: Stream) -> bool:
     """Whether samples stay near their place in the listing, though the order is another one."""
     samples = _without_runs(without_repeats(stream))
     if len(samples) < 2 * FEWEST:
         return False
+    return _distance(samples) < HARDLY and not is_listing(stream)
+
+
+def _distance(samples: NDArray[np.int32]) -> float:
+    """The mean distance of samples from their place in the listing, as a share of the length."""
     places = np.empty(len(samples))
     places[np.argsort(samples, kind="stable")] = np.arange(len(samples))
-    distance = np.abs(places - np.arange(len(samples))).mean() / len(samples)
-    return bool(distance < HARDLY) and not is_listing(stream)
+    return float(np.abs(places - np.arange(len(samples))).mean() / len(samples))
 
 
 def _without_runs(stream: Stream) -> NDArray[np.int32]:

@@ -63,6 +63,9 @@ class ReadLog:
     Args:
         place_of: the run and the rank of a process, by the process and its parent; None: its reads cannot be judged.
         most_reads: that are kept. forgotten: reads that came before the first of them.
+
+    Attributes:
+        forgotten: reads that came before those that are kept.
     """
 
     def __init__(
@@ -76,7 +79,7 @@ class ReadLog:
         self._readers = array("i")
         self._indices: dict[int, int] = {}  # by process
         self._kin: list[Kin] = []
-        self._forgotten = forgotten
+        self.forgotten = forgotten
 
     def add(self, reads: Sequence[Read]) -> None:
         """Reads came, in this order."""
@@ -93,12 +96,12 @@ class ReadLog:
         if len(self._samples) > self._most_reads:
             half = len(self._samples) // 2
             del self._samples[:half], self._readers[:half]
-            self._forgotten += half
+            self.forgotten += half
 
     @property
     def count(self) -> int:
         """How many reads came so far."""
-        return self._forgotten + len(self._samples)
+        return self.forgotten + len(self._samples)
 
     def _comes(self, process: int, parent: int) -> None:
         """A process reads that has not done so lately. It may be another one than had its number before."""
@@ -113,7 +116,7 @@ class ReadLog:
     def copy(self) -> ReadLog:
         """A log of the same reads. No more come to it, so another thread may ask it: an array that is being read cannot
         grow."""
-        copied = ReadLog(self._place_of, self._most_reads, self._forgotten)
+        copied = ReadLog(self._place_of, self._most_reads, self.forgotten)
         copied._samples, copied._readers = self._samples[:], self._readers[:]
         copied._kin, copied._indices = self._kin[:], self._indices.copy()
         return copied
@@ -122,4 +125,4 @@ class ReadLog:
         """The reads that are kept."""
         samples, readers = np.array(self._samples, np.int32), np.array(self._readers, np.int32)
         known = readers != UNKNOWN
-        return SeenReads(samples[known], readers[known], tuple(self._kin), self._forgotten, int((~known).sum()))
+        return SeenReads(samples[known], readers[known], tuple(self._kin), self.forgotten, int((~known).sum()))

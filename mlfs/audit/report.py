@@ -44,7 +44,9 @@ class EpochAudit:
 
     Attributes:
         reads: of all ranks. by_none: samples that the job reads in another epoch, and that nobody read in this one.
-            by_one: samples that one rank read. by_several: that several did. is_over: whether the epoch is over.
+            by_one: samples that one rank read. by_several: that several did. shuffled: how far from the listing the
+            ranks' orders are, 0 to 1 (`mlfs.audit.orders.shuffled_by`). fewest, most: reads of the ranks that have
+            fewest and most. is_over: whether the epoch is over.
     """
 
     epoch: int
@@ -52,6 +54,9 @@ class EpochAudit:
     by_none: int
     by_one: int
     by_several: int
+    shuffled: float
+    fewest: int
+    most: int
     is_over: bool
 
 
@@ -81,7 +86,7 @@ class Audit:
         forgotten: reads that were too long ago. unknown: reads by processes that the kernel does not name.
     """
 
-    jobs: tuple[JobAudit, ...]
-    findings: tuple[ScriptFault, ...]
+    jobs: tuple[JobAudit, ...] = ()
+    findings: tuple[ScriptFault, ...] = ()
     forgotten: int = 0
     unknown: int = 0

@@ -17,10 +17,10 @@ from typing import Any
 from mlfs.cli import client
 from mlfs.errors import ConfigError, ExitCode, MlfsError
 from mlfs.printable import printable
+from mlfs.shown import StatusPart, audited
 
 # Millions of reads are judged in a few seconds.
 _TIMEOUT_S = 120.0
-_MOST_EPOCHS = 8  # that are shown of a job, the last ones
 _EPILOG = """\
 examples:
   mlfs audit /data/imagenet
@@ -146,7 +146,8 @@ def _print(audit: dict[str, Any], as_json: bool) -> None:
 def _in_words(audit: dict[str, Any]) -> list[str]:
     lines: list[str] = []
     for job in audit["jobs"]:
-        lines += _job(job)
+        title, *rest = audited(StatusPart(job))
+        lines += [title, *(f"  {line}" for line in rest)]
         for finding in audit["findings"]:
             if finding["run"] == job["run"] and job is _first(audit, job["run"]):
                 lines += [f"  {finding['kind']}: {finding['sentence']}", f"    to mend it: {finding['mend']}"]
@@ -165,20 +166,3 @@ def _first(audit: dict[str, Any], run: int) -> dict[str, Any]:
     """A run's first job, with which its findings are shown."""
     first: dict[str, Any] = next(job for job in audit["jobs"] if job["run"] == run)
     return first
-
-
-def _job(job: dict[str, Any]) -> list[str]:
-    ranks = f"{job['ranks']} rank" + "s" * (job["ranks"] > 1)
-    readers = f"{job['readers']} process" + "es" * (job["readers"] > 1)
-    lines = [f"process {job['run']}: {ranks}, {readers}, {job['samples']:,} samples"]
-    shown = job["epochs"][-_MOST_EPOCHS:]
-    if len(shown) < len(job["epochs"]):
-        lines.append(f"  ({len(job['epochs']) - len(shown)} earlier epochs are in --json)")
-    for epoch in shown:
-        others = [
-            f"{epoch[name]:,} by {who}" for name, who in (("by_several", "several"), ("by_none", "none")) if epoch[name]
-        ]
-        tail = f", {', '.join(others)}" if others else ""
-        under_way = "" if epoch["is_over"] else " (not over)"
-        lines.append(f"  epoch {epoch['epoch']}{under_way}: {epoch['by_one']:,} samples were read by one rank{tail}")
-    return lines + [f"  not judged: {why}" for why in job["unjudged"]]

@@ -152,7 +152,7 @@ def _headline(status: StatusPart) -> list[RenderableType]:
     tree = status.manifest
     source = f"source {status.source}: {count(tree.files)} files, {size(tree.bytes)}, "
     source += f"{count(tree.changed)} changed since the scan"
-    style = "bold red" if status.strict_order.findings else "bold"
+    style = "bold red" if status.audit.strict_order and status.audit.findings else "bold"
     said = [Text(str(status.headline), style=style)] if status.headline else []
     return [*said, line, Text(source), *_processes(status), *_channel(status)]
 

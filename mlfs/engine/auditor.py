@@ -1,4 +1,4 @@
-"""Keeps the last reads of a mount for the auditor (`mlfs.audit`), which judges them when somebody asks.
+"""Keeps the last reads of a mount for the auditor (`mlfs.audit`), which judges them when somebody asks, or jobs end.
 
 In: reads from the engine (a `mlfs.engine.mount_jobs.Listener`). Out: the audit; where the order is strict, also
 while nobody asks. Which run and rank a process is of is looked up here, once a process: in the environment that a
@@ -16,7 +16,7 @@ import trio
 
 from mlfs.audit.findings import audit
 from mlfs.audit.reads import Kin, ReadLog
-from mlfs.audit.report import Audit, Kind, ScriptFault
+from mlfs.audit.report import Audit, Kind
 from mlfs.engine.digest import kin_of, name_of
 from mlfs.engine.runner import Runner
 from mlfs.follow.by_sample import NO_PID
@@ -46,12 +46,12 @@ class Auditor:
         runner: has the thread that judges. before: reads that came to another process, and are not known here.
 
     Attributes:
-        is_strict: what is found is an error of the mount's. found: by the last audit.
+        is_strict: what is found is an error of the mount's. last: the last audit.
     """
 
     def __init__(self, runner: Runner, is_strict: bool = False, before: int = 0) -> None:
         self.is_strict = is_strict
-        self.found: tuple[ScriptFault, ...] = ()
+        self.last = Audit()
         self._runner = runner
         self._log = ReadLog(place_of, forgotten=before)
         self._logged: set[tuple[int, Kind]] = set()  # by run
@@ -60,6 +60,11 @@ class Auditor:
     def count(self) -> int:
         """How many reads came so far."""
         return self._log.count
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether no read is too long ago to be judged."""
+        return self._log.forgotten == 0
 
     def opened(self, opens: Sequence[Read]) -> None:
         """Files were opened, in this order."""
@@ -72,7 +77,7 @@ class Auditor:
         """Judge the reads so far. They go on meanwhile, so they are copied here, on the loop."""
         reads = self._log.copy()
         audited = await self._runner.run(POOL, lambda: audit(reads.reads()))
-        self.found = audited.findings
+        self.last = audited
         for fault in audited.findings if self.is_strict else ():
             if (fault.run, fault.kind) not in self._logged:
                 self._logged.add((fault.run, fault.kind))

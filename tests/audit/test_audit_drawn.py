@@ -9,8 +9,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from audit.loops import Loop, Script, buffered, dealt, drawn, files_of, kinds, shuffled
+
+from mlfs.audit.orders import Stream, shuffled_by
 
 SCRIPTS = 24
 RIGHT = 0.9
@@ -283,3 +286,21 @@ def test_nothing_is_said_of_a_script_of_few_samples(case: Case) -> None:
 def test_faults_are_found_in_scripts_of_few_samples(case: Case) -> None:
     found = judged(case, samples=60, batch=4, ranks=1)
     assert found.count([FAULTS[case]]) >= RIGHT * SCRIPTS, found
+
+
+def test_how_far_an_order_is_from_a_shuffle_is_a_number() -> None:
+    rng = random.Random(5)
+
+    def shuffled_through(buffer: int) -> float:
+        order: list[int] = []
+        waiting = list(range(buffer))
+        for sample in range(buffer, 3000 + buffer):
+            order.append(waiting.pop(rng.randrange(len(waiting))))
+            waiting.append(sample)
+        samples = np.array(order, np.int32)
+        return shuffled_by(Stream(samples, np.zeros_like(samples), np.arange(len(samples))))
+
+    assert shuffled_through(1) == 0
+    assert 0 < shuffled_through(100) < 0.2 < shuffled_through(600) < 0.8
+    every = np.array(rng.sample(range(3000), 3000), np.int32)
+    assert shuffled_by(Stream(every, np.zeros_like(every), np.arange(len(every)))) > 0.95

@@ -92,6 +92,20 @@ def test_the_table_of_loaders_has_all_parts_of_their_time_and_no_worker_where_th
     assert "A rank of 0 workers loads in its training process" in shown
 
 
+def test_what_the_auditor_saw_of_each_epoch_is_there() -> None:
+    epochs = [
+        {"epoch": 0, "by_none": 0, "by_one": 999, "by_several": 1, "shuffled": 0.25, "fewest": 499, "most": 501},
+        {"epoch": 1, "by_none": 1000, "by_one": 0, "by_several": 0, "shuffled": 1.0, "fewest": 0, "most": 0},
+    ]
+    seen = {"run": 7, "ranks": 2, "readers": 4, "samples": 1000, "epochs": epochs, "unjudged": ["<why>"]}
+    shown = page(told(3) | {"audit": {"jobs": [seen]}}, "")
+    assert "<h3>process 7: 2 ranks, 4 processes, 1,000 samples</h3>" in shown
+    said = "999 samples were read by one rank, 1 by several; shuffled by 25.0 %; 499 to 501 reads a rank"
+    assert f"<li>epoch 0 (not over): {said}</li>" in shown
+    assert "0 samples were read by one rank, 1,000 by none; shuffled by 100.0 %" in shown
+    assert "<li>not judged: &lt;why&gt;</li>" in shown
+
+
 def test_how_uneven_ranks_are_is_left_out_where_no_two_were_seen_and_is_said_to_be_of_this_node() -> None:
     status = told(3)
     status["jobs"][0]["spec"]["world_size"] = 8

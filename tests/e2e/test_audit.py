@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -67,6 +68,12 @@ def test_an_order_that_each_epoch_repeats_is_said(images: Path, capsys: pytest.C
         assert cli.main(["report", str(mount.path), str(page)]) == ExitCode.OK
         status = mount.status()
     assert "same-order-each-epoch: all 3 epochs" in page.read_text()
+    epochs = [line.strip() for line in said.splitlines() if line.startswith("  epoch ")]
+    assert len(epochs) == sum(len(job["epochs"]) for job in audit["jobs"]) >= EPOCHS
+    for line in epochs:
+        assert f"<li>{line}</li>" in page.read_text()
+        assert re.fullmatch(r"epoch \d: .* by one rank.*; shuffled by (9\d|100)\.\d %", line)
+    assert status["audit"] == audit
     assert any(said.startswith("same-order-each-epoch") for said in status["messages"])
     assert "the order of reads is not" not in status["headline"]
     assert [sentence.partition(":")[0] for sentence in found] == ["same-order-each-epoch"]
@@ -84,9 +91,15 @@ def test_nothing_is_said_of_epochs_that_are_shuffled(images: Path) -> None:
 def test_a_strict_mount_says_so_while_nobody_asks(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = images.parent / "log"
     with MlfsMount(images, "--strict-order", "--log-file", str(log)) as mount:
-        assert mount.status()["strict_order"] == {"findings": []}
+        assert mount.status()["audit"] == {
+            "jobs": [],
+            "findings": [],
+            "forgotten": 0,
+            "unknown": 0,
+            "strict_order": True,
+        }
         launch(mount, "once")
-        wait_until(lambda: bool(mount.status()["strict_order"]["findings"]))
+        wait_until(lambda: bool(mount.status()["audit"]["findings"]))
         status = mount.status()
         assert cli.main(["audit", str(mount.path)]) == ExitCode.STRICT_ORDER
     assert status["headline"].startswith("the order of reads is not as it should be: all 3 epochs of rank ")

@@ -35,6 +35,7 @@ def test_a_page_is_written_however_a_job_ends(tmp_path: Path) -> None:
                 [rank] = mount.status()["jobs"][0]["ranks"]
                 assert 0.1 < rank["waited_s"] == pytest.approx(mount.status()["stalls"]["total_s"], abs=0.05)
                 wait_until(lambda: bool(list(out.glob("finished-*.html"))))
+                assert [job["samples"] for job in mount.status()["audit"]["jobs"]] == [20], "nobody has asked for it"
             if name != "with-the-mount":
                 mount.run("unregister", str(mount.path), name)
         mount.register(name="nothing-was-read", seed=2, epochs=1, layout="sorted")
@@ -45,6 +46,7 @@ def test_a_page_is_written_however_a_job_ends(tmp_path: Path) -> None:
         text = page.read_text()
         assert text.startswith(MARK)
         assert f"<h2>Job {page.name.rsplit('-', 2)[0]}: " in text
+    assert "20 samples were read by one rank" in pages[0].read_text()
     assert len(os.listdir(out)) == 4  # nothing half written
     assert (out / "notes.txt").read_text() == "mine"
 

@@ -20,9 +20,14 @@ def test_a_report_under_way_when_the_mount_ends_is_written_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[str] = []
+    judged: list[str] = []
 
-    async def slow_at_first(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+    async def judge() -> None:
+        judged.append("")
+
+    async def slow_at_first(command: list[str], **of: Any) -> subprocess.CompletedProcess[bytes]:
         begun.append(Path(command[-1]).name.partition("-")[0])
+        assert of["stdin"] == b"1", "the auditor has looked, once"
         if len(begun) == 1:
             await trio.sleep_forever()
         return subprocess.CompletedProcess(command, 0)
@@ -30,7 +35,7 @@ def test_a_report_under_way_when_the_mount_ends_is_written_then(
     async def body() -> None:
         monkeypatch.setattr(trio, "run_process", slow_at_first)
         jobs = {"train": cast(JobRun, SimpleNamespace(state=JobState.FINISHED, observed=20))}
-        reports = JobReports(str(tmp_path), lambda: b"{}", lambda: jobs)
+        reports = JobReports(str(tmp_path), lambda: str(len(judged)).encode(), lambda: jobs, judge)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(reports.run)
             await trio.testing.wait_all_tasks_blocked()
