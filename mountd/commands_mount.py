@@ -77,7 +77,7 @@ class CommandsMount:
         self._closed: str | None = None  # why the data's mount cannot be made writable either
         self.wanted = _may_mount()
         self.directory: bytes | None = None
-        self.refused = "" if self.wanted else "only root with CAP_SYS_ADMIN may mount as that takes"
+        self.refused = "" if self.wanted else "only root with CAP_SYS_ADMIN may have it otherwise"
 
     def make(self, device: str) -> None:
         """From a worker, when the mount answers: have the links lead to a mount of its own. `refused` says if not.

@@ -152,7 +152,8 @@ def _in_words(audit: dict[str, Any]) -> list[str]:
             if finding["run"] == job["run"] and job is _first(audit, job["run"]):
                 lines += [f"  {finding['kind']}: {finding['sentence']}", f"    to mend it: {finding['mend']}"]
     if not audit["jobs"]:
-        lines.append("nothing was read yet")
+        came = audit["unknown"] or audit["forgotten"]
+        lines.append("nothing that was read can be judged" if came else "nothing was read yet")
     if audit["unknown"]:
         lines.append(f"{audit['unknown']:,} reads by processes of another pid namespace cannot be judged")
     if audit["forgotten"]:
