@@ -180,6 +180,8 @@ class Control:
                     await self._register(parse_job(json.loads(place["spec"]) | where))
                 except MlfsError as error:
                     log.warning("job %s does not go on: %s", name, error)
+                except Exception:  # of another package's sampler, perhaps: each server that comes would end of it
+                    log.exception("job %s does not go on", name)
             self._to_go_on.pop(name, None)
 
     # -- the tree

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -137,6 +138,8 @@ def test_reads_in_another_order_end_the_prediction_and_those_as_registered_bring
 
 
 RAISES = """
+from pathlib import Path
+
 import numpy as np
 
 class Raises:
@@ -145,7 +148,7 @@ class Raises:
     def stream_length(self, epoch):
         return self.n
     def rank_stream(self, epoch, rank):
-        return np.arange(self.n) if epoch == 0 else 1 / 0
+        return np.arange(self.n) if epoch == 0 and not Path(__file__).with_name("fails").exists() else 1 / 0
 """
 
 
@@ -164,6 +167,13 @@ def test_an_order_of_another_package_that_raises_costs_the_prediction_only(sourc
             for name in FILES:
                 assert (mount.path / name).read_bytes() == content(name, FILES[name])
         assert mount.status()["state"] == "serving"
+        (tmp_path / "site/fails").touch()
+        os.kill(mount.pid, signal.SIGKILL)  # the job fails in the next server as it is registered again
+        logs = mount.state / "cache/mlfs/log"
+        wait_until(lambda: any("job train does not go on" in log.read_text() for log in logs.iterdir()))
+        for name in FILES:
+            assert (mount.path / name).read_bytes() == content(name, FILES[name])
         mount.register(seed=1, epochs=1, batch_size=8)
         script(mount, predicted(mount, 0))
         wait_until(lambda: mount.status()["jobs"][0]["state"] == "finished")
+        assert [one["restarts"] for one in mount.status()["processes"] if one["name"] == "server"] == [1]
