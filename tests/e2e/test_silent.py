@@ -153,7 +153,8 @@ def test_each_open_of_a_control_file_has_a_text_of_its_own(mount: MlfsMount) -> 
 
 
 def test_a_server_that_is_killed_is_followed_by_one_that_hears_of_opens(tmp_path: Path) -> None:
-    images = image_folder(classes=4, files=30, size=30_000)
+    """Workers that live for a moment only may have ended before the next server hears of them: these live longer."""
+    images = image_folder(classes=4, files=100, size=10_000)
     source = make_tree(tmp_path / "source", {name: content(name, size) for name, size in images.items()})
     with MlfsMount(source, *SILENT) as mount:
         mount.register(seed=3, epochs=4, batch_size=4)
