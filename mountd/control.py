@@ -250,8 +250,12 @@ class Control:
 
     async def _judge_at_end(self) -> None:
         """The jobs have finished: status and reports say what is found, where no read is too old."""
-        if self._auditor.keeps_all:
+        if not self._auditor.keeps_all:
+            return
+        try:
             await self._judged()
+        except Exception:
+            log.exception("what the finished jobs have read is not judged")  # nobody has asked for it
 
     def _about(self, job: JobRun) -> Json:
         about = job.spec.understood() | {"state": str(job.state), "samples": len(job.streams.sample_ids)}
