@@ -40,7 +40,7 @@ _DEFAULTS = {
     **{"persistent_workers": "no", "words_before": 0, "words_between": 0, "words_once": 0},
 }
 # These only a JSON object can say: the language's version, and what the mount fills in by itself.
-NO_FLAGS = ("version", "nodes")
+NO_FLAGS = ("version", "nodes", "left_off")
 
 
 def add_job_flags(parser: argparse.ArgumentParser) -> None:

@@ -51,7 +51,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_origin_flags(parser)
     text = (
         "where the run goes on: EPOCH, or EPOCH:SAMPLES that all ranks have done of it; or a file with the state_dict()"
-        " of a ServedSampler, StatefulDataLoader or StatefulDistributedSampler, as JSON (default: --start-epoch)"
+        " of a ServedSampler, StatefulDataLoader, StatefulDistributedSampler or litdata's StreamingDataLoader, as JSON"
+        " (default: --start-epoch)"
     )
     parser.add_argument("--resume", metavar="PLACE", help=text)
     more = parser.add_argument_group("instead of registering")
@@ -124,7 +125,7 @@ def job_fields(args: argparse.Namespace, environment: Mapping[str, str]) -> dict
     fields = _json_fields(args.json_file) if args.json_file is not None else {}
     if (resume := getattr(args, RESUME, None)) is not None:
         flags[RESUME] = resume if is_place(resume) else _state(resume)
-    begins = {"start_epoch", "start_step"}
+    begins = {"start_epoch", "start_step", "left_off"}
     if flags.keys() & {RESUME, *begins}:  # where the run of the file began is another place
         told_anew = {RESUME, *(begins if RESUME in flags else ())}
         fields = {name: value for name, value in fields.items() if name not in told_anew}

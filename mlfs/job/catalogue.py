@@ -149,7 +149,7 @@ _READERS: Final[tuple[Sampler, ...]] = (
     Sampler(
         "litdata",
         "mlfs.orders.litdata:LitDataOrder",
-        fields("seed shuffle set_epoch drop_last physical_nodes buffer_size group_batch"),
+        fields("seed shuffle set_epoch drop_last physical_nodes buffer_size group_batch left_off"),
         defaults={"seed": 42},
     ),
     Sampler("grain", "mlfs.orders.libraries:GrainOrder", fields("seed shuffle drop_last")),

@@ -14,7 +14,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -33,8 +33,28 @@ MAX_WORDS: Final = 10**10
 # No data set has more samples, and no larger number fits into an array.
 _MOST_COUNTED: Final = 1 << 40
 Counted = Annotated[int, Field(le=_MOST_COUNTED)]
+_One = Annotated[int, Field(ge=1, le=MAX_WORLD_SIZE)]
+_Some = Annotated[int, Field(ge=0, le=_MOST_COUNTED)]
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 _PLACEHOLDERS = ("{epoch}", "{rank}")
+
+
+class LeftOff(NamedTuple):
+    """The place where a run with litdata left off, as its state says it.
+
+    Attributes:
+        epoch: from 0. done: samples of it that all ranks had read when the rest was last dealt anew, or 0. yielded:
+            samples that each rank has read since.
+        world_size, num_workers, group_batch, physical_nodes: those of the run that began the epoch.
+    """
+
+    epoch: _Some
+    done: _Some
+    yielded: _Some
+    world_size: _One
+    num_workers: _One
+    group_batch: _One
+    physical_nodes: _One
 
 
 def are_fractions(lengths: Sequence[float]) -> bool:
@@ -237,6 +257,13 @@ class JobSpec(BaseModel):
         description="a whole number, 0 or more: steps of the first epoch already done",
         ge=0,
         json_schema_extra=_RESUME,
+    )
+
+    left_off: LeftOff | None = Field(
+        None,
+        description="where a run with litdata left off, as it is filled in from the state that resume names: "
+        + ", ".join(LeftOff._fields),
+        json_schema_extra=_SAMPLER,
     )
 
     serve: Literal["locality", "opportunistic"] | None = Field(

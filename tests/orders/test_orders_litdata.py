@@ -10,6 +10,7 @@ import pytest
 from orders_support import job, make_file, manifest_of
 
 from mlfs.errors import JobError
+from mlfs.job import parse_job
 from mlfs.orders.layouts.outside import SourceFiles
 from mlfs.orders.streams import JobStreams, build_streams
 
@@ -45,12 +46,26 @@ def test_each_worker_opens_the_chunks_that_its_samples_lie_in(tmp_path: Path) ->
         ({"seed": -1}, 'field "seed" is -1'),
         ({"world_size": 3, "physical_nodes": 2}, "does not divide the ranks"),
         ({"split": [0.5, 0.5], "part": 0}, "deals all chunks"),
+        ({"resume": {"current_epoch": 1, "num_samples_yielded": 10}}, "what is left of epoch 0 is nothing"),
+        ({"resume": {"current_epoch": 1, "num_samples_yielded": 1}, "left_off": [0] * 7}, '"left_off" is 0'),
     ],
 )
 def test_what_litdata_does_not_do_is_refused(tmp_path: Path, fields: dict[str, object], said: str) -> None:
     data_set(tmp_path)
     with pytest.raises(JobError, match=said):
         streams_of(tmp_path, **fields)
+
+
+def test_a_state_says_what_is_left_to_read(tmp_path: Path) -> None:
+    data_set(tmp_path)
+    state = {"current_epoch": 1, "num_samples_yielded": 4, "dataset": {"world_size": 1, "batch_size": 1}}
+    goes_on = streams_of(tmp_path, shuffle=False, resume=state | {"num_samples_yielded": 5})
+    assert [goes_on.dataset_indices(epoch, 0).tolist() for epoch in (0, 1)] == [[1, 2], [0, 1, 2]]
+    assert parse_job(goes_on.spec.to_json()) == goes_on.spec
+    in_two = streams_of(tmp_path, shuffle=False, resume=state, world_size=2)
+    assert [in_two.dataset_indices(0, rank).tolist() for rank in (0, 1)] == [[0, 2], [1, 2]]
+    nothing_read = streams_of(tmp_path, shuffle=False, resume=state | {"num_samples_yielded": 0})
+    assert (nothing_read.spec.start_epoch, nothing_read.spec.left_off) == (1, None)
 
 
 @pytest.mark.parametrize(
