@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.fuse import wait_until
 from support.mounts import MlfsMount
 from support.trees import content, make_tree
 
@@ -179,10 +180,10 @@ def test_a_large_file_that_changes_all_the_time_can_be_opened(source: Path, moun
     writer = threading.Thread(target=write)
     writer.start()
     try:
+        wait_until(lambda: (source / "large written").stat().st_size > LARGE)
         for _ in range(12):
-            fd = os.open(mount.path / "large written", os.O_RDONLY)
-            assert os.fstat(fd).st_size > LARGE
-            os.close(fd)
+            with open(mount.path / "large written", "rb", buffering=0) as file:
+                assert os.fstat(file.fileno()).st_size > LARGE
     finally:
         over.set()
         writer.join()
