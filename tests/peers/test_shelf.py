@@ -71,21 +71,27 @@ def test_a_shelf_gives_what_the_ram_class_has_now(seed: int) -> None:
     ram.close()
 
 
-def test_a_hole_has_the_wrong_checksum() -> None:
-    """The catalogue is read without a lock: what was dropped after the look is found out by who gets it."""
+def one_copy() -> tuple[RamTier, Shelf, Version, bytes]:
+    """Memory that keeps a copy, as b"a", and a shelf that shows it as sample 0."""
     ram, showcase = RamTier(1 << 20), Showcase()
     version, data = Version(9000, 1), os.urandom(9000)
     fd = showcase.open(1)
     shelf = Shelf(Catalogue(fd, 1), [os.dup(of) for of in ram.memory_fds])
+    os.close(fd)
     ram.put(b"a", version, memoryview(data))
     where = ram.where(b"a", version)
     assert where is not None
     showcase.kept(0, CopyKind.RAM, where, version, data)
+    return ram, shelf, version, data
+
+
+def test_a_hole_has_the_wrong_checksum() -> None:
+    """The catalogue is read without a lock: what was dropped after the look is found out by who gets it."""
+    ram, shelf, version, _ = one_copy()
     ram.drop(b"a")
     found = shelf.find(0, version)
     assert found is not None
     assert checksum(found[0], 0, version) != found[1]
-    os.close(fd)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -126,15 +132,7 @@ def test_a_catalogue_of_a_killed_server_gives_no_bytes_that_another_one_has_writ
 
 def test_memory_that_is_on_its_way_to_a_peer_outlives_the_shelf_and_then_is_given_back() -> None:
     """An agent lets go of the memory of a server that was killed: it would be as much as that server's again."""
-    ram, showcase = RamTier(1 << 20), Showcase()
-    version, data = Version(9000, 1), os.urandom(9000)
-    fd = showcase.open(1)
-    shelf = Shelf(Catalogue(fd, 1), [os.dup(of) for of in ram.memory_fds])
-    os.close(fd)
-    ram.put(b"a", version, memoryview(data))
-    where = ram.where(b"a", version)
-    assert where is not None
-    showcase.kept(0, CopyKind.RAM, where, version, data)
+    ram, shelf, version, data = one_copy()
     found = shelf.find(0, version)
     assert found is not None
     shelf.close()
