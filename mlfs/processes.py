@@ -7,6 +7,7 @@ nothing, as small processes use it.
 from __future__ import annotations
 
 import ctypes
+import os
 from contextlib import suppress
 
 # The name of a process that stands by and has loaded what a server needs.
@@ -84,9 +85,20 @@ def name_this(name: str) -> None:
     _libc.prctl(_PR_SET_NAME, name.encode())
 
 
-def end_with_parent(number: int) -> None:
-    """Have this process get a signal once the thread that has started it is gone; 0: none."""
+def end_with_parent(number: int, parent: int) -> None:
+    """Have this process get a signal once the thread that has started it is gone.
+
+    Args:
+        parent: the process of that thread. It may have died before this is called, of which the kernel says nothing.
+    """
     _libc.prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), number)
+
+
+def outlive_parent() -> None:
+    """Take back what `end_with_parent` has asked for."""
+    _libc.prctl(_PR_SET_PDEATHSIG, 0)
 
 
 def reuse_memory(arenas: int = 0) -> None:

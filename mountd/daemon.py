@@ -69,7 +69,7 @@ from mlfs.places.ram import RamTier
 from mlfs.places.showcase import Showcase
 from mlfs.places.ssd import SsdTier
 from mlfs.places.tier import Tier
-from mlfs.processes import OF_SERVER, be_killed_sooner, end_with_parent, reuse_memory
+from mlfs.processes import OF_SERVER, be_killed_sooner, outlive_parent, reuse_memory
 from mlfs.tree.attributes import Rights
 from mlfs.tree.growing import unpacked
 from mlfs.tree.samples import Samples
@@ -870,9 +870,6 @@ def _measured(places: Places) -> list[MeasuredPlace]:
 
 def main(start: Start) -> int:
     """The server of the mount that `mlfs mount` makes; its reports go by a pipe."""
-    if not start.kept:
-        # As long as the mount does not serve, whoever ends the holder means both.
-        end_with_parent(signal.SIGKILL)
     be_killed_sooner(OF_SERVER)
     # To write down the memory of a server that crashes takes longer than to have another one serve.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
@@ -880,12 +877,14 @@ def main(start: Start) -> int:
     status = open(start.report_fd, "w", encoding="ascii", buffering=1) if start.report_fd >= 0 else None  # noqa: SIM115
 
     def report(message: dict[str, object]) -> None:
+        is_last = "serving" in message or "error" in message
+        if is_last:
+            outlive_parent()
         if status is None or status.closed:
             return
         try:
             status.write(json.dumps(message) + "\n")
-            if "serving" in message or "error" in message:
-                end_with_parent(0)
+            if is_last:
                 status.close()
         except BrokenPipeError:
             log.debug("nobody listens any more")

@@ -220,8 +220,14 @@ class MountHolder:
                     self._see_end(stands_by)
                     stands_by = None
 
+            holder = os.getpid()
+
             def serve(channel: socket.socket) -> int:
                 if not self._kept:  # one that takes over hears of signals once it can act on them
+                    from mlfs.processes import end_with_parent
+
+                    # As long as the mount does not serve, whoever ends the holder means both.
+                    end_with_parent(signal.SIGKILL, holder)
                     signal.pthread_sigmask(signal.SIG_SETMASK, before)
                 start = Start(self._config, self._report_fd, channel, self._kept, counts[0], why, counts[1])
                 return self._serve_or_stand_by(channel, start)

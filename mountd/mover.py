@@ -122,7 +122,7 @@ class Mover:
 
 def main() -> int:
     """Move until the server is gone."""
-    end_with_parent(signal.SIGKILL)
+    end_with_parent(signal.SIGKILL, os.getppid())  # it hears by its channel of a server that died before
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):  # the server's affair
         signal.signal(number, signal.SIG_IGN)
     reuse_memory()

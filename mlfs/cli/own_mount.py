@@ -105,7 +105,7 @@ def _run(
     os.setsid()  # what a terminal ends its commands with comes once, from outside
     user = os.geteuid(), os.getegid()
     is_root = _take_own_mounts(settings[0]["source"])
-    _die_with(outside)
+    end_with_parent(signal.SIGTERM, outside)
     with _mounted(settings) as mountpoints:
         code = _outcome(words, output, partial(_before_it_runs, os.getpid(), None if is_root else user))
         answer = ask(mountpoints)
@@ -116,13 +116,6 @@ def _hear(handler: Any) -> dict[int, Any]:
     """Handle what ends a command so, but for what is ignored (nohup). Returns the handlers before, by signal."""
     heard = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     return {number: signal.signal(number, handler) for number in heard}
-
-
-def _die_with(process: int) -> None:
-    """Have SIGTERM come when the parent, which is that process, is gone."""
-    end_with_parent(signal.SIGTERM)
-    if os.getppid() != process:
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 # -- namespaces
@@ -163,7 +156,7 @@ def _before_it_runs(parent: int, user: tuple[int, int] | None) -> None:
     if user is not None:
         _checked(_libc.unshare(_CLONE_NEWUSER))
         _be(user, (0, 0))
-    _die_with(parent)
+    end_with_parent(signal.SIGTERM, parent)
 
 
 # -- the mounts

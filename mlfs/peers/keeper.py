@@ -19,6 +19,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 
 from mlfs.errors import ConfigError, ExitCode, MlfsError
@@ -118,8 +119,10 @@ class Keeper:
         """Start the agent. It is a fork of this process, which has one thread and no MPI yet."""
         end, self._leave = os.pipe()
         self._said, said = os.pipe()
+        keeper = os.getpid()
         self._agent = os.fork()
         if self._agent == 0:
+            end_with_parent(signal.SIGKILL, keeper)  # for as long as MPI waits for the others, nothing else is heard
             os.close(self._leave)
             os.close(self._said)
             _be_agent(serve, KeeperLine(end, said))
@@ -219,7 +222,7 @@ class Keeper:
                 self._words,
                 env=_without_launcher(),
                 start_new_session=True,
-                preexec_fn=_as_command,  # noqa: PLW1509
+                preexec_fn=partial(_as_command, os.getpid()),  # noqa: PLW1509
             )
         except OSError as error:
             raise ConfigError(f"{self._words[0]} cannot be run: {error.strerror}", "check the name behind --") from None
@@ -264,10 +267,10 @@ def _without_launcher() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHERS)}
 
 
-def _as_command() -> None:
+def _as_command(keeper: int) -> None:
     """In COMMAND's process: it gets no signal withheld, and ends when the keeper is killed."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    end_with_parent(signal.SIGTERM)
+    end_with_parent(signal.SIGTERM, keeper)
 
 
 def _be_agent(serve: Callable[[KeeperLine], None], line: KeeperLine) -> NoReturn:

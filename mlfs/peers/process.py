@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import socket
 import struct
 import time
@@ -32,7 +31,7 @@ from mlfs.peers.shelf import Shelf
 from mlfs.peers.transport import Transport
 from mlfs.places.catalogue import Catalogue
 from mlfs.places.secret import Secret
-from mlfs.processes import OF_AGENT, be_killed_sooner, end_with_parent
+from mlfs.processes import OF_AGENT, be_killed_sooner, outlive_parent
 
 # Looking again at once for so long after something happened: what comes next mostly comes within that. With 200 us
 # two agents took a third more CPU time for the same samples, from servers and readers on the same cores.
@@ -238,10 +237,9 @@ def serve(path: str, mountpoint: str, patience_s: float, line: KeeperLine) -> No
     Raises: MlfsError.
     """
     be_killed_sooner(OF_AGENT)
-    end_with_parent(signal.SIGKILL)  # for as long as MPI waits for the others, nothing else is heard
     line.say("in MPI")
     transport = mpi.start()
-    end_with_parent(0)
+    outlive_parent()
     agent = AgentProcess(partial(connect, path, mountpoint), transport, patience_s)
     if (peers := agent.join(line.end)) is not None:
         line.say("joined", transport.node, transport.nodes, peers)

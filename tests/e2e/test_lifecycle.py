@@ -67,12 +67,13 @@ class Foreground:
         self.mount.clean_up()
 
 
-def nothing_left(mount: MlfsMount) -> bool:
-    """No mount, no process, no record of one, no file half written."""
+def left_over(mount: MlfsMount) -> list[str]:
+    """The mount, its processes, records of them, and files half written, as far as they are there."""
     files = [path for path in mount.state.rglob("*") if path.is_file()]
-    unfinished = [path for path in files if path.name.startswith(".") or path.suffix in (".new", ".tmp")]
-    records = [path for path in files if path.is_relative_to(mount.state / "run")]
-    return not (mount.is_mounted or mount.pids() or records or unfinished)
+    unfinished = [str(path) for path in files if path.name.startswith(".") or path.suffix in (".new", ".tmp")]
+    records = [str(path) for path in files if path.is_relative_to(mount.state / "run")]
+    processes = [" ".join(words) for words in mount.pids().values()]
+    return ["the mount"] * mount.is_mounted + processes + records + unfinished
 
 
 def still_there(slow: SlowSource) -> bool:
@@ -108,7 +109,7 @@ def test_beside_the_source_a_second_mount_is_refused_and_the_end_is_clean(tmp_pa
         assert after["pid"] == before["pid"]
         assert after["memory"]["rss_bytes"] - before["memory"]["rss_bytes"] < 16 << 20
         mount.unmount()
-        assert nothing_left(mount)
+        assert left_over(mount) == []
     assert os.listdir(tmp_path / "view") == []
     assert (source / NAME).read_bytes() == BYTES
 
@@ -141,7 +142,7 @@ def test_a_source_without_any_file_is_refused(tmp_path: Path) -> None:
     refused = mount.run("mount", str(source), check=False)
     assert (refused.returncode, refused.stderr.count("\n")) == (SOURCE, 1)
     assert "holds no files" in refused.stderr
-    assert nothing_left(mount)
+    assert left_over(mount) == []
 
 
 def start_and_stop_the_source(mount: MlfsMount, slow: SlowSource) -> tuple[subprocess.Popen[str], int] | None:
@@ -172,13 +173,14 @@ def test_a_daemon_killed_while_it_scans_is_reported(slow: SlowSource, tmp_path: 
         command, daemon = started
         os.kill(daemon, number)
         _, stderr = command.communicate(timeout=PATIENCE_S)
+        os.kill(slow.pid, signal.SIGCONT)
+        assert command.returncode == 1
+        assert f"was killed by {number.name} before it served" in stderr
+        assert happened(lambda: not left_over(mount)), left_over(mount)
     finally:
         os.kill(slow.pid, signal.SIGCONT)
         for pid in mount.pids():
             kill(pid)
-    assert command.returncode == 1
-    assert f"was killed by {number.name} before it served" in stderr
-    assert nothing_left(mount)
     assert still_there(slow)
 
 
@@ -199,7 +201,7 @@ def test_with_a_full_disk_for_index_and_log_it_serves(tmp_path: Path) -> None:
             assert (mount.path / NAME).read_bytes() == BYTES
             assert mount.register(seed=0, epochs=1)["ok"]
             mount.unmount()
-            assert nothing_left(mount)
+            assert left_over(mount) == []
     finally:
         # What a process had open that has just ended keeps the file system busy for a moment.
         assert wait_until(lambda: not subprocess.run(["umount", cache], check=False).returncode)
@@ -223,7 +225,7 @@ def test_killed_and_mounted_again_killed_and_unmounted(slow: SlowSource, tmp_pat
         mount.unmount()
         for note in (mount.state / "run").glob("*.life"):  # which tells the next mount that this daemon died
             note.unlink()
-        assert nothing_left(mount)
+        assert left_over(mount) == []
         assert still_there(slow)
 
 
@@ -277,7 +279,7 @@ def test_ends_with_a_file_held_open_leave_nothing_but_what_was_below(
 
 
 def nothing_left_but_stderr(mount: MlfsMount) -> bool:
-    return happened(lambda: nothing_left(mount))
+    return happened(lambda: not left_over(mount))
 
 
 def let_go(served: Foreground, fd: int) -> None:
@@ -298,7 +300,7 @@ def test_quiet_ends(slow: SlowSource, tmp_path: Path, end: Callable[[Foreground,
     with Foreground(mount) as served:
         end(served, os.open(mount.path / NAME, os.O_RDONLY))
         assert served.process.wait(PATIENCE_S) == 0
-        assert nothing_left(mount)
+        assert left_over(mount) == []
         assert still_there(slow)
         assert "Traceback" not in served.log.read_text()
         assert "detaching" not in served.log.read_text()
@@ -315,7 +317,7 @@ def test_busy_says_who_and_goes_on_and_force_does_not_wait(slow: SlowSource, tmp
         wait_until(lambda: mount.status()["jobs"][0]["ranks"][0]["ahead"]["samples"] >= len(FILES))
         assert os.pread(fd, 100, 0) == BYTES[:100]
         mount.unmount("--force")
-        assert nothing_left(mount)
+        assert left_over(mount) == []
         assert still_there(slow)
 
 
@@ -338,7 +340,7 @@ def test_unmount_and_a_signal_at_once_leave_the_source_mounted(slow: SlowSource,
                 os.kill(pid, signal.SIGINT)  # another one: two of a kind may arrive as one
         said, _ = unmounting.communicate(timeout=PATIENCE_S)
         assert unmounting.returncode == 0, said
-        assert nothing_left(mount)
+        assert left_over(mount) == []
         assert still_there(slow)
         with pytest.raises(OSError, match="onnect") as dead:
             os.fstatvfs(fd)
@@ -365,7 +367,7 @@ def test_in_the_middle_of_a_prefetch_and_while_the_source_hangs(tmp_path: Path) 
 
 def unmount_cleanly(mount: MlfsMount, slow: SlowSource) -> None:
     mount.unmount()
-    assert nothing_left(mount)
+    assert left_over(mount) == []
     assert mounts_at(slow.path, SLOW_FSTYPE) == 1
 
 
@@ -378,7 +380,7 @@ def test_a_reader_that_hangs_with_the_source_is_let_go_by_force(slow: SlowSource
         try:
             wait_until(lambda: slow.counts()["waiting"] > 0)
             mount.unmount("--force")
-            assert nothing_left(mount)
+            assert left_over(mount) == []
             said, _ = reader.communicate(timeout=PATIENCE_S)
             assert int(said) in DEAD
         finally:
