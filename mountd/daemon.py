@@ -480,14 +480,9 @@ class _Service:
         )
 
     def _movers(self) -> MoverKind | None:
-        memory = [
-            place.tier.memory_fds
-            for place in self.places.storing
-            if isinstance(place, TierPlace) and isinstance(place.tier, RamTier)
-        ]
         if self._may_be_silent() or not self.config.movers:
             return None  # they push what a READ waits for, which holds the pages that the push waits for
-        return MoverKind(self.config.movers, start_mover, memory[0])
+        return MoverKind(self.config.movers, start_mover, tuple(self.places.shared.values()))
 
     def _mount(
         self,

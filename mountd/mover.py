@@ -1,8 +1,8 @@
 """`python -m mountd.mover --channel-fd N`: a mover, a process that fetches files ahead of the readers.
 
 In: batches of files, from the server of the mount (`mlfs.engine.movers`). Out: their bytes, pushed into the page cache
-of the mount and written to the memory of the RAM class; what became of each. It fetches what is plain: a file that is
-at the source as the server knows it. All else is left to the server.
+of the mount and written to the RAM class or the SSD class; what became of each. It fetches what is plain: a file that
+is at the source as the server knows it, or a copy of it that this node has. All else is left to the server.
 
 A mover has the descriptor of /dev/fuse, so it asks nothing of the mount: a request that it waits for would keep it, and
 by it the connection, alive when the server is gone. It ends with its server. It imports next to nothing.
@@ -17,10 +17,14 @@ import socket
 import sys
 import time
 from contextlib import suppress
+from functools import partial
+
+from blake3 import blake3
 
 from mlfs.engine import moves
 from mlfs.engine.moves import Move, Words
-from mlfs.places.known_file import READ, read_known
+from mlfs.places.known_copy import Summing, read_copy, sealed, write_file
+from mlfs.places.known_file import READ, pread_all, read_known
 from mlfs.processes import OF_MOVER, be_killed_sooner, end_with_parent, reuse_memory
 from mlfs.tree.openat import open_beneath
 from mlfs.tree.stable_stat import is_settled
@@ -37,7 +41,8 @@ class Mover:
         self._channel = channel
         self._words: Words
         self._pages = self._root = -1
-        self._memory: list[int] = []
+        self._fds: list[int] = []  # of the places that keep copies
+        self._summing: list[Summing | None] = []  # how copies on each are summed; None for memory
         self._keeping_s = 0.0
 
     def run(self) -> None:
@@ -50,9 +55,10 @@ class Mover:
             if kind == moves.MOVE:
                 self._move_all(moves.unpacked(message))
             elif kind == moves.WORDS:
-                words, self._pages, *self._memory = fds
+                words, self._pages, *self._fds = fds
                 self._words = Words(words)
                 self._words.close_fd()
+                self._summing = [_summing(secret) for secret in moves.secrets_of(message)]
             elif kind == moves.ROOT:
                 if self._root >= 0:
                     os.close(self._root)
@@ -72,6 +78,8 @@ class Mover:
         self._channel.send(moves.over(time.process_time() - began_s, self._keeping_s))
 
     def _move(self, number: int, move: Move) -> int:
+        if move.is_copied:
+            return self._move_copy(number, move)
         known = move.known
         if not is_settled(known.ctime_ns, known.mtime_ns):
             return moves.LEFT
@@ -88,17 +96,42 @@ class Mover:
         if not same or known[3:] != (now.mode, now.uid, now.gid):
             return moves.LEFT | moves.READ
         outcome = moves.READ
-        if move.memory >= 0:
+        if move.fd >= 0:
             began_s = time.perf_counter()
-            with suppress(OSError):
-                if os.pwrite(self._memory[move.memory], data, move.offset) == len(data):
+            try:
+                if self._keep(move, data):
                     outcome |= moves.KEPT
+            except OSError as error:
+                self._words.failed[number] = min(error.errno or errno.EIO, 255)
             self._keeping_s += time.perf_counter() - began_s
         if move.target and self._push(number, move.target, data):
             outcome |= moves.STAGED
         return outcome
 
-    def _push(self, number: int, target: int, data: bytes | bytearray) -> bool:
+    def _keep(self, move: Move, data: bytes | bytearray) -> bool:
+        summing = self._summing[move.fd]
+        if summing is None:
+            return os.pwrite(self._fds[move.fd], data, move.offset) == len(data)
+        view = memoryview(data)
+        write_file(self._fds[move.fd], os.fsdecode(move.name), sealed(move.head, view, summing), view)
+        return True
+
+    def _move_copy(self, number: int, move: Move) -> int:
+        fd, size_bytes, summing = self._fds[move.fd], move.known.size, self._summing[move.fd]
+        data: bytes | bytearray | memoryview | None
+        try:
+            if summing is None:
+                data = pread_all(fd, move.offset, size_bytes)
+            else:
+                data = read_copy(fd, os.fsdecode(move.name), move.head, size_bytes, summing)
+        except (OSError, MemoryError):
+            return moves.LEFT
+        if data is None or len(data) != size_bytes:
+            return moves.LEFT
+        staged = move.target and self._push(number, move.target, data)
+        return moves.COPIED | (moves.STAGED if staged else 0)
+
+    def _push(self, number: int, target: int, data: bytes | bytearray | memoryview) -> bool:
         try:
             self._push_pieces(target, data)
         except OSError as error:
@@ -113,11 +146,15 @@ class Mover:
                 return False
         return True
 
-    def _push_pieces(self, target: int, data: bytes | bytearray) -> None:
+    def _push_pieces(self, target: int, data: bytes | bytearray | memoryview) -> None:
         view = memoryview(data)
         for start in range(0, len(data), _PIECE_BYTES):
             piece = view[start : start + _PIECE_BYTES]
             os.writev(self._pages, [stored_head(target, start, len(piece)), piece])
+
+
+def _summing(secret: bytes) -> Summing | None:
+    return partial(blake3, key=secret) if secret else None
 
 
 def main() -> int:

@@ -382,14 +382,17 @@ class Fetcher:
 
     # -- files that a mover fetches
 
-    def is_plain(self, item: Item) -> bool:
-        """Whether a sample can be fetched by who knows no more of it than the manifest: a whole file, at the source."""
+    def is_plain(self, item: Item, place: int) -> bool:
+        """Whether a sample can be fetched by who knows no more of it than the manifest: a whole file, at the source, or
+        in a place that other processes read, where the source has been seen to have it."""
         sample, manifest = item.sample, self._manifest
-        if item.place or item.instead or sample >= self._blocks_from or self._finding or not manifest.times.both:
+        if item.instead or sample >= self._blocks_from or self._finding or not manifest.times.both:
             return False
         if not self.samples.is_whole_file(sample) or self.samples.sizes[sample] > LARGEST_WHOLE_BYTES:
             return False
         entry = self.samples.file_of(sample)
+        if place and (place not in self.places.shared or not self._verified[entry]):
+            return False
         if sample in self.to_keep or manifest.is_gone(entry) or entry in manifest.unsized.files:
             return False
         if len(manifest.path(entry)) > LONGEST_PATH_BYTES:
@@ -413,12 +416,15 @@ class Fetcher:
         """The kernel does not know the file of a sample that is moved."""
         self._pages.look_up(self.samples.file_of(sample), again=True)
 
-    def moved(self, sample: int, generation: int) -> bool:
+    def moved(self, sample: int, generation: int, place: int) -> bool:
         """A mover has found a file's content as it was known in that generation; whether that is still the file's."""
         entry = self.samples.file_of(sample)
-        self._looks.way_to(entry)
+        if not place:
+            self._looks.way_to(entry)
         if self._manifest.generation_view[entry] != generation:
             return False
+        if place:
+            return True
         self._looks.was_read(entry)
         self._verified[entry] = 1
         return True

@@ -158,12 +158,12 @@ class Lanes:
             sample = moved.item.sample
             landed = batch.done[sample] = landed_of(batch.fetch, moved.fetched)
             over.landed.append(landed)
-            if moved.item.keep_in:
+            if moved.item.keep_in and moved.fetched.place == SOURCE:
                 over.kept.append(e.Kept(batch.fetch, sample, moved.kept_in, moved.used_bytes))
             if sample in self._waiters:
                 self._runner.post(self._tell_early, batch, sample)
 
-        moving = batch.moving = Moving(self._fetcher, mover, batch.items, batch.stage)
+        moving = batch.moving = Moving(self._fetcher, mover, batch.items, batch.stage, self._place_of)
         try:
             took = moving.run(lambda sample: batch.claims.pop(sample, None) is not None, ended)
             over.cpu_s, over.keeping_s = took.computed_s, took.keeping_s

@@ -1,8 +1,8 @@
 """Movers: processes beside the server that fetch files ahead of the readers, so that a node uses its cores.
 
-In: a lane's batch, from its thread. Out: pages pushed, copies in the memory of the RAM class, and what is left to the
-lane itself. A mover is a lane's arm: the lane decides, the mover reads, compares, pushes and writes. A lane that finds
-no mover free does all by itself.
+In: a lane's batch, from its thread. Out: pages pushed, copies in the RAM class or the SSD class, and what is left to
+the lane itself. A mover is a lane's arm: the lane decides, the mover reads, compares, pushes and writes. A lane that
+finds no mover free does all by itself.
 
 A mover that dies costs its batch, which the lane fetches again; another one is started. The process itself is
 `mountd.mover`, what is said `mlfs.engine.moves`.
@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import NamedTuple
 
 import trio
@@ -26,6 +26,7 @@ import trio
 from mlfs.engine import moves
 from mlfs.engine.context import Context
 from mlfs.engine.moves import Move, Words
+from mlfs.places.place import SharedPlace
 from mlfs.places.posix import PosixSource
 
 log = logging.getLogger("mlfs.engine")
@@ -45,12 +46,12 @@ class MoverKind(NamedTuple):
 
     Attributes:
         wanted: how many. start: starts one, which has this end of its channel.
-        memory: descriptors of the RAM class's files, as `mlfs.engine.moves.Move` counts them.
+        shared: the places that they write to and read from, whose descriptors `mlfs.engine.moves.Move` counts.
     """
 
     wanted: int
     start: Callable[[socket.socket], subprocess.Popen[bytes]]
-    memory: Sequence[int]
+    shared: Sequence[SharedPlace]
 
 
 class MoverTimes(NamedTuple):
@@ -85,7 +86,9 @@ class MoverChannel:
         self._ready.register(self._wake, select.POLLIN)
         self._root_number = -1
         with suppress(OSError):  # it has died: the first batch will tell
-            socket.send_fds(self._channel, [moves.WORDS], [self._words.fd, pages, *kind.memory])
+            of = [(fd, one.tier.shared_secret) for one in kind.shared for fd in one.tier.shared_fds]
+            hello = moves.introduction([secret for _, secret in of])
+            socket.send_fds(self._channel, [hello], [self._words.fd, pages, *(fd for fd, _ in of)])
         self._words.close_fd()
 
     @property
@@ -110,23 +113,27 @@ class MoverChannel:
         Raises: OSError, where the process has died.
         """
         source = self._source
-        with source.at_work(entries[0]):
+        asks_source = not all(move.is_copied for move in batch)
+        with source.at_work(entries[0]) if asks_source else nullcontext():
             try:
                 self._give_root()
                 self._channel.send(moves.packed(batch))
-                while (said := self._hear(entries, came, look_up)) is None:
+                while (said := self._hear(entries, came, look_up, asks_source)) is None:
                     pass
                 return said
+            except BaseException:
+                self._process.kill()  # before anybody gives back what it reads and writes
+                raise
             finally:
                 read = [one.known.size for number, one in enumerate(batch) if self.outcome(number) & moves.READ]
                 source.count(len(read), sum(read))
 
     def _hear(
-        self, entries: Sequence[int], came: Callable[[int], None], look_up: Callable[[int], None]
+        self, entries: Sequence[int], came: Callable[[int], None], look_up: Callable[[int], None], asks_source: bool
     ) -> MoverTimes | None:
         """Wait for what the mover says next, or a reader; the times, once the batch is over. Raises: OSError."""
         ready = self._ready.poll(LOOK_MS)
-        if not ready:
+        if not ready and asks_source:
             self._source.is_at(entries[max(0, bytes(self._words.begun).rfind(1))])
         for fd, _ in ready:
             if fd == self._wake.fileno():
@@ -156,6 +163,10 @@ class MoverChannel:
     def outcome(self, number: int) -> int:
         """The end of a file of the batch, as `mlfs.engine.moves` has it; 0: it is not over."""
         return self._words.outcome[number]
+
+    def failed(self, number: int) -> int:
+        """The errno with which a place has refused a copy of it, 0 for none."""
+        return self._words.failed[number]
 
     def take_back(self, number: int) -> bool:
         """On the loop: somebody waits for a file. Whether the mover has not begun it, and will not.

@@ -21,13 +21,15 @@ from mlfs.places.known_file import KnownFile
 
 MOST_FILES: Final = 64
 LONGEST_PATH_BYTES: Final = 1024
-LONGEST_BYTES: Final = MOST_FILES * (LONGEST_PATH_BYTES + 80) + 1
+LONGEST_HEAD_BYTES: Final = 80 + LONGEST_PATH_BYTES
+LONGEST_BYTES: Final = MOST_FILES * (LONGEST_PATH_BYTES + LONGEST_HEAD_BYTES + 130) + 2
 
 # -- the kinds of messages: their first byte
 #
 # From the server; a message may have descriptors with it.
 
-WORDS: Final = b"w"  # with the words' memory, where pages are pushed to, and the files of the RAM class
+WORDS: Final = b"w"  # with the words' memory, where pages are pushed to, and what the places need that keep copies:
+# for each of their descriptors the secret of the copies on that disk, or zeros for one of memory
 ROOT: Final = b"r"  # with the source's root
 MOVE: Final = b"m"
 LOOKED_UP: Final = b"l"  # the answer to UNKNOWN
@@ -39,13 +41,14 @@ DONE: Final = b"d"  # somebody waits for it
 OVER: Final = b"o"  # the batch is over; then seconds that it computed, and that it gave copies to the RAM class
 _NUMBER: Final = Struct("=cB")
 _OVER: Final = Struct("=cdd")
-# target, size, mtime_ns, ctime_ns, mode, uid, gid, memory, offset, length of the path
-_FILE: Final = Struct("=QqqqIIIhqH")
+# target, size, mtime_ns, ctime_ns, mode, uid, gid, is_copied, fd, offset, lengths of path, name and head
+_FILE: Final = Struct("=QqqqIII?hqHHH")
+SECRET_BYTES: Final = 32
 
 
 # The outcome for a file: these, added up; 0 as long as it is not over. LEFT: to the server, as the file is not as it
-# was known, or something has failed. READ: the source has given all of it.
-LEFT, READ, STAGED, KEPT = 1, 2, 4, 8
+# was known, or something has failed. READ: the source has given all of it. COPIED: a copy has.
+LEFT, READ, STAGED, KEPT, COPIED = 1, 2, 4, 8, 16
 
 
 class Move(NamedTuple):
@@ -53,20 +56,29 @@ class Move(NamedTuple):
 
     Attributes:
         target: the number under which its pages are pushed; 0: they are not.
-        memory, offset: the file of the RAM class that keeps a copy, and where in it; memory -1: none does.
+        is_copied: whether the bytes come from a copy of this node, and not from the source.
+        fd: which descriptor of the places that keep copies; -1: none. offset: of a copy in memory.
+        name, head: of a copy on disk, its file and what stands before the data; empty for one in memory.
     """
 
     path: bytes
     known: KnownFile
     target: int
-    memory: int = -1
+    is_copied: bool = False
+    fd: int = -1
     offset: int = 0
+    name: bytes = b""
+    head: bytes = b""
 
 
 def packed(moves: Sequence[Move]) -> bytes:
     """The message of a batch: MOST_FILES at most."""
-    heads = [_FILE.pack(move.target, *move.known, *move[3:], len(move.path)) for move in moves]
-    return b"".join((MOVE, bytes((len(moves),)), *heads, *(move.path for move in moves)))
+    heads = [
+        _FILE.pack(move.target, *move.known, *move[3:6], len(move.path), len(move.name), len(move.head))
+        for move in moves
+    ]
+    ends = [end for move in moves for end in (move.path, move.name, move.head)]
+    return b"".join((MOVE, bytes((len(moves),)), *heads, *ends))
 
 
 def unpacked(message: bytes) -> list[Move]:
@@ -74,10 +86,23 @@ def unpacked(message: bytes) -> list[Move]:
     count, moves = message[1], []
     path_at = 2 + count * _FILE.size
     for at in range(2, path_at, _FILE.size):
-        target, *known, memory, offset, length = _FILE.unpack_from(message, at)
-        moves.append(Move(message[path_at : path_at + length], KnownFile(*known), target, memory, offset))
-        path_at += length
+        target, *known, is_copied, fd, offset, path_bytes, name_bytes, head_bytes = _FILE.unpack_from(message, at)
+        name_at, head_at = path_at + path_bytes, path_at + path_bytes + name_bytes
+        path, name, head = message[path_at:name_at], message[name_at:head_at], message[head_at : head_at + head_bytes]
+        moves.append(Move(path, KnownFile(*known), target, is_copied, fd, offset, name, head))
+        path_at = head_at + head_bytes
     return moves
+
+
+def introduction(secrets: Sequence[bytes]) -> bytes:
+    """The first message, which goes with descriptors. Args: secrets: by descriptor of the places, b"" for memory."""
+    return WORDS + b"".join(secret or bytes(SECRET_BYTES) for secret in secrets)
+
+
+def secrets_of(message: bytes) -> list[bytes]:
+    """The secrets of the first message."""
+    found = [message[at : at + SECRET_BYTES] for at in range(1, len(message), SECRET_BYTES)]
+    return [secret if any(secret) else b"" for secret in found]
 
 
 def numbered(kind: bytes, number: int) -> bytes:
@@ -99,7 +124,8 @@ class Words:
     """A byte for each file of a batch and each thing that is said of it.
 
     Attributes:
-        begun, outcome: written by the mover. waited: written by the server.
+        begun, outcome: written by the mover. failed: as well, the errno of a copy that could not be written.
+        waited: written by the server.
     """
 
     def __init__(self, fd: int = -1) -> None:
@@ -107,8 +133,8 @@ class Words:
         if fd < 0:
             os.ftruncate(self.fd, 4 * MOST_FILES)
         memory = memoryview(mmap.mmap(self.fd, 4 * MOST_FILES))
-        self.begun, self.outcome, self.waited = (
-            memory[number * MOST_FILES : (number + 1) * MOST_FILES] for number in range(3)
+        self.begun, self.outcome, self.waited, self.failed = (
+            memory[number * MOST_FILES : (number + 1) * MOST_FILES] for number in range(4)
         )
         self._all = memory
 

@@ -6,6 +6,7 @@ mover has fetched; the others are left to the lane. Made by `mlfs.engine.lanes`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -13,9 +14,7 @@ from mlfs.engine import moves
 from mlfs.engine.fetch import Fetched, Fetcher, ToMove
 from mlfs.engine.movers import MoverChannel, MoverTimes
 from mlfs.engine.moves import MOST_FILES, Move
-from mlfs.places.place import SOURCE, Places, TierPlace
-from mlfs.places.ram import RamTier
-from mlfs.places.ram_records import Extent
+from mlfs.places.tier import Spot
 from mlfs.plan.scheduler.commands import Item
 
 
@@ -33,27 +32,15 @@ class Moved(NamedTuple):
 
 
 class _Given(NamedTuple):
-    """A sample that was given to the mover, its file as it was then, and where a copy goes."""
+    """A sample that was given to the mover, its file as it was then, where the bytes come from, and where a copy lies:
+    at `spot` of the place `at`, which gives it or keeps it; 0 for none."""
 
     item: Item
     file: ToMove
-    extent: Extent | None
+    place: int
+    at: int
+    spot: Spot | None
     move: Move
-
-
-class _Memory(NamedTuple):
-    """The place whose memory movers write to, its number and its tier."""
-
-    number: int
-    place: TierPlace
-    tier: RamTier
-
-
-def _memory_of(places: Places) -> _Memory | None:
-    for number, place in enumerate(places.storing, 1):
-        if isinstance(place, TierPlace) and (tier := place.for_movers()) is not None:
-            return _Memory(number, place, tier)
-    return None
 
 
 class Moving:
@@ -63,24 +50,33 @@ class Moving:
         left: what was given to the mover and is the lane's again, once it is over.
 
     Args:
-        items: the batch; those that are not plain are left out. stage: whether they are pushed.
+        items: the batch; those that are not plain are left out. stage: whether they are pushed. place_of: where an
+            item is to be got from now.
     """
 
-    def __init__(self, fetcher: Fetcher, mover: MoverChannel, items: Sequence[Item], stage: bool) -> None:
+    def __init__(
+        self, fetcher: Fetcher, mover: MoverChannel, items: Sequence[Item], stage: bool, place_of: Callable[[Item], int]
+    ) -> None:
         self._fetcher = fetcher
         self._mover = mover
         self._stage = stage
-        self._memory = _memory_of(fetcher.places)
-        self._items = [item for item in items if self._is_plain(item)][:MOST_FILES]
-        self._numbers = {item.sample: number for number, item in enumerate(self._items)}
+        self._shared = fetcher.places.shared
+        self._sizes = fetcher.samples.sizes
+        places = [(item, place_of(item)) for item in items]
+        self._items = [one for one in places if self._is_plain(*one)][:MOST_FILES]
+        self._numbers = {item.sample: number for number, (item, _) in enumerate(self._items)}
         self._told: set[int] = set()  # samples of which the end is known
         self._taken_back: set[int] = set()
         self.left: list[Item] = []
         mover.begin()
 
-    def _is_plain(self, item: Item) -> bool:
-        keeps = item.keep_in and (self._memory is None or item.keep_in[0] != self._memory.number)
-        return not keeps and self._fetcher.is_plain(item)
+    def _is_plain(self, item: Item, place: int) -> bool:
+        keeps = not place and item.keep_in
+        return not (keeps and not self._takes(item.sample, item.keep_in[0])) and self._fetcher.is_plain(item, place)
+
+    def _takes(self, sample: int, place: int) -> bool:
+        """Whether a mover can write a copy to a place."""
+        return place in self._shared and self._shared[place].place.takes_from_elsewhere(int(self._sizes[sample]))
 
     def take_back(self, sample: int) -> bool:
         """On the loop: somebody waits for a sample. Whether the mover was to fetch it, has not begun, and will not: if
@@ -100,17 +96,17 @@ class Moving:
 
         Raises: OSError, where the mover has died.
         """
-        for number, item in enumerate(self._items):
+        for number, (item, _) in enumerate(self._items):
             if not claim(item.sample):
                 self._taken_back.add(item.sample)
                 self._mover.take_back(number)
-        memory, given = self._prepared()
+        given = self._prepared()
 
         def end(number: int) -> None:
             one = given[number]
             if one.item.sample not in self._told:
                 self._told.add(one.item.sample)
-                moved = self._end(one, self._mover.outcome(number))
+                moved = self._end(one, number)
                 if moved is not None:
                     ended(moved)
                 elif one.item.sample not in self._taken_back:
@@ -126,46 +122,72 @@ class Moving:
         finally:
             for number in range(len(given)):
                 end(number)
-            if self._memory is not None and memory >= 0:
-                self._memory.tier.end_elsewhere(memory)
         return times
 
-    def _prepared(self) -> tuple[int, list[_Given]]:
-        """The samples as the mover gets them, and the file of the memory where copies go, -1 for none."""
-        files = [self._fetcher.before_move(item.sample, self._stage) for item in self._items]
-        memory, extents = self._extents(files)
+    def _prepared(self) -> list[_Given]:
+        """The samples as the mover gets them."""
+        files = [self._fetcher.before_move(item.sample, self._stage) for item, _ in self._items]
+        spots = self._lent(files) | self._room(files)
         given = []
-        for number, (item, file) in enumerate(zip(self._items, files, strict=True)):
-            extent = extents.get(number)
-            if extent is None and len(item.keep_in) > 1:
-                self._mover.take_back(number)  # another place takes it, to which the lane writes
-            where = (-1, 0) if extent is None else (extent.file, extent.offset)
-            given.append(_Given(item, file, extent, Move(file.path, file.known, file.target, *where)))
-        return memory, given
+        for number, ((item, place), file) in enumerate(zip(self._items, files, strict=True)):
+            at, spot = spots.get(number, (0, None))
+            move = Move(file.path, file.known, file.target)
+            if spot is not None:
+                fd = self._shared[at].first_fd + spot.file
+                move = Move(*move[:3], bool(place), fd, spot.offset, os.fsencode(spot.name), spot.head)
+            elif place or any(not self._takes(item.sample, other) for other in item.keep_in):
+                self._mover.take_back(number)  # the copy is gone, or a place takes one to which only the lane writes
+            given.append(_Given(item, file, place, at, spot, move))
+        return given
 
-    def _extents(self, files: Sequence[ToMove]) -> tuple[int, dict[int, Extent | None]]:
-        """Room for copies in memory: its file, and by the samples' numbers where."""
-        kept = [number for number, item in enumerate(self._items) if item.keep_in]
-        if self._memory is None or not kept:
-            return -1, {}
-        place, tier, samples = self._memory.place, self._memory.tier, self._fetcher.samples
-        wanted = [(samples.key(self._items[number].sample), files[number].version) for number in kept]
-        size_bytes = sum(tier.footprint_bytes(version.size_bytes) for _, version in wanted)
-        with self._fetcher.places.source.pieces.room_for(place, size_bytes):
-            memory, extents = tier.begin_elsewhere(wanted)
-        return memory, dict(zip(kept, extents, strict=True))
+    def _lent(self, files: Sequence[ToMove]) -> dict[int, tuple[int, Spot | None]]:
+        """By the samples' numbers, the copies of this node that they come from, and the places that have them."""
+        key = self._fetcher.samples.key
+        return {
+            number: (place, self._shared[place].tier.lend(key(item.sample), files[number].version))
+            for number, (item, place) in enumerate(self._items)
+            if place
+        }
 
-    def _end(self, one: _Given, outcome: int) -> Moved | None:
+    def _room(self, files: Sequence[ToMove]) -> dict[int, tuple[int, Spot | None]]:
+        """By the samples' numbers, room for copies in the first of their places that has it."""
+        room: dict[int, tuple[int, Spot | None]] = {}
+        left = {number: item.keep_in for number, (item, place) in enumerate(self._items) if not place and item.keep_in}
+        samples = self._fetcher.samples
+        while left:
+            by_place: dict[int, list[int]] = {}
+            for number, keep_in in left.items():
+                if self._takes(self._items[number][0].sample, keep_in[0]):
+                    by_place.setdefault(keep_in[0], []).append(number)
+            left = {number: keep_in[1:] for number, keep_in in left.items() if len(keep_in) > 1}
+            for at, numbers in by_place.items():
+                place, tier, _ = self._shared[at]
+                wanted = [(samples.key(self._items[number][0].sample), files[number].version) for number in numbers]
+                size_bytes = sum(place.footprint_bytes(version.size_bytes) for _, version in wanted)
+                with self._fetcher.places.source.pieces.room_for(place, size_bytes):
+                    spots = tier.begin_elsewhere(wanted)
+                for number, spot in zip(numbers, spots, strict=True):
+                    if spot is not None:
+                        room[number] = at, spot
+                        left.pop(number, None)
+        return room
+
+    def _end(self, one: _Given, number: int) -> Moved | None:
         """The end of a sample that the mover has fetched; None of one that it has left, or that is of the past."""
-        sample = one.item.sample
-        came = bool(outcome & moves.READ) and not outcome & moves.LEFT and sample not in self._taken_back
-        came = came and self._fetcher.moved(sample, one.file.generation)
+        sample, outcome = one.item.sample, self._mover.outcome(number)
+        came = bool(outcome & (moves.READ | moves.COPIED)) and not outcome & moves.LEFT
+        came = came and sample not in self._taken_back
+        came = came and self._fetcher.moved(sample, one.file.generation, one.place)
         kept_in = used_bytes = 0
-        if self._memory is not None and one.extent is not None:
-            if self._memory.tier.put_elsewhere(one.extent, came and bool(outcome & moves.KEPT)):
-                kept_in = self._memory.number
-            used_bytes = self._memory.tier.used_bytes
+        if one.spot is not None:
+            place, tier, _ = self._shared[one.at]
+            if one.place:
+                tier.give_back(one.spot)
+            elif tier.put_elsewhere(one.spot, came and bool(outcome & moves.KEPT), self._mover.failed(number)):
+                kept_in = one.at
+            used_bytes = place.used_bytes
         if not came:
             return None
         version, staged = one.file.version, bool(outcome & moves.STAGED)
-        return Moved(one.item, Fetched(sample, SOURCE, version.size_bytes, None, version, staged), kept_in, used_bytes)
+        fetched = Fetched(sample, one.place, version.size_bytes, None, version, staged)
+        return Moved(one.item, fetched, kept_in, used_bytes)

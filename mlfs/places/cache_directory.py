@@ -30,7 +30,7 @@ LMDB_FILES = ("data.mdb", "lock.mdb")
 _SOURCE_NAME = re.compile(r"[0-9a-f]{32}")
 _FAN_NAME = re.compile(r"[0-9a-f]{2}")
 _SAMPLE_NAME = re.compile(r"[0-9a-f]{32}\.s")
-_TEMP_NAME = re.compile(r"[0-9a-f]{32}\.t")
+_TEMP_NAME = re.compile(r"[0-9a-f]{32}\.[tm]")
 _REFUSED = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
@@ -73,10 +73,10 @@ def sample_path(digest: bytes) -> str:
     return f"{name[:2]}/{name}.s"
 
 
-def temp_path(digest: bytes) -> str:
-    """Path of a sample's file while it is written."""
+def temp_path(digest: bytes, elsewhere: bool = False) -> str:
+    """Path of a sample's file while it is written, or while a process beside this one writes it."""
     name = digest.hex()
-    return f"{name[:2]}/{name}.t"
+    return f"{name[:2]}/{name}.{'m' if elsewhere else 't'}"
 
 
 @dataclass

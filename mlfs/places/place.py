@@ -24,7 +24,7 @@ from mlfs.places.pieces import Pieces, Spill
 from mlfs.places.posix import UNSIZED, PosixFile, PosixSource
 from mlfs.places.ram import RamTier
 from mlfs.places.showcase import Showcase
-from mlfs.places.tier import GivesRanges, KeyedCopy, Tier
+from mlfs.places.tier import GivesRanges, KeyedCopy, SharedTier, Tier
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.config import SOURCE
 from mlfs.tree.attributes import Rights
@@ -42,6 +42,7 @@ __all__ = [
     "PlaceKind",
     "PlaceStatistics",
     "Places",
+    "SharedPlace",
     "SourcePlace",
     "StoringPlace",
     "TierPlace",
@@ -343,11 +344,11 @@ class TierPlace:
         elif isinstance(self.tier, RamTier) and (where := self.tier.where(key, copy.version)) is not None:
             self._showcase.kept(copy.sample, CopyKind.RAM, where, copy.version, copy.data)
 
-    def for_movers(self) -> RamTier | None:
-        """The tier, if processes beside this one may write copies into its memory (`RamTier.begin_elsewhere`). They may
-        not while an agent has to be told what is in them."""
+    def takes_from_elsewhere(self, size_bytes: int) -> bool:
+        """Whether other processes may write a copy of so many bytes into the tier, if it is a SharedTier. They may not
+        while an agent has to be told what is in it."""
         is_open = self._showcase is not None and self._showcase.is_open
-        return None if is_open or self.largest_bytes or not isinstance(self.tier, RamTier) else self.tier
+        return not is_open and not 0 < self.largest_bytes < size_bytes
 
     def contains(self, sample: int) -> bool:
         return self.tier.contains(self._samples.key(sample))
@@ -380,6 +381,18 @@ class TierPlace:
         self.tier.close()
 
 
+class SharedPlace(NamedTuple):
+    """A place that other processes write to and read from.
+
+    Attributes:
+        first_fd: the number of its first descriptor, among those of all such places of a mount.
+    """
+
+    place: TierPlace
+    tier: SharedTier
+    first_fd: int
+
+
 class Places(Sequence[Place]):
     """The places of a mount by number: 0 (`SOURCE`) is the source, then the tiers in the order given, then the peers.
 
@@ -387,6 +400,7 @@ class Places(Sequence[Place]):
         source: place 0.
         storing: the others: place `n` is `storing[n - 1]`.
         kinds: of each place, peers among them; workers read it.
+        shared: those that other processes of this mount write to and read from, by number.
     """
 
     def __init__(self, source: SourcePlace, storing: Sequence[StoringPlace] = ()) -> None:
@@ -395,6 +409,12 @@ class Places(Sequence[Place]):
         self._peers: tuple[PeerPlace, ...] = ()
         self._all: tuple[Place, ...] = (source, *self.storing)
         self.kinds = tuple(place.kind for place in self._all)
+        self.shared: Final[dict[int, SharedPlace]] = {}
+        fds = 0
+        for number, place in enumerate(self.storing, 1):
+            if isinstance(place, TierPlace) and isinstance(place.tier, SharedTier):
+                self.shared[number] = SharedPlace(place, place.tier, fds)
+                fds += len(place.tier.shared_fds)
         if len({place.name for place in self._all}) < len(self._all):
             raise ValueError("two places of a mount have the same name")
 

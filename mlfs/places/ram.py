@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from mlfs.places.memory_file import PAGE_BYTES, MemoryFile, in_pages
 from mlfs.places.ram_records import DIGEST_BYTES, Extent, RamRecords
-from mlfs.places.tier import KeyedCopy, Version
+from mlfs.places.tier import KeyedCopy, Spot, Version
 
 log = logging.getLogger("mlfs.places")
 
@@ -41,7 +41,8 @@ class RamTier:
             top.
         memory: what `memory` of a tier was whose process has died; the descriptors belong to this tier now.
 
-    Invariant: `_used_bytes` = sum of the footprints of the copies in `_index` and of those being written.
+    Invariant: `_used_bytes` = sum of the footprints of the copies in `_index`, of those being written, and of those
+    that were dropped while they were lent.
     """
 
     def __init__(self, capacity_bytes: int, memory: Sequence[int] = ()) -> None:
@@ -55,6 +56,8 @@ class RamTier:
         self._closed = False
         self._lock = threading.Lock()
         self._errors = 0
+        self._lent: dict[Extent, int] = {}  # how many processes read each
+        self._free_later: set[Extent] = set()  # of those, what was dropped meanwhile
         self._index: dict[bytes, int]  # digest -> number of the record
         self._free_records: list[int]
         self._used_bytes: int
@@ -183,38 +186,56 @@ class RamTier:
             self._index[record.digest] = number
         return True
 
-    # -- copies that another process writes, which has the memory files as well
+    # -- copies that another process writes or reads, which has the memory files as well
 
-    def begin_elsewhere(self, wanted: Sequence[tuple[bytes, Version]]) -> tuple[int, list[Extent | None]]:
-        """Room for copies that another process is about to write, by key and version. For each extent `put_elsewhere`
-        has to follow, then `end_elsewhere`.
+    @property
+    def shared_fds(self) -> list[int]:
+        return self.memory_fds
 
-        Returns: the number of the file, as `memory_fds` has them, and an extent in it for each copy; None for one that
-        does not fit.
-        """
+    @property
+    def shared_secret(self) -> bytes:
+        return b""
+
+    def begin_elsewhere(self, wanted: Sequence[tuple[bytes, Version]]) -> list[Spot | None]:
+        """See SharedTier. All of it lies in one file, to which others write as little as to any."""
+        spots: list[Spot | None] = []
         with self._lock:
             number = self._writers.index(min(self._writers))
-            self._writers[number] += 1
-            extents: list[Extent | None] = []
             for key, version in wanted:
                 digest = _digest(key)
                 offset = self._reserve(self._files[number], digest, version.size_bytes)
-                extents.append(Extent(digest, number, offset, version) if offset >= 0 else None)
-        return number, extents
+                spots.append(Spot(digest, version, number, offset) if offset >= 0 else None)
+                self._writers[number] += offset >= 0
+        return spots
 
-    def put_elsewhere(self, extent: Extent, is_whole: bool) -> bool:
-        """The other process has written a copy; or it has not, and will not: then the room is given back. Returns
-        whether the copy is kept."""
-        if is_whole:
-            return self._publish(extent)
+    def put_elsewhere(self, spot: Spot, is_whole: bool, failure: int = 0) -> bool:
+        if failure:
+            self._failed(OSError(failure, os.strerror(failure)))
+        extent = _extent_of(spot)
         with self._lock:
-            self._free(extent)
-        return False
+            self._writers[spot.file] -= 1
+            if not is_whole:
+                self._free(extent)
+        return is_whole and self._publish(extent)
 
-    def end_elsewhere(self, number: int) -> None:
-        """The other process will write no more to this file."""
+    def lend(self, key: bytes, version: Version) -> Spot | None:
+        """See SharedTier. A copy that is dropped meanwhile keeps its memory: a hole would be read as zeros."""
         with self._lock:
-            self._writers[number] -= 1
+            record = self._record(_digest(key))
+            if record is None or record.version != version:
+                return None
+            self._lent[record] = self._lent.get(record, 0) + 1
+        return Spot(record.digest, version, record.file, record.offset)
+
+    def give_back(self, spot: Spot) -> None:
+        record = _extent_of(spot)
+        with self._lock:
+            self._lent[record] -= 1
+            if not self._lent[record]:
+                del self._lent[record]
+                if record in self._free_later:
+                    self._free_later.discard(record)
+                    self._free(record)
 
     def get(self, key: bytes, version: Version) -> bytes | None:
         return self.get_range(key, version, 0, version.size_bytes)
@@ -287,6 +308,9 @@ class RamTier:
         """Free what a copy occupies. The caller holds the lock, and the index has it no more."""
         if self._closed:
             return
+        if record in self._lent:
+            self._free_later.add(record)
+            return
         self._used_bytes -= in_pages(record.version.size_bytes)
         try:
             self._files[record.file].drop(record.version.size_bytes, record.offset)
@@ -301,6 +325,10 @@ class RamTier:
 
 def _in_pages(size_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.maximum(1, -(-size_bytes // PAGE_BYTES)) * PAGE_BYTES
+
+
+def _extent_of(spot: Spot) -> Extent:
+    return Extent(spot.digest, spot.file, spot.offset, spot.version)
 
 
 def _digest(key: bytes) -> bytes:

@@ -24,11 +24,15 @@ Numbers are little-endian. By offset and length in bytes:
 from __future__ import annotations
 
 import struct
+from functools import partial
 from typing import NamedTuple
 
 import xxhash
 from blake3 import blake3
 
+from mlfs.places.known_copy import BODY_AT as _BODY_START
+from mlfs.places.known_copy import SUM_AT as _BODY_SUM_AT
+from mlfs.places.known_copy import sealed
 from mlfs.places.secret import Secret
 from mlfs.places.tier import Version
 
@@ -40,8 +44,6 @@ FORMAT = 3
 _HEAD = struct.Struct("<6sH8s16sQHHIQQqq")
 HEAD_BYTES = _HEAD.size
 _SUM_BYTES = 16  # nobody finds two copies with one sum, or the sum of a copy without the secret
-_BODY_SUM_AT = 16
-_BODY_START = 32  # the body sum covers everything behind itself, the head sum included
 _HEAD_START = 40  # the head sum covers everything behind itself up to the data
 MAX_KEY_BYTES = 4096  # PATH_MAX: no path of the source can be longer
 MAX_HEAD_BYTES = HEAD_BYTES + MAX_KEY_BYTES
@@ -86,19 +88,26 @@ def data_offset(key_bytes: int, floor_bytes: int) -> int:
 def pack_head(key: bytes, version: Version, data: memoryview, floor_bytes: int, secret: Secret) -> bytes:
     """Return all bytes that go before `data`, checksums over them and `data` included.
 
+    Raises: as `head_without_sum`.
+    """
+    head = head_without_sum(key, version, data.nbytes, floor_bytes, secret)
+    return sealed(head, data, partial(blake3, key=secret.value))
+
+
+def head_without_sum(key: bytes, version: Version, data_bytes: int, floor_bytes: int, secret: Secret) -> bytes:
+    """The same with zeros in place of the body sum: whoever has the data adds it (`mlfs.places.known_copy`).
+
     Raises ValueError for a key longer than MAX_KEY_BYTES: tiers refuse those before.
     """
     if len(key) > MAX_KEY_BYTES:
         raise ValueError(f"key of {len(key)} bytes")
     offset = data_offset(len(key), floor_bytes)
     seconds, nanoseconds = divmod(version.mtime_ns, _NS)
-    fields = (len(key), offset, nanoseconds, data.nbytes, version.size_bytes, seconds, version.ctime_ns)
+    fields = (len(key), offset, nanoseconds, data_bytes, version.size_bytes, seconds, version.ctime_ns)
     tail = _HEAD.pack(MAGIC, FORMAT, b"", b"", 0, *fields)[_HEAD_START:] + key
     tail += bytes(offset - _HEAD_START - len(tail))
     head_sum = xxhash.xxh3_64_intdigest(tail).to_bytes(8, "little")
-    body = blake3(head_sum + tail, key=secret.value)
-    body.update(data)
-    return MAGIC + FORMAT.to_bytes(2, "little") + secret.id + body.digest(_SUM_BYTES) + head_sum + tail
+    return MAGIC + FORMAT.to_bytes(2, "little") + secret.id + bytes(_SUM_BYTES) + head_sum + tail
 
 
 def read_head(blob: bytes | memoryview, secret: Secret) -> Head:

@@ -11,18 +11,19 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
 from mlfs.places import cache_directory, record
 from mlfs.places.faults import PROCESS_SHORTAGE
+from mlfs.places.known_copy import READ, write_file
 from mlfs.places.ledger import Ledger
 from mlfs.places.memory_file import MemoryFile
 from mlfs.places.on_disk import OnDisk
 from mlfs.places.part_sums import PartSums
 from mlfs.places.secret import Secret
-from mlfs.places.tier import Version
+from mlfs.places.tier import Spot, Version
 
 # The data starts here at least, so that keys of up to 176 bytes (most paths) do not change what a sample occupies.
 _HEAD_FLOOR_BYTES = 256
@@ -30,8 +31,6 @@ _BLOCK_BYTES = 4096
 _MAX_BLOCK_BYTES = 65536  # a few file systems report their stripe as the block; nothing allocates in such units
 _STRIPES = 64  # locks; several times the threads that write at once, so that two of them seldom meet
 _ONE_READ_BYTES = 1 << 30  # read(2) moves at most 2 GiB - 4 KiB at once
-_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-_WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _T = TypeVar("_T")
 
@@ -60,6 +59,7 @@ class SsdTier(OnDisk):
         self._stripes = [threading.Lock() for _ in range(_STRIPES)]
         # Invariant of the contract: room is reserved here before a byte is written and freed after the file is gone.
         self._ledger = Ledger(capacity_bytes)
+        self._elsewhere: set[bytes] = set()  # digests that another process writes, each under its stripe
         self._sums = PartSums(self._secret)
         try:
             block_bytes = os.fstatvfs(self._claim.dir_fd).f_frsize
@@ -125,8 +125,7 @@ class SsdTier(OnDisk):
             try:
                 self._write(digest, record.pack_head(key, version, data, _HEAD_FLOOR_BYTES, self._secret), data)
             except BaseException as error:
-                with suppress(OSError):
-                    os.unlink(cache_directory.temp_path(digest), dir_fd=self._claim.dir_fd)
+                self._unlink_temp(digest)
                 self._ledger.release(footprint_bytes)
                 if not isinstance(error, OSError):
                     raise
@@ -143,23 +142,76 @@ class SsdTier(OnDisk):
         used, and costs one read from the source. An fsync would cost each sample of the first epoch milliseconds.
         """
         temp, dir_fd = cache_directory.temp_path(digest), self._claim.dir_fd
-        try:
-            fd = os.open(temp, _WRITE_FLAGS, 0o600, dir_fd=dir_fd)
-        except FileNotFoundError:
-            with suppress(FileExistsError):
-                os.mkdir(temp[:2], 0o700, dir_fd=dir_fd)
-            fd = os.open(temp, _WRITE_FLAGS, 0o600, dir_fd=dir_fd)
-        try:
-            parts = [memoryview(head), data.cast("B") if data.format != "B" else data]
-            while parts:
-                written = os.writev(fd, parts)
-                while parts and written >= parts[0].nbytes:
-                    written -= parts.pop(0).nbytes
-                if parts:
-                    parts[0] = parts[0][written:]
-        finally:
-            os.close(fd)
+        write_file(dir_fd, temp, head, data)
         os.rename(temp, cache_directory.sample_path(digest), src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+
+    def _unlink_temp(self, digest: bytes, elsewhere: bool = False) -> None:
+        if self._closed:
+            return  # the next mount removes it
+        with suppress(OSError):
+            os.unlink(cache_directory.temp_path(digest, elsewhere), dir_fd=self._claim.dir_fd)
+
+    # -- copies that another process writes or reads, which has the directory and the secret as well
+
+    @property
+    def shared_fds(self) -> list[int]:
+        return [self._claim.dir_fd]
+
+    @property
+    def shared_secret(self) -> bytes:
+        return self._secret.value
+
+    def begin_elsewhere(self, wanted: Sequence[tuple[bytes, Version]]) -> list[Spot | None]:
+        """See SharedTier. The other process writes to a name of its own, which `put_elsewhere` changes."""
+        return [self._begin_elsewhere(*one) for one in wanted]
+
+    def _begin_elsewhere(self, key: bytes, version: Version) -> Spot | None:
+        digest = cache_directory.key_digest(key)
+        with self._stripes[digest[0] % _STRIPES]:
+            if digest in self._elsewhere:
+                return None
+            self._remove(digest)
+            if self._closed or self._claim.read_only or len(key) > record.MAX_KEY_BYTES or self._faults.paused:
+                return None
+            head = record.head_without_sum(key, version, version.size_bytes, _HEAD_FLOOR_BYTES, self._secret)
+            footprint_bytes = self._rounded(len(head) + version.size_bytes)
+            if not self._ledger.reserve(footprint_bytes):
+                return None
+            self._elsewhere.add(digest)
+        name = cache_directory.temp_path(digest, elsewhere=True)
+        return Spot(digest, version, name=name, head=head, footprint_bytes=footprint_bytes)
+
+    def put_elsewhere(self, spot: Spot, is_whole: bool, failure: int = 0) -> bool:
+        digest = spot.digest
+        with self._stripes[digest[0] % _STRIPES]:
+            self._elsewhere.discard(digest)
+            if is_whole and not self._closed:
+                self._remove(digest)  # another thread may have put it meanwhile
+                try:
+                    fd = self._claim.dir_fd
+                    os.rename(spot.name, cache_directory.sample_path(digest), src_dir_fd=fd, dst_dir_fd=fd)
+                    self._ledger.record(digest, spot.footprint_bytes)
+                except OSError as error:
+                    failure = error.errno or errno.EIO
+                else:
+                    self._faults.went_well()
+                    return True
+            self._unlink_temp(digest, elsewhere=True)
+            self._ledger.release(spot.footprint_bytes)
+        if failure:
+            self._faults.write_failed(OSError(failure, os.strerror(failure)))
+        return False
+
+    def lend(self, key: bytes, version: Version) -> Spot | None:
+        """See SharedTier. It may be of another version: whoever reads it finds that by the head."""
+        digest = cache_directory.key_digest(key)
+        if digest not in self._ledger:
+            return None
+        head = record.head_without_sum(key, version, version.size_bytes, _HEAD_FLOOR_BYTES, self._secret)
+        return Spot(digest, version, name=cache_directory.sample_path(digest), head=head)
+
+    def give_back(self, spot: Spot) -> None:
+        """See SharedTier. A file that is open can be read after it is gone."""
 
     def get(self, key: bytes, version: Version) -> memoryview | None:
         """See Tier. It takes one open, one read and one pass of the checksum."""
@@ -185,7 +237,7 @@ class SsdTier(OnDisk):
         first, end = self._sums.parts(offset, size, version)
         head_bytes = record.data_offset(len(key), _HEAD_FLOOR_BYTES)
         try:
-            fd = os.open(cache_directory.sample_path(digest), _READ_FLAGS, dir_fd=self._claim.dir_fd)
+            fd = os.open(cache_directory.sample_path(digest), READ, dir_fd=self._claim.dir_fd)
             try:
                 data = memoryview(os.pread(fd, end - first, head_bytes + first))
             finally:
@@ -221,7 +273,7 @@ class SsdTier(OnDisk):
             return None
 
     def _read(self, digest: bytes, footprint_bytes: int) -> bytes | memoryview:
-        fd = os.open(cache_directory.sample_path(digest), _READ_FLAGS, dir_fd=self._claim.dir_fd)
+        fd = os.open(cache_directory.sample_path(digest), READ, dir_fd=self._claim.dir_fd)
         try:
             if footprint_bytes > _ONE_READ_BYTES:
                 return _read_long(fd, footprint_bytes)
@@ -267,7 +319,7 @@ class SsdTier(OnDisk):
         return record.read_head(blob, self._secret)
 
     def _read_head(self, digest: bytes) -> record.Head:
-        fd = os.open(cache_directory.sample_path(digest), _READ_FLAGS, dir_fd=self._claim.dir_fd)
+        fd = os.open(cache_directory.sample_path(digest), READ, dir_fd=self._claim.dir_fd)
         try:
             return self._head_of(os.read(fd, record.MAX_HEAD_BYTES))
         finally:

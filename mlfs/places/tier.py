@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from mlfs.tree.samples import Version
 
-__all__ = ["GivesRanges", "KeyedCopy", "Tier", "Version"]
+__all__ = ["GivesRanges", "KeyedCopy", "SharedTier", "Spot", "Tier", "Version"]
 
 
 class KeyedCopy(NamedTuple):
@@ -30,6 +30,51 @@ class GivesRanges(Protocol):
 
     def get_range(self, key: bytes, version: Version, offset: int, size: int) -> bytes | memoryview | None:
         """A range that lies within the copy of exactly this version, verified; None when there is none."""
+
+
+class Spot(NamedTuple):
+    """The place of a copy, there or to come, as a process beside this one has to know it.
+
+    Attributes:
+        digest: of the key. file: which of the tier's descriptors. offset: of a copy in memory.
+        name, head: of a copy on disk, its file, and what stands in it before the data (`mlfs.places.known_copy`).
+        footprint_bytes: what is reserved on the disk.
+    """
+
+    digest: bytes
+    version: Version
+    file: int = 0
+    offset: int = 0
+    name: str = ""
+    head: bytes = b""
+    footprint_bytes: int = 0
+
+
+@runtime_checkable
+class SharedTier(Protocol):
+    """A tier to which other processes of this mount write copies by themselves, and whose copies they read."""
+
+    @property
+    def shared_fds(self) -> list[int]:
+        """The descriptors that they need; they belong to the tier."""
+
+    @property
+    def shared_secret(self) -> bytes:
+        """The secret of copies on disk; empty for those in memory."""
+
+    def begin_elsewhere(self, wanted: Sequence[tuple[bytes, Version]]) -> list[Spot | None]:
+        """Room for copies that another process is about to write, by key and version; None for one that does not fit.
+        For each spot `put_elsewhere` has to follow."""
+
+    def put_elsewhere(self, spot: Spot, is_whole: bool, failure: int = 0) -> bool:
+        """The other process has written a copy; or it has not, and will not: then the room is given back. Returns
+        whether the copy is kept. `failure`: the errno of the medium, 0 for none."""
+
+    def lend(self, key: bytes, version: Version) -> Spot | None:
+        """A copy for another process to read; None where there is none. It stays readable until `give_back`."""
+
+    def give_back(self, spot: Spot) -> None:
+        """The other process does not read it any more."""
 
 
 @runtime_checkable

@@ -35,8 +35,9 @@ def test_movers_that_hang_or_are_killed_cost_no_read(tmp_path: Path) -> None:
     want = {file.relative_to(source): file.read_bytes() for file in sorted(source.rglob("*.jpg"))}
     view = tmp_path / "view"
     view.mkdir()
-    # Less than two epochs' files fit: what the window drops is fetched again.
-    flags = ["--ram", "0", "--staging", "4M", "--movers", str(MOVERS), "--channel", "auto"]
+    # Less than an epoch's files fit: what the window drops is fetched again, from memory, the disk and the source.
+    disk = f"{tmp_path / 'disk'}:3M"
+    flags = ["--ram", "3M", "--ssd", disk, "--staging", "4M", "--movers", str(MOVERS), "--channel", "auto"]
     with MlfsMount(source, *flags, mountpoint=view) as mount:
         assert "movers" in mount.status()["channel"]["why"]  # the silent channel has none
         wait_until(lambda: len(movers(mount)) == MOVERS)

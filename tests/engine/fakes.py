@@ -435,8 +435,8 @@ def count_moves(engine: Engine, source: CountingSource, pages: FakePages) -> Non
         mover.move = counted
         return mover
 
-    fetcher.is_plain = lambda item: (  # type: ignore[method-assign]
-        is_plain(item) and not source.failures.get(item.sample) and item.sample not in pages.refuse
+    fetcher.is_plain = lambda item, place: (  # type: ignore[method-assign]
+        is_plain(item, place) and not source.failures.get(item.sample) and item.sample not in pages.refuse
     )
     movers.take = taken  # type: ignore[method-assign,union-attr]
 
@@ -462,8 +462,7 @@ async def running(
         tiers = [TierPlace(PlaceKind.RAM, RamTier(ram), samples)]
         tiers += [TierPlace(kind, tier, samples, largest) for kind, tier, largest in disks or []]
         places = Places(SourcePlace(source, samples), tiers)
-        ram_files = tiers[0].tier.memory_fds
-        kind = MoverKind(movers, start_mover, ram_files) if movers else None
+        kind = MoverKind(movers, start_mover, tuple(places.shared.values())) if movers else None
         machine = MountMachine(runner, trio.current_time, Shortages(), cpu_clock, kin, no_name, kind)
         data = MountedData(samples, source, places, pages)
         engine = Engine(

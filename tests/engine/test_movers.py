@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import trio
 from fakes import Mount, given_job, running, simulate
 
-from mlfs.places.place import TierPlace
+from mlfs.engine.movers import MoverChannel
+from mlfs.places.place import PlaceKind, TierPlace
 from mlfs.places.ram import RamTier
+from mlfs.places.secret import Secret
+from mlfs.places.ssd import SsdTier
 
 COUNT, SIZE = 60, 5000
 FOOTPRINT = 8192  # of a file in whole pages
@@ -105,11 +111,11 @@ def test_what_is_found_to_have_changed_meanwhile_is_fetched_again_and_not_kept_a
             path = tmp_path / os.fsdecode(mount.engine.manifest.path(entry))
             moved, before = fetcher.moved, path.read_bytes()
 
-            def changes_first(sample: int, generation: int) -> bool:
+            def changes_first(sample: int, generation: int, place: int) -> bool:
                 if sample == entry and path.read_bytes() == before:
                     path.write_bytes(b"y" * SIZE)
                     mount.engine.fetcher.fetch(entry, 0)  # as a reader's thread has found
-                return moved(sample, generation)
+                return moved(sample, generation, place)
 
             fetcher.moved = changes_first  # type: ignore[method-assign]
             await fetched_ahead(mount)
@@ -136,3 +142,105 @@ def test_a_mover_that_has_died_is_followed_by_another_one(tmp_path: Path) -> Non
             assert after != before
 
     simulate(body)
+
+
+def ssd_in(tmp_path: Path) -> SsdTier:
+    return SsdTier(tmp_path / "ssd", 1 << 20, b"source", secret=Secret(b"s" * 32))
+
+
+def tree_in(tmp_path: Path) -> Path:
+    (tmp_path / "tree").mkdir()
+    return tmp_path / "tree"
+
+
+def moved_from(mount: Mount) -> dict[int, list[int]]:
+    """By place, the samples that movers bring from now on."""
+    moved, came = mount.engine.fetcher.moved, dict[int, list[int]]()
+
+    def noted(sample: int, generation: int, place: int) -> bool:
+        came.setdefault(place, []).append(sample)
+        return moved(sample, generation, place)
+
+    mount.engine.fetcher.moved = noted  # type: ignore[method-assign]
+    return came
+
+
+def test_copies_for_a_disk_are_written_by_movers_and_found_again(tmp_path: Path) -> None:
+    ssd, want = ssd_in(tmp_path), {}
+
+    async def body() -> None:
+        async with running(tree_in(tmp_path), COUNT, SIZE, disks=[(PlaceKind.SSD, ssd, 0)], movers=2) as mount:
+            ssd.put = lambda *_: pytest.fail("a lane has written a copy")  # type: ignore[method-assign]
+            await fetched_ahead(mount)
+            assert sorted(mount.source.read) == mount.files
+            assert all_right(mount)
+            samples = mount.engine.samples
+            for entry in mount.files:
+                want[samples.key(entry), samples.version_of(entry)] = mount.content(entry)
+            assert ssd.used_bytes == COUNT * ssd.footprint_bytes(SIZE)
+
+    simulate(body)
+    ssd.close()
+    with closing(ssd_in(tmp_path)) as again:
+        assert {key: again.get(*key) for key in want} == want
+        assert sorted(again.keys()) == sorted(key for key, _ in want)
+    assert not list((tmp_path / "ssd").rglob("*.m"))
+
+
+@pytest.mark.parametrize("what", ["goes well", "is killed", "damages"])
+@pytest.mark.parametrize("kind", [PlaceKind.RAM, PlaceKind.SSD])
+def test_later_epochs_are_staged_by_movers_from_copies(
+    tmp_path: Path, kind: PlaceKind, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one that is killed the rest of the batch comes from a lane, and of a copy that is damaged from the source."""
+    ram, ssd = (1 << 20, None) if kind is PlaceKind.RAM else (0, ssd_in(tmp_path))
+    killed: list[int] = []
+
+    def kill_in_the_middle(mover: MoverChannel) -> None:
+        while not mover.outcome(1):
+            time.sleep(0)
+        os.kill(mover.pid, signal.SIGKILL)
+        killed.append(mover.pid)
+
+    move = MoverChannel.move
+
+    def killed_once(mover: MoverChannel, batch: list, *more: object) -> object:  # type: ignore[type-arg]
+        if not killed and len(batch) > 2 and batch[0].is_copied:
+            threading.Thread(target=kill_in_the_middle, args=(mover,), daemon=True).start()
+        return move(mover, batch, *more)  # type: ignore[arg-type]
+
+    if what == "is killed":
+        monkeypatch.setattr(MoverChannel, "move", killed_once)
+
+    async def body() -> None:
+        disks = [(kind, ssd, 0)] if ssd is not None else None
+        async with running(
+            tree_in(tmp_path), COUNT, SIZE, staging=30 * FOOTPRINT, ram=ram, disks=disks, movers=1
+        ) as mount:
+            came, files = moved_from(mount), mount.files
+            await fetched_ahead(mount, epochs=3)
+            for epoch in range(3):
+                if epoch == 1 and what == "damages" and ssd is not None:
+                    for path in (tmp_path / "ssd").rglob("*.s"):
+                        content = bytearray(path.read_bytes())
+                        content[-7] ^= 1
+                        path.write_bytes(content)
+                for number, entry in enumerate(files):
+                    assert await mount.read(entry) == mount.content(entry)
+                    if number % 10 == 9:
+                        await trio.sleep(1)
+            place = 1 if ssd is None else 2
+            if what == "is killed":
+                assert killed
+                await trio.sleep(1)
+                assert mount.engine.movers is not None
+                assert [restarts for _, _, restarts, _ in mount.engine.movers.lives()] == [1]
+            if what == "damages" and ssd is not None:
+                assert ssd.errors >= COUNT / 2
+            else:
+                assert sorted(mount.source.read) == files
+            assert len(came[place]) > COUNT / 2
+
+    simulate(body)
+    if ssd is not None:
+        ssd.close()

@@ -10,6 +10,7 @@ import pytest
 from killing import kill_and_look
 from tier_contract import MIB, MakeTier, TierContract
 
+from mlfs.places.memory_file import PAGE_BYTES
 from mlfs.places.ram import FILES, RamTier
 from mlfs.places.tier import Version
 
@@ -98,3 +99,22 @@ def test_copies_that_are_torn_or_too_many_and_bytes_without_a_record_are_given_b
     assert again.used_bytes <= held_bytes <= again.used_bytes + FILES * HUGE_PAGE_BYTES
     tier.close()
     again.close()
+
+
+def test_what_another_process_reads_keeps_its_memory_until_it_gives_it_back() -> None:
+    tier, version = RamTier(2 * PAGE_BYTES), Version(5, 1, 1)
+    assert tier.put(b"a", version, memoryview(b"hello"))
+    assert tier.lend(b"a", Version(5, 2, 2)) is None
+    spot = tier.lend(b"a", version)
+    assert spot is not None
+    tier.drop(b"a")
+    assert tier.get(b"a", version) is None
+    fd = tier.shared_fds[spot.file]
+    assert os.pread(fd, 5, spot.offset) == b"hello"
+    assert tier.put(b"a", version, memoryview(b"again"))
+    assert tier.used_bytes == 2 * PAGE_BYTES
+    tier.give_back(spot)
+    assert tier.used_bytes == PAGE_BYTES
+    assert os.pread(fd, 5, spot.offset) == bytes(5)
+    assert tier.get(b"a", version) == b"again"
+    tier.close()
