@@ -119,18 +119,20 @@ def duration(value: Any) -> str:
     return format_duration(value) if is_number(value) else NONE
 
 
-def audited(job: StatusPart) -> list[str]:
-    """A job as the auditor saw it: who read, each epoch in numbers, what is not judged."""
+def audited(job: StatusPart, most: int = _AUDITED_EPOCHS) -> list[str]:
+    """A job as the auditor saw it: who read, each of the last epochs in numbers, what is not judged."""
     ranks, readers = count_of(job.ranks, "rank", "ranks"), count_of(job.readers, "process", "processes")
     lines = [f"process {job.run}: {ranks}, {readers}, {count(job.samples)} samples"]
     epochs = tuple(job.epochs)
-    if earlier := len(epochs[:-_AUDITED_EPOCHS]):
+    if earlier := len(epochs[:-most]):
         lines.append(f"({count_of(earlier, 'earlier epoch is', 'earlier epochs are')} in mlfs audit --json)")
-    for epoch in epochs[-_AUDITED_EPOCHS:]:
+    for epoch in epochs[-most:]:
         line = f"epoch {count(epoch.epoch)}{'' if epoch.is_over else ' (not over)'}: "
         line += f"{count(epoch.by_one)} samples were read by one rank"
         line += f", {count(epoch.by_several)} by several" if epoch.by_several else ""
         line += f", {count(epoch.by_none)} by none" if epoch.by_none else ""
+        if number(job.ranks) > 1 and (epoch.by_several or epoch.by_none):
+            line += f" (samplers may repeat or drop {count(job.ranks - 1)} for {count(job.ranks)} equal ranks)"
         line += f"; shuffled by {percent(epoch.shuffled)}"
         line += f"; {count(epoch.fewest)} to {count(epoch.most)} reads a rank" if number(job.ranks) > 1 else ""
         lines.append(line)

@@ -89,7 +89,8 @@ def _run_command(args: argparse.Namespace) -> int:
         audits = [_audit_of(mountpoint) for mountpoint in mountpoints]
         if args.json:
             _print(_together(mountpoints, audits), as_json=True)
-        for mountpoint, audit in zip(mountpoints, [] if args.json else audits, strict=False):
+        in_turn = sorted(zip(mountpoints, audits, strict=True), key=lambda of: bool(of[1]["findings"]))
+        for mountpoint, audit in in_turn if not args.json else ():  # what is found stands last
             if len(audits) > 1:
                 print(printable(f"{mountpoint}:"))
             _print(audit, as_json=False)

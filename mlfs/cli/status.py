@@ -20,6 +20,7 @@ from mlfs.shown import (
     ROUTE_NAMES,
     ROUTES_OF_ALL,
     StatusPart,
+    audited,
     count,
     count_of,
     duration,
@@ -54,6 +55,7 @@ _STATES = {
 }
 _ROUTES = ROUTE_NAMES | {"pfs": "PFS"}
 _SHOWN_STRANGERS = 5
+_AUDITED_EPOCHS = 2
 # So that the table of the nodes fits into 80 columns.
 _NAME_WIDTH = 12
 
@@ -138,7 +140,7 @@ def render(status: dict[str, Any]) -> RenderableType:
     """The whole status as something rich can print."""
     from rich.console import Group
 
-    sections = (_headline, _messages, _inference, _strangers, _jobs, _reads, _tiers, _peers, _rates, _numbers)
+    sections = (_headline, _messages, _inference, _strangers, _jobs, _audit, _reads, _tiers, _peers, _rates, _numbers)
     return Group(*(shown for section in sections for shown in section(StatusPart(status))))
 
 
@@ -257,6 +259,14 @@ def _jobs(status: StatusPart) -> list[RenderableType]:
     if not parts and not status.messages:
         return [Text("no job is registered: reads are served as they come (mlfs register --help)")]
     return parts
+
+
+def _audit(status: StatusPart) -> list[RenderableType]:
+    """The last epochs of the script that reads most, as the auditor saw them last."""
+    from rich.text import Text
+
+    most = max(status.audit.jobs, key=lambda job: number(job.samples), default=None)
+    return [] if most is None else [Text("\n  ".join(audited(most, _AUDITED_EPOCHS)))]
 
 
 def _load(job: StatusPart) -> list[RenderableType]:

@@ -1,8 +1,8 @@
-"""Keeps the last reads of a mount for the auditor (`mlfs.audit`), which judges them when somebody asks, or jobs end.
+"""Keeps the last reads of a mount for the auditor (`mlfs.audit`), which judges them when somebody asks, when jobs end,
+and when readers pause.
 
-In: reads from the engine (a `mlfs.engine.mount_jobs.Listener`). Out: the audit; where the order is strict, also
-while nobody asks. Which run and rank a process is of is looked up here, once a process: in the environment that a
-launcher gave it, and by whose worker it is.
+In: reads from the engine (a `mlfs.engine.mount_jobs.Listener`). Out: the audit. Which run and rank a process is of is
+looked up here, once a process: in the environment that a launcher gave it, and by whose worker it is.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ log = logging.getLogger("mlfs.audit")
 
 # The pool of the thread that judges, which takes seconds for millions of reads.
 POOL = "audit"
-# A strict mount looks so often whether reads came, and judges them when readers pause, or have read half as much again:
-# then all that is judged is three times what is read, however long a job is.
+# It looks so often whether readers pause, and judges if they have read half as much again since it did: all that is
+# judged is three times what is read, however long a job is. A strict mount judges so while they read, too.
 LOOK_EVERY_S = 5.0
 MANY_MORE = 1.5
 # The name that torch gives to the worker processes of a DataLoader.
@@ -55,6 +55,7 @@ class Auditor:
         self._runner = runner
         self._log = ReadLog(place_of, forgotten=before)
         self._logged: set[tuple[int, Kind]] = set()  # by run
+        self._judged = 0  # reads, when it last looked
 
     @property
     def count(self) -> int:
@@ -75,7 +76,7 @@ class Auditor:
 
     async def judge(self) -> Audit:
         """Judge the reads so far. They go on meanwhile, so they are copied here, on the loop."""
-        reads = self._log.copy()
+        self._judged, reads = self.count, self._log.copy()
         audited = await self._runner.run(POOL, lambda: audit(reads.reads()))
         self.last = audited
         for fault in audited.findings if self.is_strict else ():
@@ -85,13 +86,14 @@ class Auditor:
         return audited
 
     async def run(self) -> None:
-        """Judge again and again, for as long as the mount lives, where its order is strict."""
-        last = judged = 0
-        while self.is_strict:
+        """Judge again and again, for as long as the mount lives: jobs that nobody has registered have no end."""
+        last = 0
+        while True:
             await trio.sleep(LOOK_EVERY_S)
             count = self.count
-            if count != judged and (count == last or count >= MANY_MORE * judged):
-                judged = count
+            pause, many_more = count == last, count >= MANY_MORE * self._judged
+            due = pause or many_more if self.is_strict else pause and many_more and self.keeps_all
+            if due and count != self._judged:
                 await self.judge()
             last = count
 

@@ -3,11 +3,12 @@
 In: the samples' chunks of each worker as they were dealt when the epoch began, and where the run left off. Out: those
 of each worker that comes. Called by `mlfs.orders.litdata`.
 
-With the same ranks, workers and batch each worker goes on where it was. With others all samples are laid in the line
-in which their batches were handed out, what is done is dropped, and the rest is dealt batch by batch; with a window it
-is dealt by visits of a chunk, without the rest of the chunk at the cut.
+With the same ranks, workers and batch each worker goes on where it was; before that it opens the first chunks of its
+epoch, and has the kernel read them ahead, as every worker does that begins. With others all samples are laid in the
+line in which their batches were handed out, what is done is dropped, and the rest is dealt batch by batch; with a
+window it is dealt by visits of a chunk, without the rest of the chunk at the cut.
 
-Source: streaming/elastic.py, streaming/dataset.py (_resume, _setup_elastic_resume); litdata 0.2.76.
+Source: streaming/elastic.py, streaming/dataset.py (__iter__, _resume, _setup_elastic_resume); litdata 0.2.76.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from typing import NamedTuple
 import numpy as np
 
 from mlfs.orders.order import Indices
+
+OPENED_FIRST = 4
+"""Chunks that a worker opens at once when it begins (`keep` of enable_posix_fast)."""
 
 
 class LoaderShape(NamedTuple):
@@ -34,18 +38,23 @@ class LoaderShape(NamedTuple):
 def left_to_read(
     dealt: list[Indices], then: LoaderShape, now: LoaderShape, done: int, yielded: int, drop_last: bool, by_visits: bool
 ) -> list[Indices]:
-    """The chunk of each sample that is left, by worker.
+    """The chunks that each worker opens, in their order; a chunk may stand there several times.
 
     Args:
         dealt: by worker of `then`, the chunk of each of its samples. done: samples of all ranks when the rest was
             dealt last. yielded: samples of each rank since. by_visits: whether there is a window.
     """
-    if done or then != now:
+    anew = done or then != now
+    if anew:
         line = _line(dealt, then)
         dealt = _visits_dealt(line, now, done, drop_last) if by_visits else _batches_dealt(line, now, done, drop_last)
     rounds, rest = divmod(yielded, now.workers * now.batch)
     skipped = [rounds * now.batch + min(max(rest - at * now.batch, 0), now.batch) for at in range(now.workers)]
-    return [mine[skipped[worker % now.workers] :] for worker, mine in enumerate(dealt)]
+    left = [mine[skipped[worker % now.workers] :] for worker, mine in enumerate(dealt)]
+    if anew or not any(map(len, left)):
+        return left
+    first = [mine[np.sort(np.unique(mine, return_index=True)[1])[:OPENED_FIRST]] for mine in dealt]
+    return [np.concatenate(of_worker) for of_worker in zip(first, left, strict=True)]
 
 
 def _line(dealt: list[Indices], then: LoaderShape) -> Indices:

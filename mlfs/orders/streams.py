@@ -279,10 +279,10 @@ def build_streams(
         check(streams)
     steps = -(-streams.length(spec.start_epoch) // streams.batch_files)
     if spec.start_step > steps:
-        hint = "a step is batch_size samples of each rank"
-        raise JobError(
-            f'job field "start_step" is {spec.start_step}, but an epoch has {steps} steps', hint, "start_step"
-        )
+        step = spec.batch_size * spec.world_size
+        done = f"{spec.start_step * step:,} samples, {spec.start_step} steps"
+        hint = f"a step is batch_size samples of each rank, {step:,} together"
+        raise JobError(f"the job goes on behind {done}, but an epoch has {steps} steps", hint, "start_step")
     streams.epoch_ids(spec.start_epoch, spec.ranks[0])
     return streams
 

@@ -95,7 +95,8 @@ def _resumed(draw: random.Random, job: dict[str, Any], sizes: list[int], cache: 
                     dataset.upcoming_indexes = []
                     dataset._resume(*dealt)
                     at = dataset.worker_next_chunk_index - bool(len(dataset.upcoming_indexes))
-                    chunks = dataset.worker_chunks[at:]
+                    # __iter__ has its reader open the first ones of the epoch before that.
+                    chunks = list(dict.fromkeys(dataset.worker_chunks))[:4] + list(dataset.worker_chunks[at:])
                     rest += sum(end - begin for _, begin, end, _ in dataset.worker_intervals[at:])
                 mine.append(list(dict.fromkeys(int(chunk) for chunk in chunks)))
             turns = max(map(len, mine))

@@ -100,9 +100,10 @@ def test_what_the_auditor_saw_of_each_epoch_is_there() -> None:
     seen = {"run": 7, "ranks": 2, "readers": 4, "samples": 1000, "epochs": epochs, "unjudged": ["<why>"]}
     shown = page(told(3) | {"audit": {"jobs": [seen]}}, "")
     assert "<h3>process 7: 2 ranks, 4 processes, 1,000 samples</h3>" in shown
-    said = "999 samples were read by one rank, 1 by several; shuffled by 25.0 %; 499 to 501 reads a rank"
+    padding = "(samplers may repeat or drop 1 for 2 equal ranks)"
+    said = f"999 samples were read by one rank, 1 by several {padding}; shuffled by 25.0 %; 499 to 501 reads a rank"
     assert f"<li>epoch 0 (not over): {said}</li>" in shown
-    assert "0 samples were read by one rank, 1,000 by none; shuffled by 100.0 %" in shown
+    assert f"0 samples were read by one rank, 1,000 by none {padding}; shuffled by 100.0 %" in shown
     assert "<li>not judged: &lt;why&gt;</li>" in shown
 
 

@@ -1,5 +1,5 @@
-"""Trainings that end in the middle of an epoch and go on, as torch, torchdata, accelerate, Lightning, HF Trainer and
-mlfs' own sampler do it: the mount follows them, and the auditor says of them what is so.
+"""Trainings that end in the middle of an epoch and go on, as torch, torchdata, accelerate, Lightning, HF Trainer,
+litdata and mlfs' own sampler do it: the mount follows them, and the auditor says of them what is so.
 """
 
 from __future__ import annotations
@@ -141,6 +141,30 @@ def test_a_run_that_goes_on_is_followed(name: str, scripts: Scripts, images: Pat
     assert all(by_epoch[str(epoch)]["agreement"] >= 0.95 for epoch in followed), status
     assert [said in found for said, found in zip(way.said, status["found_out"], strict=True)] == [True] * len(way.said)
     assert [finding.partition(":")[0] for finding in findings] == list(way.found)
+
+
+@pytest.mark.oracle
+def test_a_run_with_litdata_that_goes_on_is_followed(scripts: Scripts, tmp_path: Path) -> None:
+    """Its workers open each chunk three times, and the next four whenever they come to one."""
+    source, state = tmp_path / "source", tmp_path / "state"
+    source.mkdir()
+    (tmp_path / "mnt").mkdir()
+    scripts.run("chunks", 1, source, state, 1, SEED)
+    job = ["--preset=litdata", f"--seed={SEED}", "--epochs=3", f"--group-batch={BATCH}", "--num-workers=2"]
+    agreement = []
+    with MlfsMount(source, mountpoint=tmp_path / "mnt") as mount:
+        reads = []
+        for resume in [], [f"--resume={state.with_suffix('.0')}"]:
+            mount.run("register", str(mount.path), *job, *resume)
+            reads += scripts.run("litdata", 1, mount.path, state, 3, SEED)
+            mount.settle()
+            by_epoch = mount.status()["jobs"][0]["agreement_by_epoch"]
+            agreement.append({epoch: one["agreement"] for epoch, one in by_epoch.items()})
+            state.touch()
+        assert mount.findings() == []
+    assert sorted(reads[0][1] + reads[1][1]) == sorted(reads[1][2]) == list(range(STEPS * BATCH))
+    assert [list(of_run) for of_run in agreement] == [["0", "1"], ["1", "2"]]
+    assert min(min(of_run.values()) for of_run in agreement) >= 0.95, agreement
 
 
 def test_a_sweep_reads_the_source_once(scripts: Scripts, images: Path, tmp_path: Path) -> None:

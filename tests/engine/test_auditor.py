@@ -1,4 +1,6 @@
-"""Which run and rank the auditor takes a process for: by the environment of a launcher, and by who has started whom."""
+"""Which run and rank the auditor takes a process for: by the environment of a launcher, and by who has started whom.
+And when it looks by itself.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from mlfs.engine.auditor import place_of
+import trio
+import trio.testing
+
+from mlfs.audit.report import Audit
+from mlfs.engine.auditor import LOOK_EVERY_S, Auditor, place_of
+from mlfs.follow.evidence import Read
 
 # Ranks that a script spawns, one of which has a worker; and a process that is spawned and has no connection.
 SPAWNS = """
@@ -92,3 +100,33 @@ def test_ranks_that_a_script_spawns_are_of_one_run(tmp_path: Path) -> None:
             assert placed(helper, run) == (run, -run)
         finally:
             process.kill()
+
+
+def test_what_nobody_has_registered_is_judged_when_readers_pause() -> None:
+    looks: list[Audit] = []
+
+    class Runner:
+        async def run(self, pool: str, work: Any) -> Audit:
+            looks.append(work())
+            return looks[-1]
+
+    async def body() -> None:
+        auditor = Auditor(Runner())  # type: ignore[arg-type]
+        reads = [Read(sample, os.getpid(), 1, 0.0) for sample in range(100)]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(auditor.run)
+            for _ in range(6):
+                auditor.opened(reads[:50])
+                await trio.sleep(LOOK_EVERY_S / 2)
+            assert not looks, "they read"
+            await trio.sleep(10 * LOOK_EVERY_S)
+            assert [job.samples for job in auditor.last.jobs] == [50]
+            auditor.opened(reads)
+            await trio.sleep(10 * LOOK_EVERY_S)
+            assert len(looks) == 1, "not half as much again"
+            auditor.opened(reads)
+            await trio.sleep(10 * LOOK_EVERY_S)
+            assert len(looks) == 2
+            nursery.cancel_scope.cancel()
+
+    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -60,7 +60,7 @@ def test_a_state_says_what_is_left_to_read(tmp_path: Path) -> None:
     data_set(tmp_path)
     state = {"current_epoch": 1, "num_samples_yielded": 4, "dataset": {"world_size": 1, "batch_size": 1}}
     goes_on = streams_of(tmp_path, shuffle=False, resume=state | {"num_samples_yielded": 5})
-    assert [goes_on.dataset_indices(epoch, 0).tolist() for epoch in (0, 1)] == [[1, 2], [0, 1, 2]]
+    assert [goes_on.dataset_indices(epoch, 0).tolist() for epoch in (0, 1)] == [[0, 1, 2], [0, 1, 2]]
     assert parse_job(goes_on.spec.to_json()) == goes_on.spec
     in_two = streams_of(tmp_path, shuffle=False, resume=state, world_size=2)
     assert [in_two.dataset_indices(0, rank).tolist() for rank in (0, 1)] == [[0, 2], [1, 2]]

@@ -65,7 +65,7 @@ class Following:
         self._keeping = keeping
         self._strangers_ahead = strangers_ahead
         self._opening = Opening()
-        self._lately: OrderedDict[int, deque[int]] = OrderedDict()  # by process, the large files that it opened last
+        self._lately: OrderedDict[int, deque[int]] = OrderedDict()  # by process, the files that it opened last
         self._out = out
         self._last_number = 0
         self._records: dict[int, JobRecord] = {}
@@ -229,13 +229,13 @@ class Following:
         """
         followed, coming, matched = False, NOTHING_YET, NOT_MATCHED
         counted: list[tuple[int, int]] = []
-        again = self._is_in_blocks(read.sample) and self._opens_again(read.sample, read.process)
+        again = read.sample < self._table.blocks.first and self._opens_again(read.sample, read.process)
         for job in list(self._records.values()):
             run = job.run
             if not run.member[read.sample]:
                 continue
             try:
-                if again and run.matcher.knows(read.process) and not run.matcher.fits(read.sample, read.process):
+                if again and run.matcher.knows(read.process) and not run.matcher.is_next(read.sample, read.process):
                     counted.append((job.number, job.epoch))
                     followed = True
                     continue
@@ -321,8 +321,8 @@ class Following:
         return sample < self._table.blocks.first and bool(self._table.blocks.of(sample))
 
     def _opens_again(self, sample: int, process: int) -> bool:
-        """Whether a process has opened a large file just now or a little before, as litdata does, which opens the next
-        four chunks whenever it comes to one. Then that says nothing of the order unless it is the next in it."""
+        """Whether a process has opened a file just now or a little before, as litdata does, which opens the next four
+        chunks whenever it comes to one. Then that says nothing of the order unless it is the very next in it."""
         lately = self._lately.setdefault(process, deque(maxlen=_OPENED_LATELY))
         self._lately.move_to_end(process)
         if len(self._lately) > _MOST_PROCESSES:

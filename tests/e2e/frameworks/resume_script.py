@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
+import multiprocessing
 import os
 import sys
 import traceback
@@ -195,6 +196,38 @@ def train_by_trainer(run: Run) -> None:
     run.end(read)
 
 
+def write_for_litdata(run: Run) -> None:
+    """Chunks of ten samples, as its optimize writes them."""
+    from litdata.streaming.writer import BinaryWriter
+
+    writer = BinaryWriter(run.root, chunk_size=10)
+    for index in range(run.steps * 24):
+        writer.add_item(index, {"index": index, "image": bytes(5000)})
+    writer.done()
+    writer.merge(1)
+    run.end({})
+
+
+def train_by_litdata(run: Run) -> None:
+    """A loop over a StreamingDataLoader, and with its load_state_dict()."""
+    from litdata import StreamingDataLoader, StreamingDataset
+
+    state, read = run.saved(), Read()
+    loader = StreamingDataLoader(StreamingDataset(run.root, shuffle=True, seed=run.seed), **run.loader)
+    if state:
+        loader.load_state_dict(state)
+    for epoch in range(state.get("current_epoch", 1) - 1, run.epochs):
+        seen = read.setdefault(epoch, [])
+        for step, batch in enumerate(loader):
+            seen += batch["index"].tolist()
+            if epoch == 1 and step + 1 == run.steps // 2 and not state:
+                run.own_state.write_text(json.dumps(loader.state_dict()))
+                for worker in multiprocessing.active_children():  # litdata's outlive it
+                    worker.kill()
+                run.end(read)
+    run.end(read)
+
+
 def fork(run: Run) -> int:
     """Fork a process that trains; returns its id."""
     process = os.fork()
@@ -204,7 +237,9 @@ def fork(run: Run) -> int:
         os.dup2(2, 1)  # what libraries print
         show("RANK", run.rank)
         show("WORLD_SIZE", run.world)
-        {"lightning": train_by_lightning, "trainer": train_by_trainer}.get(run.how, train_by_loop)(run)
+        ways = {"lightning": train_by_lightning, "trainer": train_by_trainer}
+        ways |= {"litdata": train_by_litdata, "chunks": write_for_litdata}
+        ways.get(run.how, train_by_loop)(run)
     except BaseException:
         traceback.print_exc()
     os._exit(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlfs.follow.agreement import Share
 from mlfs.follow.evidence import Read
 from mlfs.follow.job import JobRun
 from mlfs.job import parse_job
@@ -90,3 +91,18 @@ def test_a_job_that_goes_on_keeps_what_was_counted_and_what_is_under_way() -> No
     told = node.scheduler.statistics()
     assert told.rank_waits == {"train": {0: 2.0}}
     assert told.reading["train"].epochs[0].samples == 2 * BATCH + 1
+
+
+def test_files_that_a_process_opens_several_times_ahead_are_followed() -> None:
+    """As litdata's workers open small chunks: each three times, and the next ones whenever they come to one."""
+    node = Node()
+    job = node.begins()
+    for epoch in (0, 1):
+        order = job.streams.epoch_ids(epoch, 0).tolist()
+        opens = [sample for sample in order[:4] for _ in range(3)]
+        for at, sample in enumerate(order):
+            opens += [sample, *(ahead for ahead in order[at + 1 : at + 4] for _ in range(2))]
+            opens += order[at + 4 : at + 5] * 3
+        for sample in opens:
+            node.tell(e.ReadsSeen([Read(sample, 200 + epoch, PARENT, node.now_s)], [sample]))
+    assert job.statistics().shares == {epoch: {0: Share(N, N)} for epoch in (0, 1)}
