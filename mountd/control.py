@@ -354,7 +354,12 @@ class Control:
                 raise MlfsError("the mount is being unmounted", MOUNT_AGAIN, ExitCode.NOT_MOUNTED)
             spec = parse_job(fields)
             self._told.pop(spec.name, None)
-            return await self._register(spec, words_of_resume(fields.get(RESUME), spec))
+            try:
+                return await self._register(spec, words_of_resume(fields.get(RESUME), spec))
+            except JobError as error:
+                if RESUME not in fields or error.field != "start_step":
+                    raise
+                raise JobError(error.message, error.hint, RESUME) from None  # nobody has given the other
         at_once = {
             "unregister": self._unregister, "refresh": self._refresh, "record": self._record, "upgrade": self._upgrade,
         }  # fmt: skip

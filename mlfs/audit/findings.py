@@ -310,7 +310,8 @@ def _repeated(loader: LoaderReads, epochs: list[list[Stream]]) -> Iterator[Scrip
         counts = _ranks_by_sample(inner, every)
         several = int((counts > 1).sum())
         if several > OVERLAP * len(every) and not _at_the_same_step(of_ranks) and not _all_listing(of_ranks):
-            sentence = f"several ranks read {several:,} of the {len(every):,} samples of epoch {epoch}"
+            sentence = f"several ranks read {several:,} of the {len(every):,} samples of epoch {epoch}, where padding"
+            sentence += f" repeats {len(of_ranks) - 1} at most"
             mend = "give all ranks' samplers one seed, and each rank its own part: sampler=DistributedSampler(data)"
             yield ScriptFault(Kind.REPEATED, loader.run, epoch, several, sentence, mend)
             return

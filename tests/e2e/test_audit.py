@@ -74,6 +74,7 @@ def test_an_order_that_each_epoch_repeats_is_said(images: Path, capsys: pytest.C
         assert f"<li>{line}</li>" in page.read_text()
         assert re.fullmatch(r"epoch \d: .* by one rank.*; shuffled by (9\d|100)\.\d %", line)
     assert status["audit"] == audit
+    assert epochs[-1] in "\n".join(map(str, status_command.render(status).renderables))
     assert any(said.startswith("same-order-each-epoch") for said in status["messages"])
     assert "the order of reads is not" not in status["headline"]
     assert [sentence.partition(":")[0] for sentence in found] == ["same-order-each-epoch"]

@@ -135,6 +135,7 @@ WRONG: list[tuple[dict[str, Any], str, str, str]] = [
     ({"root": "class9"}, "root", "there is no directory 'class9' in the source", "relative to where mlfs is mounted"),
     ({"start_epoch": 3}, "start_epoch", "must be less than epochs, which is 3", "count from 0"),
     ({"start_step": 99}, "start_step", "an epoch has 12 steps", "a step is batch_size samples"),
+    ({"resume": "1:999"}, "resume", "but an epoch has 12 steps", "together"),
     ({"split": [0.5, 0.4]}, "split", 'job field "split" is [0.5, 0.4], must be the lengths', ""),
     ({"split": [5, 6]}, "split", "adds up to 11, but layout and root give 12 samples", "random_split"),
     (
