@@ -41,9 +41,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (deep / "leaf").write_bytes(b"leaf")
     os.mkfifo(root / "fifo")
     with open(root / "sparse.bin", "wb") as sparse:
-        sparse.truncate(5 << 30)
-        sparse.seek((4 << 30) + 12345)
-        sparse.write(b"beyond four")
+        for begin in ((4 << 30) + 12345, (1 << 40) - 11):
+            sparse.seek(begin)
+            sparse.write(b"beyond four")
     return root
 
 
@@ -97,12 +97,13 @@ def test_every_regular_file_reads_the_same(tree: Path, mounted: Path) -> None:
 
 
 @pytest.mark.promise("view-bytes")
-def test_reads_beyond_four_gigabytes(mounted: Path) -> None:
+def test_reads_beyond_four_gigabytes_and_up_to_a_terabyte(mounted: Path) -> None:
     fd = os.open(mounted / "sparse.bin", os.O_RDONLY)
     try:
         assert os.pread(fd, 20, (4 << 30) + 12340) == b"\0" * 5 + b"beyond four" + b"\0" * 4
         assert os.pread(fd, 5000, 0) == b"\0" * 5000
-        assert os.pread(fd, 100, 6 << 30) == b""
+        assert os.pread(fd, 20, (1 << 40) - 16) == b"\0" * 5 + b"beyond four"
+        assert os.pread(fd, 100, 1 << 40) == b""
     finally:
         os.close(fd)
 
