@@ -12,11 +12,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from audit.loops import Loop, Script, buffered, dealt, drawn, files_of, kinds, shuffled
+from support.drawn import cases
 
 from mlfs.audit.orders import Stream, shuffled_by
 
-SCRIPTS = 24
-RIGHT = 0.9
+SCRIPTS = cases(12)
+MOST_ALARMS, MOST_MISTAKEN = SCRIPTS // 20, max(2, SCRIPTS // 12)
 Case = Callable[[random.Random, Loop, Script], None]
 
 
@@ -265,27 +266,27 @@ def judged(case: Case, **shape: int) -> list[list[str]]:
 @pytest.mark.parametrize("case", MEANT, ids=lambda case: case.__name__)
 def test_nothing_is_said_of_a_script_that_means_what_it_does(case: Case) -> None:
     alarms = [found for found in judged(case) if found]
-    assert len(alarms) <= 1, alarms
+    assert len(alarms) <= MOST_ALARMS, alarms
 
 
 @pytest.mark.parametrize("case", FAULTS, ids=lambda case: case.__name__)
 def test_a_fault_is_found_and_no_other(case: Case) -> None:
     found = judged(case)
     right = [kinds_found for kinds_found in found if kinds_found == [FAULTS[case]]]
-    assert len(right) >= RIGHT * SCRIPTS, found
+    assert len(right) >= SCRIPTS - MOST_MISTAKEN, found
 
 
 @pytest.mark.parametrize(
     "case", [plain, with_validation, with_replacement, weighted, folds], ids=lambda case: case.__name__
 )
 def test_nothing_is_said_of_a_script_of_few_samples(case: Case) -> None:
-    assert sum(map(bool, judged(case, samples=60, batch=4))) <= 1
+    assert sum(map(bool, judged(case, samples=60, batch=4))) <= MOST_ALARMS
 
 
 @pytest.mark.parametrize("case", [same_order, replayed, ranks_alike, workers_alike], ids=lambda case: case.__name__)
 def test_faults_are_found_in_scripts_of_few_samples(case: Case) -> None:
     found = judged(case, samples=60, batch=4, ranks=1)
-    assert found.count([FAULTS[case]]) >= RIGHT * SCRIPTS, found
+    assert found.count([FAULTS[case]]) >= SCRIPTS - MOST_MISTAKEN, found
 
 
 def test_how_far_an_order_is_from_a_shuffle_is_a_number() -> None:
