@@ -7,6 +7,7 @@ an error here; `mlfs.job` judges whether values go together. Used by `mlfs regis
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import types
 import typing
@@ -50,13 +51,14 @@ def add_job_flags(parser: argparse.ArgumentParser) -> None:
         if field in NO_FLAGS:
             continue
         title = group_of(field)
-        group = groups.setdefault(title, parser.add_argument_group(title))
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
         flag = "--" + field.replace("_", "-")
         text = _help(field).replace("%", "%%")
         if kind_of(field) is bool:
-            group.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
+            groups[title].add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
         else:
-            group.add_argument(flag, metavar=_metavar(field), type=_reader(field), help=text)
+            groups[title].add_argument(flag, metavar=_metavar(field), type=_reader(field), help=text)
 
 
 def given_fields(args: argparse.Namespace) -> dict[str, Any]:
@@ -73,6 +75,7 @@ def parse_ranks(text: str) -> list[int]:
     return sorted(set(ranks))
 
 
+@functools.cache
 def kind_of(field: str) -> Any:
     """The type of a field's value: bool, int, float, tuple or str."""
     annotation = JobSpec.model_fields[field].annotation
