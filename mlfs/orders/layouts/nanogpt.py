@@ -29,10 +29,9 @@ VALIDATION: Final = 1
 TOKEN_BYTES: Final = 2
 
 
-def windows(spec: JobSpec, rank: int, tokens: Sequence[int]) -> tuple[Column, Column]:
-    """The file of each window, `TRAIN` or `VALIDATION`, and its first token. Args: tokens: of each of the two files."""
-    drawn, batch = Torch(spec.seed + rank), spec.batch_size
-    drawn.skip(spec.words_before or 0)
+def reads_of(spec: JobSpec, rank: int) -> list[tuple[int, int]]:
+    """The draws of a process in their order: of which file, `TRAIN` or `VALIDATION`, and how many windows."""
+    batch = spec.batch_size
     interval = (spec.eval_interval or 0) if rank == 0 else 0
     evaluated = batch * (spec.eval_batches or 0)
     a_step, left = batch * (spec.batches_a_step or 1), (spec.num_samples or 0) - batch
@@ -42,6 +41,13 @@ def windows(spec: JobSpec, rank: int, tokens: Sequence[int]) -> tuple[Column, Co
         reads += [(TRAIN, evaluated), (VALIDATION, evaluated)] * bool(interval)
         reads.append((TRAIN, min(left, steps * a_step)))
         left -= steps * a_step
+    return reads
+
+
+def windows(spec: JobSpec, rank: int, tokens: Sequence[int]) -> tuple[Column, Column]:
+    """The file of each window, `TRAIN` or `VALIDATION`, and its first token. Args: tokens: of each of the two files."""
+    drawn, reads = Torch(spec.seed + rank), reads_of(spec, rank)
+    drawn.skip(spec.words_before or 0)
     files = np.repeat([file for file, _ in reads], [count for _, count in reads])
     below = [count - (spec.sequence_length or 0) for count in tokens]
     positions = [drawn.choices(below[file], count) for file, count in reads]

@@ -447,11 +447,11 @@ def _nanogpt(given: _Given) -> FoundRows:
     tokens = (tree.size[files] // nanogpt.TOKEN_BYTES).tolist()
     if min(tokens) <= (spec.sequence_length or 0):
         raise JobError("train.bin or val.bin is shorter than a window", "give block_size", "sequence_length")
-    of_ranks = [nanogpt.windows(spec, rank, tokens) for rank in range(spec.world_size)]
-    counts = [len(positions) for _, positions in of_ranks]
+    counts = [sum(count for _, count in nanogpt.reads_of(spec, rank)) for rank in range(spec.world_size)]
     if sum(counts) > MOST_SAMPLES:
         message = f"{sum(counts):,} windows are too many: at most {MOST_SAMPLES:,} are staged"
         raise JobError(message, "give fewer", "num_samples")
+    of_ranks = [nanogpt.windows(spec, rank, tokens) for rank in range(spec.world_size)]
     of_sample = np.full((spec.world_size, max(counts)), -1)
     for rank, (begin, count) in enumerate(zip(np.cumsum([0, *counts]).tolist(), counts, strict=False)):
         of_sample[rank, :count] = np.arange(begin, begin + count)
