@@ -159,7 +159,8 @@ class Control:
                 epochs = [span.noted() for span in counters.past]
                 past = json.dumps({"jobs": {job.name: job.noted() for job in jobs}, "epochs": epochs})
             if not self._to_go_on:
-                places.write({"jobs": now, "counters": counters.noted(), "audited": self._auditor.count}, past)
+                audited, noted = self._auditor.noted(), self.engine.digest.noted
+                places.write({"jobs": now, "counters": counters.noted(), "audited": audited, "noted": noted}, past)
 
     async def take_up(self, left: LeftBehind) -> None:
         """Register jobs again that were registered with the server before this one, where they are by now; and expect

@@ -327,7 +327,7 @@ class _Service:
         await take_threads(runner, {LOOKS: 1} if self.config.allow_other else {})
         explainer = self._make_explainer()
         recorders = Recorders(self.manifest.paths, runner, time.monotonic)
-        auditor = Auditor(runner, self.config.strict_order, self.left.audited if self.left is not None else 0)
+        auditor = Auditor(runner, self.config.strict_order, self.holding.audited())
         primer = InodePrimer(self.manifest, os.fsencode(self.config.mountpoint), runner)
         listeners: list[Listener] = [recorders, primer, auditor, self.holding.places]
         engine = self._make_engine(runner, explainer, listeners, shortages, descriptors)
@@ -474,7 +474,11 @@ class _Service:
             MountMachine(runner, time.monotonic, shortages, movers=self._movers()),
             limits,
             Observers(
-                explainer, listeners, self._note_change, self.left.of_job if self.left is not None else lambda _: []
+                explainer,
+                listeners,
+                self._note_change,
+                self.left.of_job if self.left is not None else lambda _: [],
+                self.holding.uncounted(),
             ),
             Cluster(self.showcase, runtime.agent_socket(config.mountpoint), self._build_streams),
         )
@@ -607,15 +611,16 @@ class _Service:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(holding.watch, engine.runner, self._leave_record)
             if self.left is not None:
-                nursery.start_soon(self._take_up, control, self.left)
+                nursery.start_soon(self._take_up, engine, control, self.left)
             nursery.start_soon(control.keep_places, holding.places)
             nursery.start_soon(holding.beat)
             nursery.start_soon(holding.make_way)
 
-    async def _take_up(self, control: Control, left: LeftBehind) -> None:
+    async def _take_up(self, engine: Engine, control: Control, left: LeftBehind) -> None:
         try:
             await control.take_up(left)
         finally:
+            engine.digest.jobs_go_on()
             if self.silence is not None:
                 self.silence.jobs_go_on()
 
@@ -751,7 +756,7 @@ THREADS = sum(SERVING.values())
 KEPT_FREE = 8
 FEWEST_DESCRIPTORS = KEPT_FREE + DESCRIPTORS_A_THREAD * THREADS
 # These are opened between the start and the first read: the source, the loop, the log, files in memory, /dev/fuse.
-OPENED_AT_START = 15
+OPENED_AT_START = 18
 # The address space of the threads' stacks and of what is read at a time, beside what the program itself takes.
 FEWEST_BYTES = 64 << 20
 # A thread of the scan may take a moment to end, and is one too many until then.

@@ -430,6 +430,10 @@ class Handlers:
         """Open a virtual file."""
         return OpenedHandle(await self._virtual.open(inode, bool(flags & WRITING), Reader(uid, gid, pid)), True)
 
+    def given_again(self, asked: Collection[tuple[int, bool]]) -> None:
+        """The kernel gives requests again about files: see `mlfs.engine.digest.Digest.given_again`."""
+        self.opens.answered_before(self.digest.given_again(asked))
+
     # -- files that are opened without a request (mountd.silent)
 
     def meets(self, pids: Collection[int]) -> None:

@@ -4,15 +4,16 @@ In: what happens in a mount that another server has to know. Out: the same, read
 the holder dies. `mountd.holder` is the other end. Made and used by mountd.daemon.
 
 Kept are the descriptor of /dev/fuse, the source's directory (a mount may cover its path), the list of files as this
-mount numbers it, the memory of the RAM tier, the locks of disks' directories, and two files in memory: the journal, a
-line for each fact, in their order; and the places, which the jobs have come to, written over again and again. A line
-that is torn, as its writer was killed, is left out.
+mount numbers it, the memory of the RAM tier, the locks of disks' directories, and files in memory: the journal, a line
+for each fact, in their order; the places, which the jobs have come to, written over again and again; the last reads
+(mlfs.engine.read_trail); and those that the auditor keeps. A line that is torn, as its writer was killed, is left out.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import mmap
 import os
 import platform
 import re
@@ -24,10 +25,16 @@ import threading
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
+from io import FileIO
 from typing import Any, NamedTuple
 
 import trio
 
+from mlfs.audit.reads import KeptReads, Kin
+from mlfs.engine import read_trail
+from mlfs.engine.digest import Uncounted
+from mlfs.engine.read_trail import ReadTrail
 from mlfs.engine.runner import Runner
 from mlfs.follow.job import JobRun
 from mlfs.processes import LOADED, children, name_of
@@ -239,7 +246,9 @@ class LeftBehind:
         changes: of files, and as texts growths of the tree (mlfs.tree.growing.packed), in their order.
         jobs: by name, as they were registered. places: the jobs', found ones among them, as `mountd.control` has
             written them. counters: `mlfs.stats.Counters.noted`; None where nothing was read. past: what was counted in
-            epochs that have ended. audited: how many reads the auditor has seen.
+            epochs that have ended. audited: of the auditor's reads, how many came and how many of them are not kept.
+            readers: each process that they are of, with its place in a run. noted: of the reads that were noted, how
+            many jobs had counted, and how many were counted by place.
     """
 
     def __init__(self, kept: Mapping[str, int], journal: Journal, places: JobPlaces, why: str) -> None:
@@ -254,11 +263,13 @@ class LeftBehind:
         self.changes: list[Any] = []
         self.jobs: dict[str, str] = {}
         now, past = places.read()
-        last = now or {"jobs": {}, "counters": None, "audited": 0}
+        last = now or {"jobs": {}, "counters": None, "audited": [0, 0], "noted": [0, 0]}
         self.past: dict[str, Any] = past or {"jobs": {}, "epochs": []}
         self.places: dict[str, Any] = last["jobs"]
         self.counters: dict[str, Any] | None = last["counters"]
-        self.audited: int = last["audited"]
+        self.audited: list[int] = last["audited"]
+        self.noted: list[int] = last.get("noted", [0, 0])  # there was none in other forms of what is left
+        self.readers: list[list[int]] = []
         for kind, value in journal.facts():
             if kind == "mount":
                 if value.pop("tables") != TABLES:
@@ -274,6 +285,8 @@ class LeftBehind:
                 self.changes.append(value)
             elif kind == "jobs":
                 self.jobs = value
+            elif kind == "reader":
+                self.readers.append(value)
 
     def of_job(self, job: JobRun) -> list[Mapping[str, Any]]:
         """The notes of a job that begins here, if it is the same but for where it begins: once."""
@@ -311,6 +324,13 @@ class Holding:
         for fd in self._kept.values():
             os.set_inheritable(fd, False)
         self.journal, self.places = Journal(self._kept.get("journal")), JobPlaces(self._kept.get("places"))
+        self._trail = self._kept.get("trail", -1)
+        if self._trail < 0:
+            self._trail = os.memfd_create("mlfs-trail", os.MFD_CLOEXEC)
+            os.posix_fallocate(self._trail, 0, read_trail.SIZE_BYTES)  # else a machine without memory kills who writes
+        self._reads = self._kept.get("reads", -1)
+        if self._reads < 0:
+            self._reads = os.memfd_create("mlfs-reads", os.MFD_CLOEXEC)
         self.left = LeftBehind(self._kept, self.journal, self.places, self.why) if self._kept else None
 
     @property
@@ -327,9 +347,22 @@ class Holding:
             ("server", os.getpid(), self.restarts, self.why),
         )
 
+    def uncounted(self) -> Uncounted:
+        """The reads that the server before this one has noted and not counted, and where those to come are noted."""
+        trail = ReadTrail(mmap.mmap(self._trail, read_trail.SIZE_BYTES))
+        return Uncounted(trail, *(self.left.noted if self.left is not None else (0, 0)), self.left is not None)
+
+    def audited(self) -> KeptReads:
+        """The reads that servers before this one have left to the auditor, and where those to come are kept."""
+        file, note = FileIO(self._reads, "r+", closefd=False), partial(self.journal.note, "reader")
+        readers = [(process, Kin(*place)) for process, *place in self.left.readers] if self.left is not None else []
+        count, forgotten = self.left.audited if self.left is not None else (0, 0)
+        return KeptReads(file, count, forgotten, readers, lambda process, place: note([process, *place]))
+
     def keep(self, descriptors: Mapping[str, int]) -> None:
-        """Leave these to whoever comes after, with the journal and the places."""
-        self._kept = {**descriptors, "journal": self.journal.fd, "places": self.places.fd}
+        """Leave these to whoever comes after, with the journal, the places and the reads."""
+        own = {"journal": self.journal.fd, "places": self.places.fd, "trail": self._trail, "reads": self._reads}
+        self._kept = {**descriptors, **own}
         self._hand_over()
 
     def _hand_over(self) -> None:

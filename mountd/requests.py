@@ -158,6 +158,14 @@ class Requests:
                 others.append(request)
                 if kind not in (wire.FORGET, wire.BATCH_FORGET, wire.INTERRUPT):
                     break
+        headers = [wire.REQUEST.unpack_from(request) for request in given.values()]
+        self.handlers.given_again(
+            [
+                (thread, kind == wire.READ)
+                for kind, _, inode, _, thread, _ in headers
+                if kind in (wire.OPEN, wire.READ) and inode < FIRST_VIRTUAL
+            ]
+        )
         alone, guilty = suspects.given_again(given)
         for unique in guilty:
             kind = wire.REQUEST.unpack_from(given.pop(unique))[0]

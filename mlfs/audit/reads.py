@@ -1,13 +1,15 @@
 """Keeps the last reads of a mount, in the order in which they came: who read what.
 
-Pure. In: batches of reads; who a process belongs to, asked once a process. Out: arrays for `mlfs.audit.epochs`. A read
-costs eight bytes, and a share of a few calls a batch.
+In: batches of reads; who a process belongs to, asked once a process. Out: arrays for `mlfs.audit.epochs`. A read costs
+eight bytes of a file, which is one in memory that outlives the process in a mount, and a share of a few calls a batch.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from io import SEEK_END, BytesIO, FileIO
+from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -19,6 +21,7 @@ from mlfs.follow.evidence import Read
 MOST_READS = 1 << 23
 """Reads that are kept: six epochs of ImageNet. When there are more, the older half of them goes."""
 
+READ_BYTES = 8
 _SAMPLE, _PROCESS = itemgetter(0), itemgetter(1)  # of a read; asked of each
 UNKNOWN = -1
 """Stands for a reader that nothing is known of."""
@@ -57,29 +60,55 @@ class SeenReads(NamedTuple):
     unknown: int = 0
 
 
+class KeptReads(NamedTuple):
+    """The reads that a log keeps: samples and readers, each four bytes, one after the other.
+
+    Attributes:
+        file: at its end; it has no buffer of its own where another process is to read it. came, forgotten: reads that
+            came, and those of them that are not in the file. readers: processes, in the order of their indices. comes:
+            hears of each further one.
+    """
+
+    file: FileIO | BytesIO
+    came: int = 0
+    forgotten: int = 0
+    readers: Sequence[tuple[int, Kin]] = ()
+    comes: Callable[[int, Kin], None] = lambda _, __: None
+
+
 class ReadLog:
     """The last reads of a mount.
 
     Args:
         place_of: the run and the rank of a process, by the process and its parent; None: its reads cannot be judged.
-        most_reads: that are kept. forgotten: reads that came before the first of them.
+        most_reads: that are kept. kept: those to go on with, and where; None: a file of its own.
 
     Attributes:
         forgotten: reads that came before those that are kept.
     """
 
     def __init__(
-        self, place_of: Callable[[int, int], Kin | None], most_reads: int = MOST_READS, forgotten: int = 0
+        self,
+        place_of: Callable[[int, int], Kin | None],
+        most_reads: int = MOST_READS,
+        kept: KeptReads | None = None,
     ) -> None:
+        kept = KeptReads(BytesIO()) if kept is None else kept
         self._believed: set[int] = set()  # processes whose places are known, and not from long ago
         self._believed_until_s = 0.0
         self._place_of = place_of
         self._most_reads = most_reads
-        self._samples = array("i")
-        self._readers = array("i")
+        self._file, self._reader_comes = kept.file, kept.comes
         self._indices: dict[int, int] = {}  # by process
         self._kin: list[Kin] = []
-        self.forgotten = forgotten
+        for process, place in kept.readers:
+            self._indices[process] = len(self._kin)
+            self._kin.append(place)
+        self._kept, self.forgotten = kept.came - kept.forgotten, kept.forgotten
+        if self._file.seek(0, SEEK_END) < self._kept * READ_BYTES:  # its writer was killed while it forgot some
+            self._forget_all()
+        self._file.truncate(self._kept * READ_BYTES)
+        self._file.seek(0, SEEK_END)
 
     def add(self, reads: Sequence[Read]) -> None:
         """Reads came, in this order."""
@@ -91,17 +120,40 @@ class ReadLog:
             for read in reads:
                 if read.process not in self._believed:
                     self._comes(read.process, read.parent)
-        self._samples.extend(map(_SAMPLE, reads))
-        self._readers.extend(map(self._indices.__getitem__, processes))
-        if len(self._samples) > self._most_reads:
-            half = len(self._samples) // 2
-            del self._samples[:half], self._readers[:half]
+        readers = map(self._indices.__getitem__, processes)
+        self._kept += len(reads)
+        self._write(array("i", chain.from_iterable(zip(map(_SAMPLE, reads), readers, strict=True))).tobytes())
+        if self._kept > self._most_reads:
+            half = self._kept // 2
+            content = self._content()[half * READ_BYTES :]
+            self._file.truncate(0)
+            self._file.seek(0)
+            self._kept -= half
             self.forgotten += half
+            self._write(content)
+
+    def _write(self, content: bytes) -> None:
+        """Add it to the file. Where the machine has no memory for it, all is forgotten."""
+        try:
+            whole = self._file.write(content) == len(content)
+        except OSError:
+            whole = False
+        if not whole:
+            self._forget_all()
+
+    def _forget_all(self) -> None:
+        self.forgotten, self._kept = self.count, 0
+        self._file.truncate(0)
+        self._file.seek(0)
+
+    def _content(self) -> bytes:
+        self._file.seek(0)
+        return self._file.read()
 
     @property
     def count(self) -> int:
         """How many reads came so far."""
-        return self.forgotten + len(self._samples)
+        return self.forgotten + self._kept
 
     def _comes(self, process: int, parent: int) -> None:
         """A process reads that has not done so lately. It may be another one than had its number before."""
@@ -112,17 +164,18 @@ class ReadLog:
         elif known == UNKNOWN or place.began not in (0, self._kin[known].began):
             self._indices[process] = len(self._kin)
             self._kin.append(place)
+            self._reader_comes(process, place)
 
     def copy(self) -> ReadLog:
-        """A log of the same reads. No more come to it, so another thread may ask it: an array that is being read cannot
-        grow."""
-        copied = ReadLog(self._place_of, self._most_reads, self.forgotten)
-        copied._samples, copied._readers = self._samples[:], self._readers[:]
+        """A log of the same reads. No more come to it, so another thread may ask it."""
+        copied = ReadLog(
+            self._place_of, self._most_reads, KeptReads(BytesIO(self._content()), self.count, self.forgotten)
+        )
         copied._kin, copied._indices = self._kin[:], self._indices.copy()
         return copied
 
     def reads(self) -> SeenReads:
         """The reads that are kept."""
-        samples, readers = np.array(self._samples, np.int32), np.array(self._readers, np.int32)
+        samples, readers = np.frombuffer(self._content(), np.int32).reshape(-1, 2).T
         known = readers != UNKNOWN
         return SeenReads(samples[known], readers[known], tuple(self._kin), self.forgotten, int((~known).sum()))

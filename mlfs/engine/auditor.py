@@ -15,7 +15,7 @@ from contextlib import suppress
 import trio
 
 from mlfs.audit.findings import audit
-from mlfs.audit.reads import Kin, ReadLog
+from mlfs.audit.reads import KeptReads, Kin, ReadLog
 from mlfs.audit.report import Audit, Kind
 from mlfs.engine.digest import kin_of, name_of
 from mlfs.engine.runner import Runner
@@ -43,17 +43,17 @@ class Auditor:
     """The reads of a mount that can be audited.
 
     Args:
-        runner: has the thread that judges. before: reads that came to another process, and are not known here.
+        runner: has the thread that judges. kept: where reads are kept for another process, and what one has left.
 
     Attributes:
         is_strict: what is found is an error of the mount's. last: the last audit.
     """
 
-    def __init__(self, runner: Runner, is_strict: bool = False, before: int = 0) -> None:
+    def __init__(self, runner: Runner, is_strict: bool = False, kept: KeptReads | None = None) -> None:
         self.is_strict = is_strict
         self.last = Audit()
         self._runner = runner
-        self._log = ReadLog(place_of, forgotten=before)
+        self._log = ReadLog(place_of, kept=kept)
         self._logged: set[tuple[int, Kind]] = set()  # by run
         self._judged = 0  # reads, when it last looked
 
@@ -61,6 +61,10 @@ class Auditor:
     def count(self) -> int:
         """How many reads came so far."""
         return self._log.count
+
+    def noted(self) -> tuple[int, int]:
+        """How many reads came so far, and how many of them are not kept: for the process that comes after this one."""
+        return self._log.count, self._log.forgotten
 
     @property
     def keeps_all(self) -> bool:

@@ -2,17 +2,20 @@
 
 In: opens as they are asked for, readers who waited and go on (from the worker that answered), releases; READs that
 waited. Out: events for the scheduler. Those who observe hear of each open once the jobs have counted its batch. Which
-process reads, and who its parent is, is looked up here, once a reader.
+process reads, and who its parent is, is looked up here, once a reader. In a server that takes over, the first reads are
+those that the one before it had noted and not counted, and none is counted before the jobs go on.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
 
 import trio
 
 from mlfs.engine.coalesce import Coalesced
+from mlfs.engine.read_trail import Noted, ReadTrail
 from mlfs.follow.by_sample import NO_PID
 from mlfs.follow.evidence import Read
 from mlfs.plan.scheduler.events import Event, Opened, ReadersWaited, ReadsSeen, Refused, SourceGave
@@ -26,12 +29,29 @@ EVENTS_A_STEP = 64
 # long as a step, and memory that requests have pushed out of the processor's caches is read again.
 LONGEST_TURN_S = 0.0005
 MOST_READERS = 4096
+# So long reads wait for jobs that go on from another server: the order of a job of many samples takes longer.
+LONGEST_HELD_S = 10.0
 # Kinds of what is seen of a file: an open of one that is in place; an open that waits, and its end, which is that the
 # reader goes on, or is refused; bytes that the source gave to a reader who has it open; a READ that tells of a row.
 OPENS, WAITS, GOES_ON, REFUSED, GAVE, ROW = range(6)
+NOTED = frozenset({OPENS, WAITS, ROW})
 # An event that was seen and is not told yet: its kind, the file, the reader's thread, when, and the bytes that the
 # source gave (of GOES_ON and GAVE). It is a plain tuple, as one is made for each open.
 _Seen = tuple[int, int, int, float, int]
+
+
+class Uncounted(NamedTuple):
+    """What was noted of reads, and may not be counted.
+
+    Attributes:
+        trail: of the reads that come, too. by_jobs: so many of them were counted by jobs, and heard of by others.
+        by_place: so many were counted by where their bytes came from. takes_over: whether another process noted them.
+    """
+
+    trail: ReadTrail
+    by_jobs: int = 0
+    by_place: int = 0
+    takes_over: bool = False
 
 
 def name_of(pid: int) -> str:
@@ -59,6 +79,7 @@ class Digest:
     Args:
         step: takes events for the scheduler. tell: hears of the opens of a batch.
         clock: seconds, monotone; also called by workers. kin_of: the process of a thread, and its parent.
+        uncounted: by the process before this one, which has noted them.
 
     Attributes:
         nameless: opens by readers whom the kernel does not name (pid 0), as they are in another pid namespace.
@@ -70,6 +91,7 @@ class Digest:
         tell: Callable[[Sequence[Read]], None],
         clock: Callable[[], float],
         kin_of: Callable[[int], tuple[int, int]],
+        uncounted: Uncounted,
     ) -> None:
         self._step = step
         self._tell = tell
@@ -80,18 +102,64 @@ class Digest:
         self._released: list[int] = []  # files; their opens are in `_events`, or were taken in before
         self.nameless = 0
         self._waited_s: dict[int, float] = {}  # by file, in READs, not told yet
-        self._busy = False
+        self._trail, self._by_place = uncounted.trail, uncounted.by_place
+        self._note = self._trail.note
+        self._busy = uncounted.takes_over
+        self._jobs_go_on = trio.Event()
+        self._asked_before: dict[int, int] = {}  # by thread, the read that it was noted for and asks for again
         self._soon = Coalesced(EVENTS_DELAY_S)
+        before = self._trail.since(uncounted.by_jobs)
+        self._counted = self._trail.end - len(before)
+        if uncounted.takes_over:
+            self.meets({noted.thread for noted in before})
+            self._events.extend(
+                (ROW if kind == ROW else OPENS, sample, pid, clock(), 0) for sample, pid, kind in before
+            )
+        else:
+            self._jobs_go_on.set()
 
     @property
     def under_way(self) -> int:
         """Opens and releases that were not taken in yet."""
         return self._busy + len(self._events) + len(self._released)
 
+    def given_again(self, asked: Collection[tuple[int, bool]]) -> list[Noted]:
+        """Threads ask again for what the process before this one has not answered, but may have noted.
+
+        Args: asked: threads, and whether each reads rather than opens. Returns the opens that were answered, and are
+        not counted by place.
+        """
+        noted = self._trail.since(0)
+        last = {one.thread: number for number, one in enumerate(noted)}
+        unanswered = set()
+        for thread, reads in asked:
+            number = last.get(thread)
+            if number is not None and (noted[number].kind == ROW) == reads:
+                self._asked_before[thread] = noted[number].sample
+                unanswered.add(number)
+        first = len(noted) - min(len(noted), self._trail.end - self._by_place)
+        return [noted[n] for n in range(first, len(noted)) if n not in unanswered and noted[n].kind != ROW]
+
+    def _was_noted(self, sample: int, pid: int) -> bool:
+        """Whether the process before this one has noted the read that is asked for again."""
+        return self._asked_before.pop(pid, None) == sample
+
+    def jobs_go_on(self) -> None:
+        """The jobs of the server before this one are followed again, or are not to be."""
+        self._jobs_go_on.set()
+
+    @property
+    def noted(self) -> tuple[int, int]:
+        """Of the reads that were noted, how many jobs have counted, and how many were counted by place."""
+        return self._counted, self._trail.end
+
     def opened(self, entry: int, pid: int) -> None:
         """A reader opens a file that is in place."""
+        if self._asked_before and self._was_noted(entry, pid):
+            return
         if not self._soon.called:  # asked here, as nearly always it was called before
             self._soon.call()
+        self._note(entry, pid, OPENS)
         self._events.append((OPENS, entry, pid, self._clock(), 0))
 
     def meets(self, pids: Iterable[int]) -> None:
@@ -108,18 +176,26 @@ class Digest:
         """
         self.meets({pid for _, pid in opened})
         now_s = self._clock()
-        self._events.extend([(OPENS, entry, pid, now_s, 0) for entry, pid in opened])
+        for entry, pid in opened:
+            self._note(entry, pid, OPENS)
+            self._events.append((OPENS, entry, pid, now_s, 0))
         self._released.extend(closed)
         self._soon.now()
 
     def reads_row(self, row: int, pid: int) -> None:
         """A reader reads a row of a file that it has open. Those who observe opens do not hear of it."""
+        if self._asked_before and self._was_noted(row, pid):
+            return
         self._soon.call()
+        self._note(row, pid, ROW)
         self._events.append((ROW, row, pid, self._clock(), 0))
 
     def waits(self, entry: int, pid: int) -> None:
         """A reader opens a file that is not in place: `goes_on` has to follow, or `refused`."""
+        if self._asked_before and self._was_noted(entry, pid):
+            return
         self._soon.call()
+        self._note(entry, pid, WAITS)
         self._events.append((WAITS, entry, pid, self._clock(), 0))
 
     def goes_on(self, entry: int, pid: int, source_bytes: int) -> None:
@@ -158,6 +234,10 @@ class Digest:
 
     async def run(self) -> None:
         """For as long as the mount lives."""
+        with trio.move_on_after(LONGEST_HELD_S):
+            await self._jobs_go_on.wait()
+        self._busy = False
+        self._soon.call()
         while True:
             await self._soon.wait()
             self._busy, left = True, len(self._events)
@@ -198,6 +278,7 @@ class Digest:
         reads: list[Read] = []  # what is told together: of samples in place
         for _ in range(count):
             kind, entry, pid, at_s, source_bytes = self._events.popleft()
+            self._counted += kind in NOTED
             process, parent = self._known_kin.get(pid) or self._kin(pid)
             if kind == OPENS:
                 # tuple.__new__ makes a named tuple in half of the time.

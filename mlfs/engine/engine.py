@@ -26,7 +26,7 @@ from mlfs.engine.background import Background
 from mlfs.engine.context import Cluster, Context, MountLimits
 from mlfs.engine.counted_opens import CountedOpens
 from mlfs.engine.demand import Demand
-from mlfs.engine.digest import Digest, kin_of, name_of
+from mlfs.engine.digest import Digest, Uncounted, kin_of, name_of
 from mlfs.engine.driver import Driver
 from mlfs.engine.fetch import Fetcher
 from mlfs.engine.giving import Giving
@@ -42,6 +42,7 @@ from mlfs.engine.pagecache import PageCache
 from mlfs.engine.peering import Peering
 from mlfs.engine.planner import Planner
 from mlfs.engine.ranges import Ranges
+from mlfs.engine.read_trail import ReadTrail
 from mlfs.engine.roll_call import Figures, RollCall
 from mlfs.engine.row_reads import RowReads
 from mlfs.engine.runner import Runner, start
@@ -192,7 +193,8 @@ class Engine:
 
         # Reads.
         counted = CountedOpens(samples.manifest.size_view, self.counters)
-        self.digest = Digest(context.step, self._jobs.opened, clock, machine.kin_of)
+        uncounted = observers.uncounted or Uncounted(ReadTrail())
+        self.digest = Digest(context.step, self._jobs.opened, clock, machine.kin_of, uncounted)
         self.ranges = Ranges(
             context, limits, self.scheduler, self.fetcher, self._write_behind, self.digest, counted
         )  # fmt: skip

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar, TypeVarTuple, Unpack
 
 from mlfs.engine.context import Context
+from mlfs.engine.digest import Uncounted
 from mlfs.engine.planner import Planner
 from mlfs.errors import MlfsError
 from mlfs.explain.explainer import Explainer
@@ -51,12 +52,14 @@ class Observers(NamedTuple):
     Attributes:
         changed: hears of each change of a file or directory at the source, on the loop, before it is taken over.
         left: what another process has noted of a job that begins here (`JobRun.noted`); nothing where none has.
+        uncounted: the reads that another process has noted and not counted; None: there is none.
     """
 
     explainer: Explainer
     listeners: Sequence[Listener] = ()
     changed: Callable[[int, FileChange], None] = lambda _, __: None
     left: Callable[[JobRun], Sequence[Mapping[str, Any]]] = lambda _: ()
+    uncounted: Uncounted | None = None
 
 
 class MountJobs:

@@ -13,14 +13,17 @@ import trio
 
 from mlfs.engine.context import Context
 from mlfs.engine.counted_opens import CountedOpens
+from mlfs.engine.digest import WAITS
 from mlfs.engine.fetch import Fetched
 from mlfs.engine.ranges import Ranges
 from mlfs.limits import lacking
 from mlfs.places.place import Places
+from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.config import SOURCE
 from mlfs.plan.scheduler.events import Touched, Waiter, Waits
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.plan.scheduler.states import State
+from mlfs.stats import PAGE_CACHE
 
 log = logging.getLogger("mlfs.engine")
 
@@ -166,6 +169,13 @@ class Opens:
             self.counted.staged(entry)
         else:
             self.counted.brought(entry, self._places.kinds[brought.place])
+
+    def answered_before(self, noted: Iterable[tuple[int, int, int]]) -> None:
+        """Opens that another process has answered and not counted, as they were noted. Those that had to wait count as
+        read from the source, which is where most of them were."""
+        for entry, _, kind in noted:
+            size_bytes = int(self._table.sizes[entry]) if self.ranges.is_whole(entry) else 0
+            self._counters.read(PlaceKind.SOURCE if kind == WAITS else PAGE_CACHE, size_bytes)
 
     def stalled(self, since_s: float) -> None:
         """A reader has waited since then."""

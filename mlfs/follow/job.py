@@ -206,8 +206,9 @@ class JobRun:
         for _, index, position in self.matcher.noted()[0]:
             if position >= floors.get(index, position + 1):
                 coming[index] = min(position, coming.get(index, position))
-        a_round = shape.batch * max(1, shape.workers)
-        floor = min(max(floor, coming.get(index, floor) - a_round) for index, floor in floors.items())
+        # Each worker of torch has two batches ahead by default: one may have read them before another begins.
+        ahead = 3 * shape.batch * max(1, shape.workers)
+        floor = min(max(floor, coming.get(index, floor) - ahead) for index, floor in floors.items())
         epoch = epochs.epoch_of(floor)
         return epoch, (floor - epochs.timeline.base(epoch)) // self.batch_files
 
@@ -761,7 +762,8 @@ class JobRun:
 
     def epochs_noted(self, noted: Sequence[Mapping[str, Any]]) -> set[int]:
         """The epochs that readers are in by what another process has noted."""
-        found = {self.epochs.epoch_of(position) for _, _, position in noted[-1]["readers"][0]}
+        processes, _, begun = noted[-1]["readers"]
+        found = {self.epochs.epoch_of(position) for _, _, position in (*processes, *begun)}
         return {epoch for epoch in found if self.spec.start_epoch <= epoch < self.spec.epochs}
 
     def go_on(self, noted: Sequence[Mapping[str, Any]]) -> None:

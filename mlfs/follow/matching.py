@@ -23,7 +23,7 @@ from mlfs.follow.progress import Given, RankProgress
 from mlfs.follow.reach import lag_of
 from mlfs.follow.score import RECENT_OPENS, Open, Score
 from mlfs.follow.shape import LearnedLoader, RankStream, Shape
-from mlfs.follow.tracker import Followed, Observed, Tracker
+from mlfs.follow.tracker import Followed, Noted, Observed, Tracker
 
 __all__ = ["RECENT_OPENS", "EpochIndex", "Ids", "Match", "Open", "StreamMatcher"]
 
@@ -86,13 +86,13 @@ class StreamMatcher:
         match, given = observed
         return match, [*given, *self.relearn()]
 
-    def noted(self) -> tuple[list[tuple[int, int, int]], list[tuple[int, int]]]:
+    def noted(self) -> Noted:
         """See `Tracker.noted`."""
         return self._tracker.noted()
 
-    def go_on(self, processes: Iterable[Sequence[int]], parents: Iterable[Sequence[int]]) -> None:
+    def go_on(self, *noted: Iterable[Sequence[int]]) -> None:
         """See `Tracker.go_on`."""
-        self._tracker.go_on(processes, parents)
+        self._tracker.go_on(*noted)
 
     def follow(self, reads: Sequence[Read], own: Container[int], until: Callable[[int], int]) -> Followed:
         """Record the first of these opens, as far as each is simply the next one of its process (`Tracker.follow`)."""

@@ -12,7 +12,7 @@ epoch, and for several ranks where an order is padded), so a process keeps all c
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -171,6 +171,20 @@ class _Now(NamedTuple):
     reader: _Process
 
 
+class Noted(NamedTuple):
+    """The processes that go on reading while another process comes to follow them.
+
+    Attributes:
+        processes: of which it is known what they read next: process, rank, linear position. parents: those whose
+            children read for one rank: process, rank. begun: processes that have probably begun to read a rank's
+            stream, by their last read: process, rank, linear position of that.
+    """
+
+    processes: list[tuple[int, int, int]]
+    parents: list[tuple[int, int]]
+    begun: list[tuple[int, int, int]]
+
+
 class Tracker:
     """Follows the processes of one job through the ranks' streams.
 
@@ -323,30 +337,46 @@ class Tracker:
 
     # -- processes that go on reading while another process follows them
 
-    def noted(self) -> tuple[list[tuple[int, int, int]], list[tuple[int, int]]]:
-        """The processes of which it is known what they read next: process, rank, linear position. And the parents whose
-        children read for one rank: process, rank."""
-        known = ((process, reader.streams[0]) for process, reader in self._readers.items() if reader.rank_index >= 0)
-        processes = [
-            (process, stream.rank_index, stream.next_position)
-            for process, stream in known
-            if stream.entered_at < 0 and not stream.ended
-        ]
+    def noted(self) -> Noted:
+        """The processes of which it is known, or likely, what they read next."""
+        known = [(process, reader.streams[0]) for process, reader in self._readers.items() if reader.streams]
         parents = [(parent, next(iter(ranks))) for parent, ranks in self._ranks_of_children.items() if len(ranks) == 1]
-        return processes, parents
+        return Noted(
+            [
+                (process, stream.rank_index, stream.next_position)
+                for process, stream in known
+                if stream.entered_at < 0 and not stream.ended
+            ],
+            parents,
+            [
+                (process, stream.rank_index, stream.entered_at)
+                for process, stream in known
+                if stream.entered_at >= 0 and not stream.far
+            ],
+        )
 
-    def go_on(self, processes: Iterable[Sequence[int]], parents: Iterable[Sequence[int]]) -> None:
-        """Expect what was noted; nothing of processes whose threads overtake each other, or that take the next batch
-        when they are free."""
+    def go_on(
+        self, processes: Iterable[Sequence[int]], parents: Iterable[Sequence[int]], begun: Iterable[Sequence[int]]
+    ) -> None:
+        """Expect what was noted (`Noted`); nothing of processes whose threads overtake each other, or that take the
+        next batch when they are free."""
         for parent, rank_index in parents:
             self._note_rank(parent, rank_index)
-        for process, rank_index, position in processes if self.shape.slack == 1 and self.shape.workers else ():
+        if self.shape.slack > 1 or not self.shape.workers:
+            return
+        for process, at in self._noted_at(processes):
+            self._readers[process] = _Process()
+            self._readers[process].goes_on_at(self._stream(at, confirmed=True), at)
+            self._known[self._worker_of(at)] = None
+        for process, at in self._noted_at(begun):
+            self._readers[process] = _Process()
+            self._readers[process].begins([self._stream(at)])
+
+    def _noted_at(self, noted: Iterable[Sequence[int]]) -> Iterator[tuple[int, Occurrence]]:
+        for process, rank_index, position in noted:
             index = next((index for index in self._epochs.values() if index.contains(position)), None)
             if index is not None and position >= index.base + index.begin:
-                at = Occurrence(rank_index, index, position - index.base)
-                self._readers[process] = _Process()
-                self._readers[process].goes_on_at(self._stream(at, confirmed=True), at)
-                self._known[self._worker_of(at)] = None
+                yield process, Occurrence(rank_index, index, position - index.base)
 
     # -- an open that is not simply the next one of its process
 

@@ -8,6 +8,7 @@ c  a registered job (torch DataLoader, 2 ranks) on the slow source: epoch 0 besi
 d  how fast the prefetcher fetches and pushes, and the CPU time a sample costs, beside plain loops that do the same
 walk  200,000 empty files: os.walk beside ext4, the first time and again (only when asked for)
 e  1,000,000 empty files: mounting from a scan and from the saved index, os.walk beside ext4 (only when asked for)
+restart  1,000,000 files, 10 GB in RAM, the server is killed: when the next one answers (only when asked for)
 orders  permutations beside torch's and Python's own (only when asked for)
 peers  samples from one node to another on one machine: two agents beside plain loops over MPI, two mounts beside one,
    messages beside one-sided reads, idle agents (only when asked for)
@@ -44,6 +45,7 @@ PARTS = {
     "c": "one_mount:registered_job",
     "d": "one_mount:prefetch_rate",
     "e": "one_mount:metadata_rate",
+    "restart": "one_mount:restarts",
     "walk": "one_mount:walk_rate",
     "orders": "orders:permutations",
     "peers": "peers:peers",

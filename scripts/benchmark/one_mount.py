@@ -14,6 +14,7 @@ import os
 import random
 import resource
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -370,6 +371,61 @@ def metadata_rate(work: Path, data: Path, rounds: int) -> None:
         f"  os.walk: ext4 {plain:.2f} s  first {first:.2f} s, ratio {plain / first:.2f}"
         f"  again {again:.2f} s, ratio {plain / again:.2f};  RSS {rss / 1e6:.0f} MB, {rss / 1e6:.0f} bytes a file"
     )
+
+
+def restarts(work: Path, data: Path, rounds: int) -> None:
+    """1,000,000 files, 100,000 of them in RAM (10 GB; RESTART_GB=N for less); the server is killed while nobody reads.
+    Wanted: the next one answers within 1 s"""
+    in_ram = int(float(os.environ.get("RESTART_GB", "10")) * 10) * 1000
+    tree, through = work / "restarts", work / "mount"
+    tree.mkdir()
+    for index in range(1000):
+        _make_directory(str(tree / f"d{index:04d}"))
+    held = [tree / f"d{index // 1000:04d}/f{index % 1000:05d}.jpg" for index in range(in_ram)]
+    for file in held:
+        os.truncate(file, 100_000)
+    with mount(tree, through, "--ram", f"{in_ram // 10_000 + 1}G"):
+        mlfs("warmup", str(through), *(f"d{index:04d}" for index in range(in_ram // 1000)))
+        names = random.Random(1).sample(held, rounds)
+        times_s, cpus_s = [], []
+        for number, name in enumerate(names, 1):
+            _wait_for(lambda: "standby" in _processes(through) and _held(through) >= in_ram)
+            server = _processes(through)["server"]["pid"]
+            os.kill(server, signal.SIGKILL)
+            began = time.perf_counter()
+            empty = (through / name.relative_to(tree)).read_bytes() == bytes(100_000)
+            times_s.append(time.perf_counter() - began)
+            now = _processes(through)
+            cpus_s.append(cpu_seconds(now["server"]["pid"]))
+            must_be("a server that was killed", empty and now["server"]["restarts"] == number, now)
+        _wait_for(lambda: _held(through) >= in_ram)
+        memory = sum(_proportional_bytes(one["pid"]) for one in _processes(through).values()) - in_ram * 100_000
+    print(
+        f"  first read after a kill: median {statistics.median(times_s):.2f} s, slowest {max(times_s):.2f} s, of 1 s;"
+        f" processor by then {statistics.median(cpus_s):.2f} s;  memory beside RAM {memory / 1e6:.0f} MB"
+    )
+
+
+def _processes(mountpoint: Path) -> dict[str, dict]:
+    return {one["name"]: one for one in status(mountpoint)["processes"]}
+
+
+def _held(mountpoint: Path) -> int:
+    """How many samples the RAM tier has."""
+    return sum(tier["samples"] for tier in status(mountpoint)["tiers"])
+
+
+def _wait_for(what: Callable[[], bool], within_s: float = 120.0) -> None:
+    ends = time.monotonic() + within_s
+    while not what():
+        must_be(f"something that comes within {within_s:g} s", time.monotonic() < ends, "it did not")
+        time.sleep(0.2)
+
+
+def _proportional_bytes(pid: int) -> int:
+    """The memory of a process, what it shares divided by those who share it."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 def walk_rate(work: Path, data: Path, rounds: int) -> None:

@@ -8,7 +8,7 @@ import socket
 import stat
 import struct
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -74,6 +74,9 @@ class Scripted:
 
     def is_priming(self, thread: int) -> bool:
         return False
+
+    def given_again(self, asked: Collection[tuple[int, bool]]) -> None:
+        self.told.append([*asked])
 
     def lookup(self, parent: int, name: bytes) -> int:
         self.told.append((parent, name))
@@ -391,6 +394,7 @@ def test_requests_that_are_given_again_are_answered_and_one_of_which_servers_die
                     handlers.replies.noted(HANDLE)
                     assert (await kernel.answer())[1] == 0  # the next one
                 nursery.cancel_scope.cancel()
+        assert handlers.told[0] == [(1, True), (1, False), (1, False)]  # before any is answered
         return answers
 
     # The worker of the third one never answers: a server dies of it, and the one after that refuses it.

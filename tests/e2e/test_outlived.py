@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import multiprocessing as mp
 import os
 import random
@@ -133,9 +134,14 @@ def killed_soon() -> Iterator[None]:
 
 @pytest.mark.promise("outlived-holder")
 @pytest.mark.usefixtures("killed_soon")
-def test_a_holder_that_is_killed_is_followed_by_another_one(source: Path) -> None:
-    with MlfsMount(source) as mount:
+def test_a_holder_that_is_killed_is_followed_by_another_one(source: Path, tmp_path: Path) -> None:
+    with MlfsMount(source, "--ram", "0", "--ssd", f"{tmp_path / 'disk'}:100M") as mount:
         with open(mount.path / LARGE, "rb") as held:
+            for path in source.rglob("*.jpg"):
+                assert (mount.path / path.relative_to(source)).read_bytes() == path.read_bytes()
+            mount.settle()
+            disk = mount.status()["tiers"][-1]
+            assert disk["samples"] > 0
             for number in range(1, 3):
                 server, holder = mount.pid, processes(mount)["holder"]
                 os.kill(server, signal.SIGSTOP)  # the kernel sends SIGHUP to a stopped group that is left alone
@@ -154,6 +160,9 @@ def test_a_holder_that_is_killed_is_followed_by_another_one(source: Path) -> Non
                 assert mount.pid == stands_by
                 held.seek(number * 3_000_000 + 200_000)
                 assert held.read(10) == content_at(number, 200_000)
+            mount.settle()
+            again = mount.status()["tiers"][-1]
+            assert again["samples"] >= disk["samples"]  # each server has taken the directory of the one before it
         record = mount.run("ls", "--json").stdout
         assert str(mount.path) in record
         mount.unmount()
@@ -288,18 +297,17 @@ def test_a_training_is_not_told_that_its_server_was_killed(tmp_path: Path) -> No
         mount.settle()
         (job,) = mount.status()["jobs"]
         assert job["name"] == "train"
-        # Of all ten servers. A worker whose first reads came to one that died may seem another's at the next read. On a
-        # busy machine each of them takes the counts of some hundred reads with it.
-        assert job["agreement"] > 0.99, job
+        # Of all ten servers: each has counted what the one before it had answered and not counted.
         opens = sum(len(epoch) for rank in wanted for epoch in rank)
-        assert 0.75 < mount.status()["opens"] / opens <= 1.0
-        assert 0.75 < job["observed_opens"] / opens <= 1.0, job
+        assert (job["agreement"], job["observed_opens"]) == (1.0, opens), job
+        # But where a reader who waited had his bytes from is lost if he had them in the last hundredths of a second.
+        assert 0.98 < mount.status()["opens"] / opens <= 1.0
         by_epoch = [epoch["observed_opens"] for epoch in job["agreement_by_epoch"].values()]
-        assert sum(by_epoch) == job["observed_opens"]
-        assert min(by_epoch) > 0.4 * opens / EPOCHS
-        audited = mount.run("audit", str(mount.path)).stdout
-        assert "came to a server that has died" in audited
-        assert "samples-missing" not in audited
+        assert by_epoch == [opens // EPOCHS] * EPOCHS
+        audited = json.loads(mount.run("audit", str(mount.path), "--json").stdout)
+        assert (audited["forgotten"], audited["unknown"], audited["findings"]) == (0, 0, [])
+        epochs = [epoch for one in audited["jobs"] for epoch in one["epochs"]]
+        assert sum(epoch["reads"] for epoch in epochs) == opens, audited
         # Samples in RAM were not lost: read again is what was on its way there, each time.
         assert source.counts()["opens"] < 1.1 * len(wanted[0][0]) * len(wanted)
 
