@@ -756,7 +756,7 @@ THREADS = sum(SERVING.values())
 KEPT_FREE = 8
 FEWEST_DESCRIPTORS = KEPT_FREE + DESCRIPTORS_A_THREAD * THREADS
 # These are opened between the start and the first read: the source, the loop, the log, files in memory, /dev/fuse.
-OPENED_AT_START = 18
+OPENED_AT_START = 17
 # The address space of the threads' stacks and of what is read at a time, beside what the program itself takes.
 FEWEST_BYTES = 64 << 20
 # A thread of the scan may take a moment to end, and is one too many until then.

@@ -26,13 +26,12 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from io import FileIO
 from typing import Any, NamedTuple
 
 import trio
 
-from mlfs.audit.reads import KeptReads, Kin
 from mlfs.engine import read_trail
+from mlfs.engine.auditor import ReadsAtHand
 from mlfs.engine.digest import Uncounted
 from mlfs.engine.read_trail import ReadTrail
 from mlfs.engine.runner import Runner
@@ -324,10 +323,6 @@ class Holding:
         for fd in self._kept.values():
             os.set_inheritable(fd, False)
         self.journal, self.places = Journal(self._kept.get("journal")), JobPlaces(self._kept.get("places"))
-        self._trail = self._kept.get("trail", -1)
-        if self._trail < 0:
-            self._trail = os.memfd_create("mlfs-trail", os.MFD_CLOEXEC)
-            os.posix_fallocate(self._trail, 0, read_trail.SIZE_BYTES)  # else a machine without memory kills who writes
         self._reads = self._kept.get("reads", -1)
         if self._reads < 0:
             self._reads = os.memfd_create("mlfs-reads", os.MFD_CLOEXEC)
@@ -349,19 +344,23 @@ class Holding:
 
     def uncounted(self) -> Uncounted:
         """The reads that the server before this one has noted and not counted, and where those to come are noted."""
-        trail = ReadTrail(mmap.mmap(self._trail, read_trail.SIZE_BYTES))
-        return Uncounted(trail, *(self.left.noted if self.left is not None else (0, 0)), self.left is not None)
+        # Behind the slots of the places. It has its memory now: a machine that lacks it kills who writes there later.
+        os.posix_fallocate(self.places.fd, 2 * SLOT_BYTES, read_trail.SIZE_BYTES)
+        trail = ReadTrail(memoryview(mmap.mmap(self.places.fd, read_trail.SIZE_BYTES, offset=2 * SLOT_BYTES)))
+        if self.left is None:
+            return Uncounted(trail)
+        by_jobs, by_place = self.left.noted
+        return Uncounted(trail, by_jobs, by_place, takes_over=True)
 
-    def audited(self) -> KeptReads:
+    def audited(self) -> ReadsAtHand:
         """The reads that servers before this one have left to the auditor, and where those to come are kept."""
-        file, note = FileIO(self._reads, "r+", closefd=False), partial(self.journal.note, "reader")
-        readers = [(process, Kin(*place)) for process, *place in self.left.readers] if self.left is not None else []
         count, forgotten = self.left.audited if self.left is not None else (0, 0)
-        return KeptReads(file, count, forgotten, readers, lambda process, place: note([process, *place]))
+        readers = self.left.readers if self.left is not None else []
+        return ReadsAtHand(self._reads, count, forgotten, readers, partial(self.journal.note, "reader"))
 
     def keep(self, descriptors: Mapping[str, int]) -> None:
         """Leave these to whoever comes after, with the journal, the places and the reads."""
-        own = {"journal": self.journal.fd, "places": self.places.fd, "trail": self._trail, "reads": self._reads}
+        own = {"journal": self.journal.fd, "places": self.places.fd, "reads": self._reads}
         self._kept = {**descriptors, **own}
         self._hand_over()
 

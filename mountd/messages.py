@@ -50,6 +50,8 @@ def engine_messages(engine: EngineStatistics, explainer: ExplainerStatistics, mo
         said.append(INFERRED)
     for job in engine.jobs:
         said += job_messages(job, explainer.cases.get(job.name, CaseStatistics()), mountpoint)
+    if engine.peering.node < 0 and engine.peering.keeper:
+        said.append(AGENT_GONE.format(keeper=engine.peering.keeper, mountpoint=mountpoint))
     said += taken_back(engine) + shrunk(engine)
     said += [REFUSES.format(**asdict(place)) for place in engine.places if place.refusal]
     said += [SHORT_OF.format(**asdict(one)) for one in engine.shortages]
@@ -63,6 +65,11 @@ def engine_messages(engine: EngineStatistics, explainer: ExplainerStatistics, mo
         said.append(CHANGED.format(files="1 file" if count == 1 else f"{count:,} files"))
     return list(dict.fromkeys(said))
 
+
+AGENT_GONE = (
+    "the agent of mlfs peers (process {keeper}) is gone and this node alone: MPI lets no other one into that job"
+    " (`mlfs peers {mountpoint}` on all nodes joins them again, beside what runs)"
+)
 
 # -- jobs
 

@@ -78,8 +78,8 @@ class ProcessOfMount:
     """One of the processes of a mount.
 
     Attributes:
-        name: "holder", "standby", "server", "mover-0" and so on. restarts: how often it was started again. why: how the
-            one before ended.
+        name: "holder", "standby", "server", "mover-0" and so on, "agent". restarts: how often it was started again.
+            why: how the one before ended.
         rss_bytes, cpu_s: resident memory, and what it has computed.
     """
 
@@ -142,7 +142,9 @@ class MountParts:
     def _processes(self) -> Sequence[ProcessOfMount]:
         """The processes of the mount."""
         movers = self.engine.movers.lives() if self.engine.movers is not None else []
-        return [ProcessOfMount(*life, *used_by(life[1])) for life in [*self.holding.lives(), *movers]]
+        agent = self.engine.peering.statistics().agent
+        agents = [("agent", agent, 0, "")] if agent else []
+        return [ProcessOfMount(*life, *used_by(life[1])) for life in [*self.holding.lives(), *movers, *agents]]
 
     def _about_now(self) -> About:
         """A refresh may have read what the first scan could not."""

@@ -133,7 +133,7 @@ class ReadLog:
             self._write(content)
 
     def _write(self, content: bytes) -> None:
-        """Add it to the file. Where the machine has no memory for it, all is forgotten."""
+        """Add it to the file. All is forgotten if the machine has no memory for it."""
         try:
             whole = self._file.write(content) == len(content)
         except OSError:

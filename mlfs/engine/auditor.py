@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from io import FileIO
+from typing import NamedTuple
 
 import trio
 
@@ -39,21 +41,42 @@ WORKER_NAME = "pt_data_worker"
 SPAWNED, FORK_SERVER = b"from multiprocess", b".forkserver import "
 
 
+class ReadsAtHand(NamedTuple):
+    """The reads in a file in memory, which goes from process to process.
+
+    Attributes:
+        fd: the file. came, forgotten: see `mlfs.audit.reads.KeptReads`. readers: as they were noted. note: keeps a
+            further one.
+    """
+
+    fd: int
+    came: int
+    forgotten: int
+    readers: Sequence[Sequence[int]]
+    note: Callable[[Sequence[int]], None]
+
+    def kept(self) -> KeptReads:
+        """The same for the log of reads."""
+        known = [(process, Kin(run, rank, began)) for process, run, rank, began in self.readers]
+        file = FileIO(self.fd, "r+", closefd=False)
+        return KeptReads(file, self.came, self.forgotten, known, lambda process, place: self.note([process, *place]))
+
+
 class Auditor:
     """The reads of a mount that can be audited.
 
     Args:
-        runner: has the thread that judges. kept: where reads are kept for another process, and what one has left.
+        runner: has the thread that judges. at_hand: where reads are kept for another process, and what one has left.
 
     Attributes:
         is_strict: what is found is an error of the mount's. last: the last audit.
     """
 
-    def __init__(self, runner: Runner, is_strict: bool = False, kept: KeptReads | None = None) -> None:
+    def __init__(self, runner: Runner, is_strict: bool = False, at_hand: ReadsAtHand | None = None) -> None:
         self.is_strict = is_strict
         self.last = Audit()
         self._runner = runner
-        self._log = ReadLog(place_of, kept=kept)
+        self._log = ReadLog(place_of, kept=at_hand.kept() if at_hand is not None else None)
         self._logged: set[tuple[int, Kind]] = set()  # by run
         self._judged = 0  # reads, when it last looked
 

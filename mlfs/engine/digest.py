@@ -41,7 +41,7 @@ _Seen = tuple[int, int, int, float, int]
 
 
 class Uncounted(NamedTuple):
-    """What was noted of reads, and may not be counted.
+    """The reads that were noted, and may not be counted.
 
     Attributes:
         trail: of the reads that come, too. by_jobs: so many of them were counted by jobs, and heard of by others.
@@ -124,10 +124,12 @@ class Digest:
         return self._busy + len(self._events) + len(self._released)
 
     def given_again(self, asked: Collection[tuple[int, bool]]) -> list[Noted]:
-        """Threads ask again for what the process before this one has not answered, but may have noted.
+        """Note which requests the process before this one has read and not answered, but may have noted.
 
-        Args: asked: threads, and whether each reads rather than opens. Returns the opens that were answered, and are
-        not counted by place.
+        Returns the opens that it has answered and not counted by place.
+
+        Args:
+            asked: the threads that ask again, and whether each reads rather than opens.
         """
         noted = self._trail.since(0)
         last = {one.thread: number for number, one in enumerate(noted)}
@@ -150,7 +152,7 @@ class Digest:
 
     @property
     def noted(self) -> tuple[int, int]:
-        """Of the reads that were noted, how many jobs have counted, and how many were counted by place."""
+        """How many of the reads that were noted jobs have counted, and how many were counted by place."""
         return self._counted, self._trail.end
 
     def opened(self, entry: int, pid: int) -> None:

@@ -171,8 +171,8 @@ class Opens:
             self.counted.brought(entry, self._places.kinds[brought.place])
 
     def answered_before(self, noted: Iterable[tuple[int, int, int]]) -> None:
-        """Opens that another process has answered and not counted, as they were noted. Those that had to wait count as
-        read from the source, which is where most of them were."""
+        """Count opens that another process has answered and not counted. Those that had to wait count as read from the
+        source, which is where most of them were."""
         for entry, _, kind in noted:
             size_bytes = int(self._table.sizes[entry]) if self.ranges.is_whole(entry) else 0
             self._counters.read(PlaceKind.SOURCE if kind == WAITS else PAGE_CACHE, size_bytes)

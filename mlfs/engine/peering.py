@@ -38,6 +38,7 @@ from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.config import PlaceInfo
 from mlfs.plan.scheduler.scheduler import Scheduler
+from mlfs.processes import begun_ticks
 from mlfs.tree.samples import Version
 
 log = logging.getLogger("mlfs.peers")
@@ -63,7 +64,8 @@ class PeeringStatistics:
     """The part of peers in the status.
 
     Attributes:
-        node: the number of this one, -1 without an agent. agent: its process. keeper: the process that runs it.
+        node: the number of this one, -1 without an agent. agent: its process. keeper: the process that runs it, or has
+            run the last one and goes on.
         nodes: how many there are. silent: the own agent does not answer. lost: nodes that do not, then all others.
         away: those that are lost for good: others own what they owned. view: how often that was planned anew.
         refused: nodes that are no peers, and why. wanted: samples that peers wanted and the agent did not find.
@@ -112,6 +114,7 @@ class Peering:
         self._alone = trio.Event()  # that no agent is there any more
         self._session: AgentSession | None = None
         self._scope: trio.CancelScope | None = None  # of the session
+        self._last_keeper = (0, 0)  # of an agent that is gone: its process, and when that began
         self._shared = shared
         self._plan = plan
         self._roll = roll
@@ -120,7 +123,9 @@ class Peering:
         """Frozen figures."""
         session, (views, away) = self._session, self._plan.view
         if session is None:
-            return PeeringStatistics(wanted=self._giving.wanted)
+            keeper, begun = self._last_keeper
+            goes_on = begun > 0 and begun_ticks(keeper) == begun
+            return PeeringStatistics(keeper=keeper if goes_on else 0, wanted=self._giving.wanted)
         return PeeringStatistics(
             session.node, session.nodes, session.pid, session.keeper, session.silent, session.joined,
             tuple(sorted(session.unreachable)), away, views, self._roll.members(session, self._clock()),
@@ -286,7 +291,7 @@ class Peering:
         """The agent is gone: peers are lost, whoever waits for them goes on."""
         log.warning("the agent of node %d is gone: this node goes on alone", session.node)
         self._showcase.close()
-        self._session = None
+        self._session, self._last_keeper = None, (session.keeper, begun_ticks(session.keeper))
         session.close()
         self._step(*map(e.PeerLost, self._place_of.values()))
         self._shared.end()

@@ -23,7 +23,7 @@ from mlfs.follow.progress import Given, RankProgress
 from mlfs.follow.reach import lag_of
 from mlfs.follow.score import RECENT_OPENS, Open, Score
 from mlfs.follow.shape import LearnedLoader, RankStream, Shape
-from mlfs.follow.tracker import Followed, Noted, Observed, Tracker
+from mlfs.follow.tracker import Followed, NotedReaders, Observed, Tracker
 
 __all__ = ["RECENT_OPENS", "EpochIndex", "Ids", "Match", "Open", "StreamMatcher"]
 
@@ -86,7 +86,7 @@ class StreamMatcher:
         match, given = observed
         return match, [*given, *self.relearn()]
 
-    def noted(self) -> Noted:
+    def noted(self) -> NotedReaders:
         """See `Tracker.noted`."""
         return self._tracker.noted()
 

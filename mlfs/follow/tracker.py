@@ -171,7 +171,7 @@ class _Now(NamedTuple):
     reader: _Process
 
 
-class Noted(NamedTuple):
+class NotedReaders(NamedTuple):
     """The processes that go on reading while another process comes to follow them.
 
     Attributes:
@@ -337,11 +337,11 @@ class Tracker:
 
     # -- processes that go on reading while another process follows them
 
-    def noted(self) -> Noted:
+    def noted(self) -> NotedReaders:
         """The processes of which it is known, or likely, what they read next."""
         known = [(process, reader.streams[0]) for process, reader in self._readers.items() if reader.streams]
         parents = [(parent, next(iter(ranks))) for parent, ranks in self._ranks_of_children.items() if len(ranks) == 1]
-        return Noted(
+        return NotedReaders(
             [
                 (process, stream.rank_index, stream.next_position)
                 for process, stream in known
@@ -358,8 +358,8 @@ class Tracker:
     def go_on(
         self, processes: Iterable[Sequence[int]], parents: Iterable[Sequence[int]], begun: Iterable[Sequence[int]]
     ) -> None:
-        """Expect what was noted (`Noted`); nothing of processes whose threads overtake each other, or that take the
-        next batch when they are free."""
+        """Expect what was noted, see `NotedReaders`; nothing of processes whose threads overtake each other, or that
+        take the next batch when they are free."""
         for parent, rank_index in parents:
             self._note_rank(parent, rank_index)
         if self.shape.slack > 1 or not self.shape.workers:

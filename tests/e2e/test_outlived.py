@@ -303,7 +303,9 @@ def test_a_training_is_not_told_that_its_server_was_killed(tmp_path: Path) -> No
         # But where a reader who waited had his bytes from is lost if he had them in the last hundredths of a second.
         assert 0.98 < mount.status()["opens"] / opens <= 1.0
         by_epoch = [epoch["observed_opens"] for epoch in job["agreement_by_epoch"].values()]
-        assert by_epoch == [opens // EPOCHS] * EPOCHS
+        # The first read of a worker may count in the epoch before, if its sample is among the last ones there.
+        assert sum(by_epoch) == opens
+        assert max(abs(count - opens // EPOCHS) for count in by_epoch) <= KILLED_IN_TRAINING
         audited = json.loads(mount.run("audit", str(mount.path), "--json").stdout)
         assert (audited["forgotten"], audited["unknown"], audited["findings"]) == (0, 0, [])
         epochs = [epoch for one in audited["jobs"] for epoch in one["epochs"]]
