@@ -3,7 +3,7 @@
 In: the mount's config; from the server, by a socket, descriptors by name, and words. Out: a server that has what the
 one before it left; the exit code of the mount. It is the process that `mlfs mount` starts, and it imports next to
 nothing: what does little dies seldom. The first server is a fork of it, which loads all that a server needs, and then
-forks the process that stands by; this one waits until the server has died, forks the next one, and serves.
+forks the two processes that stand by; one of these waits until the server has died, forks the next one, and serves.
 
 The kernel's requests wait while nobody serves, as long as somebody has the descriptor of /dev/fuse open. So no other
 process may have it: a worker or reader that has it could never die while it waits for a server.
@@ -15,8 +15,8 @@ The server's words: `standby PID`, with the channel to the process that it has f
 each, in the place of all that was kept before; `serving`, when it answers; `alive`, each second from then on; `renew`,
 with a config in memory: servers to come have that, and load the code that is on the disk now; `way`, when it ends
 itself for that; `over CODE`, when it ends by itself, or the mount has ended: nothing is kept any more. The process that
-stands by hears `begin RESTARTS HOLDER_RESTARTS NAME,... WHY`, with the descriptors; or nothing, and then it ends with
-the holder.
+stands by hears `begin RESTARTS HOLDER_RESTARTS STAND_BY NAME,... WHY`, with the descriptors; or nothing, and then it
+ends with the holder. STAND_BY is how many others do.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ HANGS_S = 10.0
 # Where nothing stands by any more, another process is loaded, behind the start of a server and of its first readers. A
 # machine that lacks memory kills it again: the pause between two such loads is twice that before.
 STANDS_BY_AFTER_S, LONGEST_AFTER_S = 1.0, 64.0
+# A server and a process that stands by may be killed at once. The other one is a fork as well, which costs little.
+STAND_BY = 2
 # The threads of a process end one after the other, unless they hang.
 THREADS_END_MS = 200
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -72,7 +74,7 @@ class Start(NamedTuple):
         config: of the mount, as JSON. report_fd: where it tells `mlfs mount` how its start goes; -1: nobody asks.
         channel: to its holder. kept: descriptors by name, that the server before it has left; none for the first.
         restarts: how often a server was started again. why: how the one before it ended, in words.
-        holder_restarts: how often the holder was.
+        holder_restarts: how often the holder was. stand_by: how many processes stand by already.
     """
 
     config: str
@@ -82,6 +84,7 @@ class Start(NamedTuple):
     restarts: int = 0
     why: str = ""
     holder_restarts: int = 0
+    stand_by: int = 0
 
 
 Serve = Callable[[Start], int]
@@ -137,7 +140,7 @@ class MountHolder:
         self._deaths = Deaths()
         self._holder_restarts = 0
         self._server: Child | None = None
-        self._stands_by: Child | None = None
+        self._stand_by_now: list[Child] = []
         self._loads_at_s, self._loads_again_s = 0.0, STANDS_BY_AFTER_S
         self._serves_since: float | None = None
         self._heard_s = self._hangs_since = 0.0
@@ -211,9 +214,10 @@ class MountHolder:
         counts = self._deaths.restarts, self._holder_restarts
         adopt(True)  # what is to stand by
         try:
-            stands_by, self._stands_by = self._stands_by, None
-            if stands_by is not None:
-                words = f"begin {counts[0]} {counts[1]} {','.join(self._kept)} {why}"
+            stands_by = None
+            while self._stand_by_now and stands_by is None:
+                stands_by = self._stand_by_now.pop(0)
+                words = f"begin {counts[0]} {counts[1]} {len(self._stand_by_now)} {','.join(self._kept)} {why}"
                 try:
                     socket.send_fds(stands_by.channel, [words.encode("ascii")], [*self._kept.values()])
                 except OSError:  # it has died
@@ -269,10 +273,10 @@ class MountHolder:
 
     def _have_one_stand_by(self, server: Child) -> None:
         """Load the server that comes next, while the mount serves, where nothing stands by any more."""
-        if self._stands_by is not None and is_over(self._stands_by):
-            self._see_end(self._stands_by)
-            self._stands_by = None
-        if self._stands_by is not None or self._serves_since is None or "fuse" not in self._kept:
+        for one in [one for one in self._stand_by_now if is_over(one)]:
+            self._stand_by_now.remove(one)
+            self._see_end(one)
+        if self._stand_by_now or self._serves_since is None or "fuse" not in self._kept:
             return
         now_s = time.monotonic()
         if now_s < max(self._serves_since + STANDS_BY_AFTER_S, self._loads_at_s):
@@ -288,7 +292,7 @@ class MountHolder:
 
         before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         try:
-            self._stands_by = self._fork(stand_by)
+            self._stand_by_now.append(self._fork(stand_by))
         except OSError:
             return  # the machine lacks memory or processes: there is time
         finally:
@@ -302,7 +306,8 @@ class MountHolder:
             if start is None:
                 return 0
             serve = load()
-            next_channel = fork_what_stands_by(channel)
+            further = (fork_what_stands_by(channel) for _ in range(start.stand_by, STAND_BY))
+            next_channel = next(filter(None, further), None)
             if next_channel is None:
                 return serve(start)
             for fd in (*start.kept.values(), *([start.report_fd] if start.report_fd >= 0 else [])):
@@ -323,9 +328,9 @@ class MountHolder:
             return None
         be_killed_again_as(sooner_before)
         name_this(before)
-        _, restarts, holder_restarts, names, why = said.decode("ascii").split(" ", 4)
+        _, restarts, holder_restarts, stand_by, names, why = said.decode("ascii").split(" ", 5)
         kept = dict(zip(names.split(","), fds, strict=True))
-        return Start(self._config, -1, channel, kept, int(restarts), why, int(holder_restarts))
+        return Start(self._config, -1, channel, kept, int(restarts), why, int(holder_restarts), int(stand_by))
 
     def _see_whether_it_hangs(self, server: Child) -> None:
         """Say once that the server hangs, and once that it goes on."""
@@ -389,7 +394,7 @@ class MountHolder:
         word, *rest = said.split(" ")
         self._heard_s = time.monotonic()
         if word == "standby":
-            self._stands_by = Child(socket.socket(fileno=fds[0]), int(rest[0]), pidfd_of(int(rest[0])))
+            self._stand_by_now.append(Child(socket.socket(fileno=fds[0]), int(rest[0]), pidfd_of(int(rest[0]))))
         elif word == "keep":
             self._let_go([*self._kept])
             for fd in fds:
@@ -413,12 +418,12 @@ class MountHolder:
             self._end_stand_by()
 
     def _end_stand_by(self) -> None:
-        stands_by, self._stands_by = self._stands_by, None
-        if stands_by is not None:  # it may still be loading
+        stand_by, self._stand_by_now = self._stand_by_now, []
+        for one in stand_by:  # it may still be loading
             with suppress(ProcessLookupError, ChildProcessError):
-                os.kill(stands_by.pid, signal.SIGKILL)
-                os.waitpid(stands_by.pid, 0)
-            self._see_end(stands_by)
+                os.kill(one.pid, signal.SIGKILL)
+                os.waitpid(one.pid, 0)
+            self._see_end(one)
 
     def _let_go(self, names: list[str]) -> None:
         for name in names:

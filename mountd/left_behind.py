@@ -335,7 +335,8 @@ class Holding:
 
     def lives(self) -> tuple[tuple[str, int, int, str], ...]:
         """The processes, the server last: name, number, how often it was started again, how the one before it ended."""
-        stands_by = (("standby", pid, 0, "") for pid in children(self._holder) if name_of(pid) == LOADED)
+        loaded = [pid for pid in children(self._holder) if name_of(pid) == LOADED]
+        stands_by = ((f"standby-{number}", pid, 0, "") for number, pid in enumerate(loaded))
         return (
             ("holder", self._holder, self._holder_restarts, "died" if self._holder_restarts else ""),
             *stands_by,

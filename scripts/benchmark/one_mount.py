@@ -389,7 +389,7 @@ def restarts(work: Path, data: Path, rounds: int) -> None:
         names = random.Random(1).sample(held, rounds)
         times_s, cpus_s = [], []
         for number, name in enumerate(names, 1):
-            _wait_for(lambda: "standby" in _processes(through) and _held(through) >= in_ram)
+            _wait_for(lambda: "standby-0" in _processes(through) and _held(through) >= in_ram)
             server = _processes(through)["server"]["pid"]
             os.kill(server, signal.SIGKILL)
             began = time.perf_counter()

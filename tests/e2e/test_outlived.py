@@ -88,6 +88,9 @@ def test_readers_outlive_servers_that_are_killed(source: Path) -> None:
         try:
             for number in range(KILLS):
                 time.sleep(0.3)  # at whatever moment
+                wait_until(lambda: "standby-1" in processes(mount))
+                if number > 2:  # one that stands by at once with it
+                    os.kill(processes(mount)[f"standby-{number % 2}"]["pid"], signal.SIGKILL)
                 kill_server(mount, signal.SIGKILL if number % 2 == 0 else signal.SIGSEGV)
             stop.set()
             outcomes = [told.get(timeout=60) for _ in readers]
@@ -98,7 +101,8 @@ def test_readers_outlive_servers_that_are_killed(source: Path) -> None:
         assert min(reads for reads, _, _ in outcomes) > KILLS
         assert max(longest_s for _, _, longest_s in outcomes) < LONGEST_WAIT_S
         server = processes(mount)["server"]
-        assert (server["pid"], server["restarts"], server["why"]) == (mount.pid, KILLS, "was killed by SIGKILL")
+        assert (server["pid"], server["why"]) == (mount.pid, "was killed by SIGKILL")
+        assert KILLS <= server["restarts"] <= KILLS + 2  # one that was being killed may have been told to begin
 
 
 @pytest.mark.promise("outlived")
@@ -152,8 +156,8 @@ def test_a_holder_that_is_killed_is_followed_by_another_one(source: Path, tmp_pa
                 wait_until(lambda before=holder["pid"]: processes(mount)["holder"]["pid"] != before)
                 assert processes(mount)["holder"]["restarts"] == number
                 assert (mount.pid, mount.status()["state"]) == (server, "serving")
-                wait_until(lambda: killed_in_order(mount) == ["standby", "server", "holder"])
-                stands_by = processes(mount)["standby"]["pid"]
+                wait_until(lambda: killed_in_order(mount) == ["standby-0", "server", "holder"])
+                stands_by = processes(mount)["standby-0"]["pid"]
                 held.seek(number * 3_000_000)
                 assert held.read(10) == content_at(number)
                 kill_server(mount)

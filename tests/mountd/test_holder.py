@@ -85,6 +85,23 @@ def test_what_stands_by_has_loaded_before_the_server_dies_and_begins_with_what_t
     assert (code, log) == (7, "")
 
 
+def test_a_server_and_one_that_stands_by_are_killed_at_once_and_none_is_loaded(tmp_path: Path) -> None:
+    code, printed, _ = held(
+        tmp_path,
+        "keep(); say('serving')\n"
+        "    if start.restarts < 3:\n"
+        "        children = open('/proc/%d/task/%d/children' % (2 * (os.getppid(),))).read().split()\n"
+        "        stand_by = [int(pid) for pid in children if int(pid) != os.getpid()]\n"
+        "        print(len(stand_by), flush=True); os.kill(stand_by[start.restarts % 2], signal.SIGKILL)\n"
+        "        kill()\n"
+        "    print(len(loads())); say('over 7'); return 7",
+        script_that_tells_of_loads(tmp_path / "loaded"),
+    )
+    # What is being killed may still be told to begin: then two have died. Two stand by for each server that lives.
+    *stand_by, loads = [line for line in printed if line.isdecimal()]
+    assert (code, {*stand_by}, loads) == (7, {"2"}, "1")
+
+
 def test_where_what_stands_by_is_killed_another_one_is_loaded(tmp_path: Path) -> None:
     loaded = tmp_path / "loaded"
     code, printed, _ = held(
