@@ -106,8 +106,11 @@ def test_a_read_only_root_and_the_variable_that_the_refusal_names(place: Path) -
     assert f"{place}/run/mlfs/" in said
 
 
-@pytest.mark.promise("control-given-up")
-def test_a_users_mount_stays_writable_for_commands_and_says_so(place: Path) -> None:
+SERVER = '"name": "server", "pid": [0-9]+'
+
+
+@pytest.mark.promise("control-given-up", "outlived")
+def test_a_users_mount_stays_writable_for_commands_and_says_so_and_outlives_its_server(place: Path) -> None:
     home = place / "home"
     home.mkdir()
     os.chown(home, USER, USER)
@@ -117,6 +120,9 @@ def test_a_users_mount_stays_writable_for_commands_and_says_so(place: Path) -> N
         "findmnt -no OPTIONS data",
         CONTROL,
         no("touch data/new"),
+        f"kill -9 $(grep -oE '{SERVER}' data/.mlfs/status | grep -oE '[0-9]+$')",
+        "ls -lR data",
+        'grep -oE \'"restarts": 1, "why": "[a-zA-Z ]+"\' data/.mlfs/status',
         f"{MLFS} unmount data",
     )
     said = shell(
@@ -132,6 +138,7 @@ def test_a_users_mount_stays_writable_for_commands_and_says_so(place: Path) -> N
     assert "\nrw," in said
     assert '{"ok": true}' in said
     assert "Read-only file system" in said
+    assert '"why": "was killed by SIGKILL"' in said
 
 
 def opened(place: Path, *needed: Path) -> list[str]:

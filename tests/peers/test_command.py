@@ -84,6 +84,10 @@ def test_trainings_live_as_their_mounts_do(source: Path, tmp_path: Path) -> None
         assert alone.stderr.count("\n") == 1
         kill(cluster.agents()[first])
         wait_until(lambda: cluster.peers(first) is None, 30)
+        says_so = [
+            any("all nodes joins them again" in said for said in one.status()["messages"]) for one in cluster.mounts
+        ]
+        assert says_so == [node == first for node in everybody]
         trainings.go_on(everybody)
         trainings.end(second, 0)  # a node that is done gives what it has until the others are
         trainings.go_on([first, third])
