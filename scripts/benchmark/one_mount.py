@@ -374,12 +374,13 @@ def metadata_rate(work: Path, data: Path, rounds: int) -> None:
 
 
 def restarts(work: Path, data: Path, rounds: int) -> None:
-    """1,000,000 files, 100,000 of them in RAM (10 GB; RESTART_GB=N for less); the server is killed while nobody reads.
+    """1,000,000 files (RESTART_FILES=N for less), 10 GB in RAM (RESTART_GB); the server is killed while nobody reads.
     Wanted: the next one answers within 1 s"""
+    directories = int(os.environ.get("RESTART_FILES", "1000000")) // 1000
     in_ram = int(float(os.environ.get("RESTART_GB", "10")) * 10) * 1000
     tree, through = work / "restarts", work / "mount"
     tree.mkdir()
-    for index in range(1000):
+    for index in range(directories):
         _make_directory(str(tree / f"d{index:04d}"))
     held = [tree / f"d{index // 1000:04d}/f{index % 1000:05d}.jpg" for index in range(in_ram)]
     for file in held:
@@ -399,10 +400,10 @@ def restarts(work: Path, data: Path, rounds: int) -> None:
             cpus_s.append(cpu_seconds(now["server"]["pid"]))
             must_be("a server that was killed", empty and now["server"]["restarts"] == number, now)
         _wait_for(lambda: _held(through) >= in_ram)
-        memory = sum(_proportional_bytes(one["pid"]) for one in _processes(through).values()) - in_ram * 100_000
+        memory = sum(_proportional_bytes(one["pid"]) for one in _processes(through).values())
     print(
         f"  first read after a kill: median {statistics.median(times_s):.2f} s, slowest {max(times_s):.2f} s, of 1 s;"
-        f" processor by then {statistics.median(cpus_s):.2f} s;  memory beside RAM {memory / 1e6:.0f} MB"
+        f" processor by then {statistics.median(cpus_s):.2f} s;  PSS of all processes {memory / 1e6:.0f} MB"
     )
 
 
