@@ -78,7 +78,7 @@ class ProcessOfMount:
     """One of the processes of a mount.
 
     Attributes:
-        name: "holder", "standby", "server", "mover-0" and so on, "agent". restarts: how often it was started again.
+        name: "holder", "standby-0", "server", "mover-0" and so on, "agent". restarts: how often it was started again.
             why: how the one before ended.
         rss_bytes, cpu_s: resident memory, and what it has computed.
     """

@@ -158,7 +158,7 @@ def _in_words(audit: dict[str, Any]) -> list[str]:
     if audit["unknown"]:
         lines.append(f"{audit['unknown']:,} reads by processes of another pid namespace cannot be judged")
     if audit["forgotten"]:
-        lines.append(f"{audit['forgotten']:,} reads were too long ago to be judged, or came to a server that has died")
+        lines.append(f"{audit['forgotten']:,} reads were too long ago to be judged")
     if audit["jobs"] and not audit["findings"]:
         lines.append("nothing was found")
     return lines
