@@ -1,12 +1,14 @@
 """The least that a FUSE file system and a prefetcher cost on this machine: what scripts/bench compares mlfs with.
 
     python scripts/benchmark/floor.py serve SOURCE MOUNTPOINT    serves until unmounted, then says what it was asked for
+    python scripts/benchmark/floor.py unasked SOURCE MOUNTPOINT  the same, and no OPEN is answered
     python scripts/benchmark/floor.py push SOURCE MOUNTPOINT THREADS    prints samples a second, and ends
 
 serve: a bare pyfuse3 file system. The first OPEN of a file has a worker thread read it from the source and push it;
-later ones are answered at once. Nothing is checked, counted or kept. push: plain loops of open, pread, close, push and
-a copy into a memfd, in threads of a process that does nothing else. In: a directory of samples. Out: numbers for
-scripts/benchmark/one_mount.py, which runs both.
+later ones are answered at once. Nothing is checked, counted or kept. unasked: all files are pushed before, and the
+kernel, which gets ENOSYS for the first OPEN, sends nothing any more: what its FUSE itself costs a reader. push: plain
+loops of open, pread, close, push and a copy into a memfd, in threads of a process that does nothing else. In: a
+directory of samples. Out: numbers for scripts/benchmark/one_mount.py, which runs all.
 """
 
 from __future__ import annotations
@@ -118,6 +120,26 @@ class Bare(pyfuse3.Operations):
         pass
 
 
+class Unasked(Bare):
+    """The same, whose files are read without a request once their pages are there."""
+
+    async def open(self, inode: int, flags: int, ctx: Any) -> pyfuse3.FileInfo:
+        self.asked["opens"] += 1
+        raise pyfuse3.FUSEError(errno.ENOSYS)
+
+    async def read(self, fh: int, offset: int, length: int) -> bytes:
+        """Answer for pages that the kernel took back. The binding does not say of which file: they are empty."""
+        self.asked["reads"] += 1
+        return bytes(length)
+
+    def stage(self, mountpoint: str) -> None:
+        """Push all files."""
+        for inode, found in enumerate(self.found, 1):
+            if stat.S_ISREG(found.st_mode):
+                os.stat(os.path.join(os.fsencode(mountpoint), self.paths[inode - 1]))  # the kernel must know its inode
+                pyfuse3.notify_store(inode, 0, self.read_source(inode))
+
+
 def push_all(bare: Bare, mountpoint: str, threads: int) -> None:
     """Push all files and print the rate. The pages and the memfd are new, as those of a daemon are."""
     files = [inode for inode, found in enumerate(bare.found, 1) if stat.S_ISREG(found.st_mode)]
@@ -145,18 +167,18 @@ def _push(bare: Bare, share: list[int], arena: int, offset: int) -> None:
         offset += -(-len(data) // 4096) * 4096
 
 
-async def _serve(bare: Bare, then: Any) -> None:
+async def _serve(bare: Bare, then: Any, ends: bool) -> None:
     token = trio.lowlevel.current_trio_token()
     threading.Thread(target=bare.work, args=(token,), daemon=True).start()
 
-    def measure() -> None:
+    def beside() -> None:
         try:
             then()
         finally:
-            token.run_sync_soon(pyfuse3.terminate)
+            if ends:
+                token.run_sync_soon(pyfuse3.terminate)
 
-    if then is not None:
-        threading.Thread(target=measure, daemon=True).start()
+    threading.Thread(target=beside, daemon=True).start()
     await pyfuse3.main(min_tasks=8, max_tasks=99)
 
 
@@ -164,12 +186,19 @@ def main() -> int:
     part, source, mountpoint, *rest = sys.argv[1:]
     for option, value in ((M_MMAP_THRESHOLD, 16 << 20), (M_TRIM_THRESHOLD, 32 << 20)):  # as the daemon has it
         ctypes.CDLL(None).mallopt(option, value)
-    bare = Bare(source)
+    bare = Unasked(source) if part == "unasked" else Bare(source)
     pyfuse3.init(bare, mountpoint, {"fsname=bare", "default_permissions"})
-    print("serves", flush=True)
-    unmounted = part == "serve"
+    unmounted = part != "push"
+
+    def begin() -> None:
+        if isinstance(bare, Unasked):
+            bare.stage(mountpoint)
+        print("serves", flush=True)
+        if part == "push":
+            push_all(bare, mountpoint, int(rest[0]))
+
     try:
-        trio.run(_serve, bare, (lambda: push_all(bare, mountpoint, int(rest[0]))) if part == "push" else None)
+        trio.run(_serve, bare, begin, not unmounted)
     finally:
         pyfuse3.close(unmount=not unmounted)
     if unmounted:
