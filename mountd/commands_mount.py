@@ -39,6 +39,7 @@ _CAP_SYS_ADMIN = 21
 _LOOK_S = 0.1
 # Somebody who takes the mount for commands away gets it back so often: a machine that shuts down must come to its end.
 MOST_TIMES = 5
+_UNHEARD = "nobody would hear who opens a file to write"
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -57,7 +58,7 @@ class CommandsMount:
     Args:
         mountpoint: where the data is mounted. shared: whether other users may see the mount.
         made: told the directory of each mount for commands that is made here.
-        stays_closed: whether the data's mount may not become writable, whatever is refused.
+        stays_closed: whether the data's mount may not be writable, whatever is refused.
 
     Attributes:
         wanted: whether the data is to be mounted `ro`: this process may do what that takes.
@@ -74,10 +75,16 @@ class CommandsMount:
         self._made = made
         self._shared = shared
         self._times = 0
-        self._closed: str | None = None  # why the data's mount cannot be made writable either
         self.wanted = _may_mount()
+        # Why the data's mount cannot be made writable either.
+        self._closed = _UNHEARD if not self.wanted and stays_closed() else None
         self.directory: bytes | None = None
         self.refused = "" if self.wanted else "only root with CAP_SYS_ADMIN may have it otherwise"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether commands go in at the data's mount, so that the kernel must let somebody write there."""
+        return bool(self.refused) and self._closed is None
 
     def make(self, device: str) -> None:
         """From a worker, when the mount answers: have the links lead to a mount of its own. `refused` says if not.
@@ -123,7 +130,7 @@ class CommandsMount:
     def _give_up(self, device: str, why: str) -> None:
         self.refused, self.directory = why, None
         if self._stays_closed():
-            self._closed = "nobody would hear who opens a file to write"
+            self._closed = _UNHEARD
             log.warning("%s", self.words())
             return
         try:

@@ -88,7 +88,7 @@ from mountd.pagecache import MountPages
 from mountd.prime_inodes import InodePrimer
 from mountd.refreshing import Refreshing
 from mountd.runtime import LifeNote
-from mountd.silent import HAS_MOVERS, NO_SIZES, Silence
+from mountd.silent import HAS_MOVERS, NO_NAMES, NO_SIZES, ChannelStatistics, Silence
 from mountd.source_looks import POOL as LOOKS
 from mountd.source_looks import ExtendedAttributes, FirstLooks
 from mountd.statistics import About, MountParts
@@ -305,7 +305,7 @@ class _Service:
         self.report = report
         self.silence = self._silence()
         self.commands = CommandsMount(
-            config.mountpoint, config.allow_other, partial(self._note, "commands"), self._is_silent
+            config.mountpoint, config.allow_other, partial(self._note, "commands"), self._may_be_silent
         )  # fmt: skip
         self.channel = Pyfuse3Channel(self.silence)
         self.pages = MountPages(
@@ -346,7 +346,7 @@ class _Service:
         requests = self.channel.requests_so_far
         parts = MountParts(
             about, engine, explainer, requests, primer, self.source, self.read_failures, refreshing, auditor,
-            self.holding, self.silence,
+            self.holding, self._channel_now,
         )  # fmt: skip
         extended = ExtendedAttributes(self.manifest, self.source, engine.looks, runner, self.config.source_timeout_s)
         onlookers = Onlookers(self.manifest, extended.has_acl, extended.may_have_acl)
@@ -506,7 +506,7 @@ class _Service:
         if self.config.allow_other or runtime.knows_all_groups():
             # In a user namespace groups have no number: the kernel would refuse what this user may read by one of them.
             options.add("default_permissions")
-        if self.commands.wanted:
+        if not self.commands.is_open:
             options.add("ro")
         first_looks = FirstLooks(self.manifest, engine.looks, engine.runner, self.config.source_timeout_s)
         handlers = Handlers(
@@ -540,14 +540,25 @@ class _Service:
         mountpoint = os.fsencode(self.config.mountpoint)
         if self.left is None:
             return self._wanted(Silence(self.manifest, mountpoint)) if self.config.channel != "open" else None
-        if not self.left.silent:
+        found = self._channel_left()
+        if found.name == "open":
             return None
-        return Silence(self.manifest, mountpoint, self.left.opens, was_on=True, servers=self.left.servers)
+        return Silence(self.manifest, mountpoint, self.left.opens, found, self.left.servers)
+
+    def _channel_left(self) -> ChannelStatistics:
+        """The server before this one has decided that."""
+        left = self.left.channel if self.left is not None else None
+        return ChannelStatistics(*left) if left is not None else ChannelStatistics()
+
+    def _channel_now(self) -> ChannelStatistics:
+        return self.silence.statistics() if self.silence is not None else self._channel_left()
 
     def _wanted(self, silence: Silence) -> Silence:
         """Returns it, given up where the choice is ours and the mount would lose something by it."""
         if self.config.channel == "auto" and self.config.movers:
             silence.give_up(HAS_MOVERS)
+        elif self.config.channel == "auto" and self.config.infer and not silence.has_names:
+            silence.give_up(NO_NAMES)
         elif self.config.channel == "auto" and no_sizes(self.manifest.n_files, self.manifest.total_bytes, ""):
             silence.give_up(NO_SIZES)
         return silence
@@ -560,11 +571,12 @@ class _Service:
 
     async def _decide(self, silence: Silence, runner: Runner) -> None:
         """Whether OPEN is answered: it is where the kernel would let somebody write, or does not tell of opens."""
-        if self.commands.refused:
+        if silence.may_be and self.commands.is_open:
             silence.give_up(self.commands.refused)
         elif silence.may_be:
             await silence.begin(runner)
-        self._note("silent", silence.on)
+        now = silence.statistics()
+        self._note("channel", [now.name, now.why])
         if not silence.on and self.config.channel == "silent":
             self.notes.append(f"the channel is open, and not silent: {silence.why}")
 

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 
 # The form of all that is left: descriptors and their names, journal, places, reads, records of the RAM tier. A change
 # of it counts on: a server of another form does not take over.
-TABLES = 3
+TABLES = 4
 LONGEST_WORDS_BYTES = 4096
 # Of them most are locks of disks' directories: beyond so many the next server has to lock them itself.
 MOST_KEPT, MOST_LOCKS = 64, 48

@@ -238,9 +238,9 @@ class LeftBehind:
         suspects: judges requests of which servers may have died.
         fuse, source, index: descriptors. ram: those of the RAM tier (mlfs.places.ram); none where it begins empty.
         locks: of disks' directories (mlfs.places.cache_directory).
-        opens: that by which the kernel tells of opens (mountd.silent), -1 for none. silent: whether files are opened
-            without a request; None where that was not decided. servers: the processes that have served it so far, where
-            they could be told of what they open.
+        opens: that by which the kernel tells of opens (mountd.silent), -1 for none. channel: its name and why it is
+            that; None where that was not decided, or nothing but the default. servers: the processes that have served
+            it so far, where they could be told of what they open.
         facts: see `Facts`. commands: the directory of the mount for commands, None where there is none.
         changes: of files, and as texts growths of the tree (mlfs.tree.growing.packed), in their order.
         jobs: by name, as they were registered. places: the jobs', found ones among them, as `mountd.control` has
@@ -257,7 +257,7 @@ class LeftBehind:
         self.locks = [fd for name, fd in kept.items() if name.startswith("lock")]
         self.opens = kept.get("opens", -1)
         self.commands: str | None = None
-        self.silent: bool | None = None
+        self.channel: tuple[str, str] | None = None
         self.servers: list[int] = []
         self.changes: list[Any] = []
         self.jobs: dict[str, str] = {}
@@ -276,8 +276,8 @@ class LeftBehind:
                 self.facts = Facts(**value | {"mounted": _entry_of(**value["mounted"])})
             elif kind == "commands":
                 self.commands = value
-            elif kind == "silent":
-                self.silent = value
+            elif kind == "channel":
+                self.channel = tuple(value)
             elif kind == "server":
                 self.servers.append(value)
             elif kind in ("change", "growth"):

@@ -20,6 +20,7 @@ from mlfs.plan.scheduler.warming import WarmingState
 from mlfs.printable import printable
 from mlfs.units import format_size
 from mountd.runtime import Died
+from mountd.silent import TELLS_NO_NAMES
 from mountd.statistics import MountStatistics
 
 # A daemon that died, a file system that was mounted again, or a read that failed, is spoken of for so long: who looks
@@ -201,6 +202,11 @@ NAMELESS = (
 )
 
 
+NO_NAMES = (
+    "only root is told which process opens a file without a request ({opens:,} opens), so readers cannot be told apart:"
+    " they are followed by what they read alone, and nothing is found out or corrected by it; mlfs mount --channel open"
+    " tells them apart"
+)
 LOST_OPENS = (
     "the kernel has lost opens that it should have told of ({lost:,} times), as this server was too slow: jobs were"
     " followed by what was left; mlfs mount --channel open hears of each"
@@ -214,7 +220,8 @@ def surroundings(now: MountStatistics) -> list[str]:
     if died is not None and (now.process.uptime_s < RECENT_S or died.jobs.keys() - registered):
         said.append(died_before(died, now.about.mountpoint, registered))
     if opens:
-        said.append(NAMELESS.format(opens=opens))
+        without = NO_NAMES if now.channel.why == TELLS_NO_NAMES else NAMELESS
+        said.append(without.format(opens=opens))
     if now.channel.lost:
         said.append(LOST_OPENS.format(lost=now.channel.lost))
     return said

@@ -6,7 +6,8 @@ OPEN gets its one answer, ENOSYS, after which the kernel sends no OPEN and no RE
 
 Events carry file handles, and no descriptors. So nothing that is told holds a file or the mount, no open of ours waits
 for our own answer, and a handle of FUSE is the very number of the inode: which content of which file. A mark on a
-directory sees whoever opens a file in it, by whatever mount, in whatever namespace.
+directory sees whoever opens a file in it, by whatever mount, in whatever namespace. Only root is told the process: to
+other users all readers but their own process have the number 0, and are followed by what they read alone.
 
 An open of the same file by the same process while its event waits is part of that event: of some milliseconds. So a
 close may come that has no open; it is left out. The kernel says that events were lost where more of them wait than it
@@ -20,6 +21,7 @@ import errno
 import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -62,10 +64,13 @@ POOL: Final = "inodes"
 _NOT_THERE = frozenset({errno.ENOENT, errno.ESTALE, errno.EACCES, errno.ENOTDIR})
 
 TELLS: Final = "the kernel tells of opens (fanotify)"
+# To whoever has no CAP_SYS_ADMIN in the first user namespace.
+TELLS_NO_NAMES: Final = "the kernel tells of opens, but only root is told by which process (fanotify)"
 # Reasons for which a mount may have the open channel.
 DEFAULT: Final = "the default"
 HAS_MOVERS: Final = "it has movers (--movers)"
 NO_SIZES: Final = "no file of the source says how long it is"
+NO_NAMES: Final = "only root is told which process opens a file, and orders are inferred by that (--infer on)"
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -104,7 +109,7 @@ class Silence:
 
     Args:
         mountpoint: absolute path of the mount. left: the descriptor by which the kernel has told the server before this
-            one, which has died; -1 where there was none. was_on: what that server has decided. servers: the processes
+            one, which has died; -1 where there was none. found: what that server has decided. servers: the processes
             of that one and those before it: what they have opened is nobody's read, either.
 
     Attributes:
@@ -119,13 +124,13 @@ class Silence:
         manifest: Manifest,
         mountpoint: bytes,
         left: int = -1,
-        was_on: bool | None = None,
+        found: ChannelStatistics | None = None,
         servers: Collection[int] = (),
     ) -> None:
         self._manifest, self._mountpoint = manifest, mountpoint
         self.decided = trio.Event()
         self._followed = trio.Event()  # set once jobs are there for which opens can count
-        self.on = bool(was_on)
+        self.on = found is not None
         self.why = TELLS
         self.lost = 0
         self.descriptor = left
@@ -136,12 +141,13 @@ class Silence:
         self._open: dict[int, int] = {}  # by inode, how many readers have it open
         self._marked = 0  # entries of the tree that were looked at for directories
         self._buffer = bytearray(_READ_BYTES)
-        if was_on is not None:
+        if found is not None:
+            self.why = found.why
             self.decided.set()
         if left < 0:
             self._followed.set()
             try:
-                self.descriptor = _listen()
+                self.descriptor, self.why = _listen()
             except OSError as error:
                 self.why = f"the kernel does not tell of opens: {error.strerror}"
 
@@ -160,7 +166,7 @@ class Silence:
         """Have the kernel tell of opens, once the mount answers. Then OPENs are answered, or not."""
         if self.descriptor >= 0:
             await self._mark_new(runner)
-        self.on = self.on or self.why == TELLS
+        self.on = self.on or self.why in (TELLS, TELLS_NO_NAMES)
         self.decided.set()
 
     def give_up(self, why: str) -> None:
@@ -172,6 +178,11 @@ class Silence:
     @property
     def may_be(self) -> bool:
         return self.on or not self.decided.is_set()
+
+    @property
+    def has_names(self) -> bool:
+        """Whether the kernel says which process opens a file."""
+        return self.why != TELLS_NO_NAMES
 
     def statistics(self) -> ChannelStatistics:
         """Frozen figures."""
@@ -300,10 +311,12 @@ def _with_files(manifest: Manifest, first: int) -> Sequence[int]:
     return found
 
 
-def _listen() -> int:
-    """A descriptor by which the kernel tells. Raises: OSError."""
-    flags = _CLOEXEC | _NONBLOCK | _UNLIMITED_MARKS | _REPORT_FID
-    return _checked(_libc.fanotify_init(flags, os.O_RDONLY))
+def _listen() -> tuple[int, str]:
+    """A descriptor by which the kernel tells, and what it tells. Raises: OSError."""
+    flags = _CLOEXEC | _NONBLOCK | _REPORT_FID
+    with suppress(PermissionError):
+        return _checked(_libc.fanotify_init(flags | _UNLIMITED_MARKS, os.O_RDONLY)), TELLS
+    return _checked(_libc.fanotify_init(flags, os.O_RDONLY)), TELLS_NO_NAMES
 
 
 def _watch(fd: int, path: bytes) -> None:

@@ -30,7 +30,7 @@ from mountd.misses import MissStatistics
 from mountd.prime_inodes import InodePrimer
 from mountd.refreshing import Refreshing, RefreshStatistics
 from mountd.runtime import Died
-from mountd.silent import ChannelStatistics, Silence
+from mountd.silent import ChannelStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class MountParts:
     Attributes:
         requests: how many there were of the kernel so far, by kind. The channel counts them.
         holding: the connection to what holds this process.
-        silence: what hears of opens without a request; None: they come by request.
+        channel: how reads are heard of.
     """
 
     about: About
@@ -137,7 +137,7 @@ class MountParts:
     refreshing: Refreshing
     auditor: Auditor
     holding: Holding
-    silence: Silence | None = None
+    channel: Callable[[], ChannelStatistics]
 
     def _processes(self) -> Sequence[ProcessOfMount]:
         """The processes of the mount."""
@@ -181,7 +181,7 @@ class MountParts:
             audit=self.auditor.last,
             strict_order=self.auditor.is_strict,
             processes=self._processes(),
-            channel=self.silence.statistics() if self.silence is not None else ChannelStatistics(),
+            channel=self.channel(),
         )
 
 

@@ -5,6 +5,7 @@ Each runs in mount namespaces of its own, by a shell.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -16,7 +17,9 @@ from pathlib import Path
 
 import pytest
 from support.fuse import require_fuse
-from support.trees import make_tree
+from support.trees import content, image_folder, make_tree
+
+from mountd.silent import NO_NAMES, TELLS_NO_NAMES
 
 USER = 65534  # fusermount3 wants one who has a name
 
@@ -111,11 +114,9 @@ SERVER = '"name": "server", "pid": [0-9]+'
 
 @pytest.mark.promise("control-given-up", "outlived")
 def test_a_users_mount_stays_writable_for_commands_and_says_so_and_outlives_its_server(place: Path) -> None:
-    home = place / "home"
-    home.mkdir()
-    os.chown(home, USER, USER)
     os.chown(place / "data", USER, USER)
-    as_user = (
+    said = as_user(
+        place,
         f"{MLFS} mount data 2>&1",
         "findmnt -no OPTIONS data",
         CONTROL,
@@ -125,20 +126,80 @@ def test_a_users_mount_stays_writable_for_commands_and_says_so_and_outlives_its_
         'grep -oE \'"restarts": 1, "why": "[a-zA-Z ]+"\' data/.mlfs/status',
         f"{MLFS} unmount data",
     )
-    said = shell(
-        place,
-        "mknod fuse c 10 229 && chmod 666 fuse && mount --bind fuse /dev/fuse",
-        *opened(place, Path(sys.base_prefix), Path(sys.prefix), Path(__file__).parents[2]),
-        f"exec setpriv --reuid {USER} --regid {USER} --clear-groups sh -ec {shlex.quote(chr(10).join(as_user))}",
-        XDG_CACHE_HOME=home,
-        HOME=home,
-        XDG_RUNTIME_DIR=home,
-    )
     assert "the mount is rw for the kernel, since commands go through it: only root with CAP_SYS_ADMIN" in said
     assert "\nrw," in said
     assert '{"ok": true}' in said
     assert "Read-only file system" in said
     assert '"why": "was killed by SIGKILL"' in said
+
+
+FOLLOWED = """
+import json, os, signal
+import torch  # once for all ranks, which are forks
+from support.fuse import wait_until
+from support.training import train
+
+def status():
+    with open("view/.mlfs/status") as file:
+        return json.load(file)
+
+shape = {"ranks": 2, "workers": 2, "batch_size": 4, "seed": 3}
+seen = train("view", epochs=2, **shape)
+wait_until(lambda: status()["jobs"][0]["observed_opens"] >= 398)
+os.kill(status()["pid"], signal.SIGKILL)
+seen = [[*a, *b] for a, b in zip(seen, train("view", epochs=2, first_epoch=2, **shape))]
+assert seen == train("images", epochs=4, **shape)
+wait_until(lambda: status()["jobs"][0]["state"] == "finished")
+now = status()
+print(json.dumps([now["channel"]["name"], now["channel"]["why"], now["jobs"][0]["agreement"], now["messages"]]))
+"""
+
+
+@pytest.mark.promise("view-silent")
+def test_a_users_silent_mount_is_told_of_opens_without_names_and_follows_what_is_registered(place: Path) -> None:
+    files = image_folder(classes=2, files=200, size=3_000)
+    make_tree(place / "images", {name: content(name, size) for name, size in files.items()})
+    (place / "view").mkdir()
+    os.chown(place / "view", USER, USER)
+    register = "--sampler torch-distributed --world-size 2 --seed 3 --epochs 4 --batch-size 4"
+    python = shlex.quote(sys.executable)
+    channel = f"""{python} -c 'import json; print(json.load(open("view/.mlfs/status"))["channel"]["why"])'"""
+    said = as_user(
+        place,
+        f"{MLFS} mount images view --channel auto 2>&1",
+        channel,
+        f"""{python} -c 'import json, os; os.kill(json.load(open("view/.mlfs/status"))["pid"], 9)'""",
+        channel,
+        f"{MLFS} unmount view",
+        f"{MLFS} mount images view --channel silent 2>&1",
+        no("test -w view/class0"),
+        f"{MLFS} register view {register}",
+        f"{python} -c {shlex.quote(FOLLOWED)}",
+        f"{MLFS} unmount view",
+        PYTHONPATH=Path(__file__).parents[1],
+    )
+    assert said.splitlines().count(NO_NAMES) == 2  # of both servers
+    name, why, agreement, messages = json.loads(next(line for line in said.splitlines() if line.startswith("[")))
+    assert (name, why) == ("silent", TELLS_NO_NAMES)
+    assert agreement >= 0.97
+    assert [text for text in messages if "only root is told" in text]
+
+
+def as_user(place: Path, *lines: str, **variables: Path | str) -> str:
+    """What is said by lines that a user without rights runs, who may use FUSE."""
+    home = place / "home"
+    home.mkdir()
+    os.chown(home, USER, USER)
+    return shell(
+        place,
+        "mknod fuse c 10 229 && chmod 666 fuse && mount --bind fuse /dev/fuse",
+        *opened(place, Path(sys.base_prefix), Path(sys.prefix), Path(__file__).parents[2]),
+        f"exec setpriv --reuid {USER} --regid {USER} --clear-groups sh -ec {shlex.quote(chr(10).join(lines))}",
+        XDG_CACHE_HOME=home,
+        HOME=home,
+        XDG_RUNTIME_DIR=home,
+        **variables,
+    )
 
 
 def opened(place: Path, *needed: Path) -> list[str]:

@@ -41,7 +41,7 @@ from mountd.handlers import Handlers
 from mountd.inodes import inode_of
 from mountd.poll_wait import PollWait
 from mountd.requests import Requests
-from mountd.silent import Silence
+from mountd.silent import ChannelStatistics, Silence
 
 ROOT = str(Path(__file__).resolve().parents[2])
 C_FUNCTION: Any = ctypes.CFUNCTYPE(None).__base__  # the type of a function of a C library
@@ -286,7 +286,7 @@ async def silent(directory: Path, spent: Spent) -> int:
         await read(mount, streams.epoch_ids(0, 0).tolist())
         nothing = cast(Any, SimpleNamespace(missed=None, looking=None, thread=None))
         ours, kernel = os.pipe2(os.O_NONBLOCK)
-        silence = Silence(mount.engine.manifest, b"/mount", ours, was_on=True)
+        silence = Silence(mount.engine.manifest, b"/mount", ours, ChannelStatistics("silent"))
         silence.is_told(Handlers(mount.engine, nothing, nothing, nothing, nothing, nothing, nothing, nothing))
         silence.jobs_go_on()
         entries = streams.epoch_ids(1, 0).tolist()

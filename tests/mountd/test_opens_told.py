@@ -12,7 +12,7 @@ from support.fanotify import event as written
 
 from mlfs.tree.manifest import Manifest
 from mountd.inodes import FIRST_VIRTUAL, entry_of, inode_of
-from mountd.silent import Silence
+from mountd.silent import ChannelStatistics, Silence
 
 READER, FORMER = 4242, 99
 
@@ -43,7 +43,7 @@ class Mount:
     def __init__(self) -> None:
         ours, self._kernel = os.pipe2(os.O_NONBLOCK)
         self.heard = Heard()
-        self.silence = Silence(cast(Manifest, None), b"/mount", ours, was_on=True, servers=[FORMER])
+        self.silence = Silence(cast(Manifest, None), b"/mount", ours, ChannelStatistics("silent"), [FORMER])
         self.silence.is_told(self.heard)
 
     def tells(self, *events: bytes) -> list[tuple[object, ...]]:
