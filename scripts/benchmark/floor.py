@@ -3,12 +3,14 @@
     python scripts/benchmark/floor.py serve SOURCE MOUNTPOINT    serves until unmounted, then says what it was asked for
     python scripts/benchmark/floor.py unasked SOURCE MOUNTPOINT  the same, and no OPEN is answered
     python scripts/benchmark/floor.py push SOURCE MOUNTPOINT THREADS    prints samples a second, and ends
+    python scripts/benchmark/floor.py move SOURCE MOUNTPOINT PROCESSES    the same, then CPU us a sample, of it kernel
 
 serve: a bare pyfuse3 file system. The first OPEN of a file has a worker thread read it from the source and push it;
 later ones are answered at once. Nothing is checked, counted or kept. unasked: all files are pushed before, and the
 kernel, which gets ENOSYS for the first OPEN, sends nothing any more: what its FUSE itself costs a reader. push: plain
-loops of open, pread, close, push and a copy into a memfd, in threads of a process that does nothing else. In: a
-directory of samples. Out: numbers for scripts/benchmark/one_mount.py, which runs all.
+loops of open, pread, close, push and a copy into a memfd, in threads of a process that does nothing else. move: the
+same loops in processes, each of which writes the notifications to /dev/fuse by itself, as movers do, without a server
+that tells them anything. In: a directory of samples. Out: numbers for scripts/benchmark/one_mount.py, which runs all.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import errno
 import json
 import os
 import stat
+import struct
 import sys
 import threading
 import time
@@ -28,6 +31,7 @@ import pyfuse3
 import trio
 
 LARGEST_BYTES = 1 << 20
+STORED, NOTIFY_STORE = struct.Struct("=IiQQQII"), 4  # linux/fuse.h
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
@@ -140,16 +144,19 @@ class Unasked(Bare):
                 pyfuse3.notify_store(inode, 0, self.read_source(inode))
 
 
-def push_all(bare: Bare, mountpoint: str, threads: int) -> None:
+def push_all(bare: Bare, mountpoint: str, workers_wanted: int, in_processes: bool) -> None:
     """Push all files and print the rate. The pages and the memfd are new, as those of a daemon are."""
     files = [inode for inode, found in enumerate(bare.found, 1) if stat.S_ISREG(found.st_mode)]
     for inode in files:
         os.stat(os.path.join(os.fsencode(mountpoint), bare.paths[inode - 1]))  # the kernel must know its inode
     arena, room = os.memfd_create("floor"), sum(bare.found[inode - 1].st_size + 4096 for inode in files)
-    workers = [
-        threading.Thread(target=_push, args=(bare, files[number::threads], arena, number * (room // 4096) * 4096))
-        for number in range(threads)
+    shares = [
+        (bare, files[number::workers_wanted], arena, number * (room // 4096) * 4096) for number in range(workers_wanted)
     ]
+    if in_processes:
+        _move_all(shares, len(files))
+        return
+    workers = [threading.Thread(target=_push, args=share) for share in shares]
     began = time.perf_counter()
     for worker in workers:
         worker.start()
@@ -165,6 +172,38 @@ def _push(bare: Bare, share: list[int], arena: int, offset: int) -> None:
         pyfuse3.notify_store(inode, 0, data)
         os.pwrite(arena, data, offset)
         offset += -(-len(data) // 4096) * 4096
+
+
+def _move_all(shares: list[tuple[Bare, list[int], int, int]], files: int) -> None:
+    began = time.perf_counter()
+    pids = []
+    for share in shares:
+        pid = os.fork()
+        if not pid:
+            _move(*share)
+            os._exit(0)
+        pids.append(pid)
+    spent = [os.wait4(pid, 0)[2] for pid in pids]
+    seconds = time.perf_counter() - began
+    user, kernel = sum(one.ru_utime for one in spent), sum(one.ru_stime for one in spent)
+    print(files / seconds, (user + kernel) / files * 1e6, kernel / files * 1e6, flush=True)
+
+
+def _move(bare: Bare, share: list[int], arena: int, offset: int) -> None:
+    (fuse,) = (int(fd) for fd in os.listdir("/proc/self/fd") if _is_fuse(fd))
+    for inode in share:
+        data = bare.read_source(inode)
+        head = STORED.pack(STORED.size + len(data), NOTIFY_STORE, 0, inode, 0, len(data), 0)
+        os.writev(fuse, [head, data])
+        os.pwrite(arena, data, offset)
+        offset += -(-len(data) // 4096) * 4096
+
+
+def _is_fuse(fd: str) -> bool:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}") == "/dev/fuse"
+    except FileNotFoundError:  # of the listing itself
+        return False
 
 
 async def _serve(bare: Bare, then: Any, ends: bool) -> None:
@@ -188,14 +227,14 @@ def main() -> int:
         ctypes.CDLL(None).mallopt(option, value)
     bare = Unasked(source) if part == "unasked" else Bare(source)
     pyfuse3.init(bare, mountpoint, {"fsname=bare", "default_permissions"})
-    unmounted = part != "push"
+    unmounted = part not in ("push", "move")
 
     def begin() -> None:
         if isinstance(bare, Unasked):
             bare.stage(mountpoint)
         print("serves", flush=True)
-        if part == "push":
-            push_all(bare, mountpoint, int(rest[0]))
+        if not unmounted:
+            push_all(bare, mountpoint, int(rest[0]), part == "move")
 
     try:
         trio.run(_serve, bare, begin, not unmounted)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmark.counters import MOST, NEARLY_ALL, PAGE_CACHE, PFS, Since, must_be, must_be_followed, settled
 
@@ -294,11 +294,26 @@ def registered_job(work: Path, data: Path, rounds: int) -> None:
 MOVERS = ("0", "1", "2")
 
 
+class Cpu(NamedTuple):
+    """Processor time, and the part of it that the kernel took."""
+
+    whole: float = 0.0
+    kernel: float = 0.0
+
+    def __sub__(self, other: Cpu) -> Cpu:
+        return Cpu(self.whole - other.whole, self.kernel - other.kernel)
+
+
+def _middle_cpu(costs: list[Cpu]) -> str:
+    return " of which ".join(f"{statistics.median(part):.0f}" for part in zip(*costs, strict=True))
+
+
 def prefetch_rate(work: Path, data: Path, rounds: int) -> None:
     """the prefetcher on a local source with 0, 1 and 2 movers, samples of 110 kB a second. Wanted: 0.7 of loops"""
-    rates: dict[str, list[float]] = {name: [] for name in (*MOVERS, "floor 1", "floor 2")}
+    rates: dict[str, list[float]] = {name: [] for name in (*MOVERS, "push 1", "push 2", "move 1", "move 2")}
     wholes: dict[str, list[float]] = {movers: [] for movers in MOVERS}
-    costs: dict[str, list[float]] = {movers: [] for movers in MOVERS}
+    costs: dict[str, list[dict[str, Cpu]]] = {movers: [] for movers in MOVERS}
+    bare_costs: dict[str, list[Cpu]] = {"move 1": [], "move 2": []}
     many = make_files(work / "many", MANY * len(files_below(data)))
     total = len(files_below(many))
     for _ in range(rounds):
@@ -308,35 +323,41 @@ def prefetch_rate(work: Path, data: Path, rounds: int) -> None:
             rates[movers].append(rate)
             wholes[movers].append(whole)
             costs[movers].append(cost)
-        for threads in ("1", "2"):
-            rates[f"floor {threads}"].append(_floor_rate(many, work / "bare", threads))
+        for name in ("push 1", "push 2", "move 1", "move 2"):
+            rate, *cpu = _floor_rate(many, work / "bare", *name.split())
+            rates[name].append(rate)
+            if cpu:
+                bare_costs[name].append(Cpu(*cpu))
     shutil.rmtree(many)
     middle = {name: statistics.median(values) for name, values in rates.items()}
     for movers in MOVERS:
         print(
             f"  {movers} movers: {middle[movers]:.0f} samples/s (all {[round(r) for r in rates[movers]]}),"
-            f" {middle[movers] / middle['floor 2']:.2f} of plain loops in two threads;"
-            f" {statistics.median(costs[movers]):.0f} us CPU a sample; the time included that it takes to register the"
-            f" job and to find the pace: {statistics.median(wholes[movers]):.0f}"
+            f" {middle[movers] / middle['push 2']:.2f} of plain loops in two threads (wanted 0.7; the floor of movers:"
+            f" {middle['move 2'] / middle['push 2']:.2f}); the time included that it takes to register the job and to"
+            f" find the pace: {statistics.median(wholes[movers]):.0f}; us CPU a sample, of it kernel:"
+            f" {', '.join(f'{kind} {_middle_cpu([one[kind] for one in costs[movers]])}' for kind in costs[movers][0])}"
         )
-    for threads in ("1", "2"):
-        name = f"floor {threads}"
-        print(
-            f"  plain loops that read, push and keep, in {threads} threads: {middle[name]:.0f} samples/s"
-            f" (all {[round(r) for r in rates[name]]})"
-        )
+    for name, what in (("push", "threads"), ("move", "processes, as movers without a server")):
+        for count in ("1", "2"):
+            of = f"{name} {count}"
+            cpu_words = f"; us CPU a sample, of it kernel: {_middle_cpu(bare_costs[of])}" if of in bare_costs else ""
+            print(
+                f"  plain loops that read, push and keep, in {count} {what}: {middle[of]:.0f} samples/s"
+                f" (all {[round(r) for r in rates[of]]}){cpu_words}"
+            )
 
 
-def _prefetched(through: Path, total: int) -> tuple[float, float, float]:
-    """Samples a second from the first fetched ones on, and from registering on; CPU us of all processes for a sample.
+def _prefetched(through: Path, total: int) -> tuple[float, float, dict[str, Cpu]]:
+    """Samples a second from the first fetched ones on, and from registering on; CPU us for a sample by kind of process.
 
     The first rate compares with plain loops, which register nothing. The status is asked for seldom, as each time costs
     the daemon milliseconds.
     """
     for path in files_below(through):
         os.stat(path)  # the kernel knows the inodes, as it does when a job has been registered for a while
-    pids, since = [one["pid"] for one in status(through)["processes"]], Since(lambda: status(through))
-    cpu, began = sum(map(cpu_seconds, pids)), time.perf_counter()
+    processes, since = status(through)["processes"], Since(lambda: status(through))
+    before, began = {one["pid"]: cpu_of(one["pid"]) for one in processes}, time.perf_counter()
     fields = {"seed": 0, "epochs": 1, "batch_size": 64, "world_size": 1}
     (through / ".mlfs/control").write_text(json.dumps(fields))
     seen: list[tuple[float, int]] = []  # (seconds, samples fetched) while it was at work
@@ -348,9 +369,13 @@ def _prefetched(through: Path, total: int) -> tuple[float, float, float]:
             seen.append((time.perf_counter() - began, done))
     must_be("a rate", len(seen) > 1, f"{total} samples came within one look (more --files)")
     (first_s, first), (last_s, last) = seen[0], seen[-1]
-    cost = (sum(map(cpu_seconds, pids)) - cpu) / total * 1e6
+    costs = {"server": Cpu(), "movers": Cpu()}
+    for one in processes:
+        kind = "movers" if one["name"].startswith("mover-") else "server"
+        whole, kernel = cpu_of(one["pid"]) - before[one["pid"]]
+        costs[kind] = Cpu(costs[kind].whole + whole / total * 1e6, costs[kind].kernel + kernel / total * 1e6)
     _all_fetched_ahead(through, since, total)
-    return (last - first) / (last_s - first_s), last / last_s, cost
+    return (last - first) / (last_s - first_s), last / last_s, costs
 
 
 def _all_fetched_ahead(through: Path, since: Since, total: int) -> None:
@@ -374,11 +399,12 @@ def _all_fetched_ahead(through: Path, since: Since, total: int) -> None:
         print(f"  the machine has taken pages back: of {read.all_reads} samples {read.by(PAGE_CACHE)} had theirs")
 
 
-def _floor_rate(data: Path, mountpoint: Path, threads: str) -> float:
-    """Samples a second of plain loops that read, push and keep."""
+def _floor_rate(data: Path, mountpoint: Path, part: str, workers: str) -> list[float]:
+    """Samples a second of plain loops that read, push and keep; of processes also their CPU us, and the kernel's."""
     mountpoint.mkdir(exist_ok=True)
-    command = [sys.executable, SCRIPTS / "benchmark/floor.py", "push", data, mountpoint, threads]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+    command = [sys.executable, SCRIPTS / "benchmark/floor.py", part, data, mountpoint, workers]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
+    return [float(word) for word in told.split()]
 
 
 def metadata_rate(work: Path, data: Path, rounds: int) -> None:
@@ -510,10 +536,11 @@ def _first_walk_s(through: Path, entries: int) -> float:
     return seconds
 
 
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process."""
+def cpu_of(pid: int) -> Cpu:
+    """Seconds that a process has computed."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    user, kernel = int(fields[11]), int(fields[12])
+    return Cpu((user + kernel) / os.sysconf("SC_CLK_TCK"), kernel / os.sysconf("SC_CLK_TCK"))
 
 
 # -- the training job of part c: torch DataLoaders over a directory, one process a rank, steps that only take time
