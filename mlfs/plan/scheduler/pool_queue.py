@@ -15,6 +15,9 @@ from typing import NamedTuple
 # be cheap beside the batch. A longer batch delays no reader, who takes his sample back if the lane has not begun it.
 # With 2 ms a local source gave 8,000 samples a second, with 4 ms 9,300, with 8 ms 10,200 (medians of 5, 2 cores).
 BATCH_S = 0.004
+# The same of lanes whose work other processes do: a hop to one and back is four switches between threads, and counts in
+# the time of a batch. With 4 ms half of the batches had a single sample on a busy machine, as its time was the hop's.
+BATCH_OF_MOVERS_S = 0.016
 # The most samples in a batch, however fast they are: the hop is cheap beside so many, and other lanes get work, too.
 MOST_IN_BATCH = 64
 # A batch has this part of what waits for peers, divided by UNHURRIED_LANES (by all lanes, if those are fewer), where
@@ -83,6 +86,7 @@ class PoolQueue:
         of_peers: whether this is the pool of the peers.
         sample_s: smoothed seconds that a sample takes a lane; decides how many make a batch.
         working: lanes at work whose fetch does not hang.
+        batch_s: how long a batch shall take a lane.
     """
 
     pool: int
@@ -91,6 +95,7 @@ class PoolQueue:
     items: deque[Wanted] = field(default_factory=deque)
     sample_s: float = 0.001
     working: int = 0
+    batch_s: float = BATCH_S
     governor: LaneGovernor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -106,8 +111,14 @@ class PoolQueue:
 
     @property
     def batch_samples(self) -> int:
-        """How many samples make about BATCH_S of work."""
-        return max(1, min(MOST_IN_BATCH, int(BATCH_S / self.sample_s)))
+        """How many samples make about `batch_s` of work."""
+        return max(1, min(MOST_IN_BATCH, int(self.batch_s / self.sample_s)))
+
+    def helped_by(self, movers: int) -> None:
+        """So many lanes may have other processes do their work."""
+        self.governor.helped_by(movers)
+        if movers:
+            self.batch_s = BATCH_OF_MOVERS_S
 
     def lane_begins(self) -> int:
         """A lane is at work; returns how many are."""
@@ -119,7 +130,7 @@ class PoolQueue:
         self.working -= 1
 
     def take(self, may_begin: Callable[[Wanted], bool]) -> dict[int, Wanted]:
-        """The next batch, by sample: about BATCH_S of work. Samples that may not begin leave the queue."""
+        """The next batch, by sample: about `batch_s` of work. Samples that may not begin leave the queue."""
         batch: dict[int, Wanted] = {}
         most = self.batch_samples
         if self.of_peers:
