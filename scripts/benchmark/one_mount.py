@@ -536,6 +536,11 @@ def _first_walk_s(through: Path, entries: int) -> float:
     return seconds
 
 
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process."""
+    return cpu_of(pid).whole
+
+
 def cpu_of(pid: int) -> Cpu:
     """Seconds that a process has computed."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
