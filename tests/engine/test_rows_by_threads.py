@@ -88,7 +88,7 @@ def test_workers_of_a_library_that_reads_on_behind_each_row_are_followed_though_
     """HDF5 asks for 64 KiB from where a row begins: it is the first one of them that is read."""
     monkeypatch.setattr("fakes.kin", lambda pid: (pid, 1))
     monkeypatch.setattr("os.kill", lambda *_: None)  # both of them live
-    rows, row_bytes = 1600, 4000
+    rows, row_bytes = 1104, 4000
 
     async def body() -> None:
         async with job_of_rows(tmp_path, 2, rows, row_bytes) as (job, read, orders, _):
