@@ -25,6 +25,7 @@ from mountd.inodes import (
     FIRST_VIRTUAL_HANDLE,
     LOOKING_HANDLE,
     ROOT_INODE,
+    entries_of,
     entry_of,
     entry_of_handle,
     generation_of,
@@ -443,11 +444,11 @@ class Handlers:
     def told(self, opened: Sequence[tuple[int, int]], closed: Sequence[int], free: Sequence[int]) -> None:
         """The kernel tells of opens and closes that it has answered by itself: see `mountd.silent.Told`."""
         self.opens.told([entry for entry, _ in opened])
-        self.opens.counted.told_closed(map(entry_of, free))
+        self.opens.counted.told_closed(entries_of(free))
         if self._row_reads.has_readers:
             for inode in free:
                 self._row_reads.closed(handle_without_open(inode))
-        self.digest.told(opened, map(entry_of, closed))
+        self.digest.told(opened, entries_of(closed))
 
     async def open_virtual(self, inode: int, reader: Reader) -> None:
         """Somebody who has a virtual file open asks how long it is: it has its text from now on."""

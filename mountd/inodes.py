@@ -8,6 +8,8 @@ large and virtual files have counted handles.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mlfs.engine.ranges import FIRST_LARGE_HANDLE, PASSED_ON
 
 ROOT_INODE = 1
@@ -28,6 +30,11 @@ def inode_of(entry: int, generation: int = 0) -> int:
 def entry_of(inode: int) -> int:
     """The manifest entry of an inode below FIRST_VIRTUAL; -1 for a number that is none."""
     return (inode & 0xFFFFFFFF) - 1
+
+
+def entries_of(inodes: Iterable[int]) -> list[int]:
+    """The same of many."""
+    return [(inode & 0xFFFFFFFF) - 1 for inode in inodes]
 
 
 def generation_of(inode: int) -> int:

@@ -247,22 +247,25 @@ class Silence:
         if events is None:
             self._lose()
             return
-        is_open, closed, free = self._open, list[int](), list[int]()
-        is_opening = events["mask"] & _FAN_OPEN != 0
-        entries, pids = events["low"].astype(np.int64) - 1, events["pid"]
-        opened = list(zip(entries[is_opening].tolist(), pids[is_opening].tolist(), strict=True))
-        inodes = (events["high"].astype(np.int64) << 32 | events["low"]).tolist()
-        for inode, mask in zip(inodes, events["mask"].tolist(), strict=True):
-            if mask & _FAN_CLOSE and (mask & _FAN_OPEN or inode in is_open):
-                closed.append(inode)
-                others = is_open.get(inode, 0) - (not mask & _FAN_OPEN)
-                if others:
-                    is_open[inode] = others
-                    continue
-                free.append(inode)
-                is_open.pop(inode, None)
-            elif mask & _FAN_OPEN:
+        is_open, gone = self._open, list[int]()
+        inodes, masks = events["high"].astype(np.int64) << 32 | events["low"], events["mask"]
+        is_opening, is_closing = masks & _FAN_OPEN != 0, masks & _FAN_CLOSE != 0
+        entries, pids = events["low"][is_opening].astype(np.int64) - 1, events["pid"][is_opening]
+        opened = list(zip(entries.tolist(), pids.tolist(), strict=True))
+        # Most files are opened and closed within one event. The others are counted.
+        is_both = is_opening & is_closing
+        both, rest = inodes[is_both].tolist(), inodes[~is_both].tolist()
+        closed = both.copy()
+        for inode, is_opened in zip(rest, is_opening[~is_both].tolist(), strict=True):
+            if is_opened:
                 is_open[inode] = is_open.get(inode, 0) + 1
+            elif inode in is_open:
+                closed.append(inode)
+                is_open[inode] -= 1
+                if not is_open[inode]:
+                    del is_open[inode]
+                    gone.append(inode)
+        free = [inode for inode in both if inode not in is_open] + gone
         self._told.told(opened, closed, free)
 
     def _lose(self) -> None:

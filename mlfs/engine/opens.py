@@ -7,7 +7,9 @@ when the source failed twice. The path of every staged open is `hit`: a look int
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import compress
+from operator import not_
 
 import trio
 
@@ -146,18 +148,17 @@ class Opens:
             self._step(Touched(entry))
         return self._table.state[entry] in (State.STAGED, State.RECENT)
 
-    def told(self, entries: Iterable[int]) -> None:
+    def told(self, entries: Sequence[int]) -> None:
         """The kernel tells of opens that it has answered by itself: count them, and keep the pages that are there."""
-        whole: list[int] = []
+        state = self._table.state
         for entry in entries:
-            if self._table.state[entry] == State.DROPPING:
+            if state[entry] == State.DROPPING:
                 self._step(Touched(entry))
-            if self.ranges.is_whole(entry):
-                whole.append(entry)
-            else:
-                self.counted.direct(*self.ranges.at_hand(entry))
-                trio.lowlevel.spawn_system_task(self.ranges.look, entry)
-        self.counted.told(whole)
+        are_whole = self.ranges.are_whole(entries)
+        self.counted.told([*compress(entries, are_whole)])
+        for entry in compress(entries, map(not_, are_whole)):
+            self.counted.direct(*self.ranges.at_hand(entry))
+            trio.lowlevel.spawn_system_task(self.ranges.look, entry)
 
     def wait(self, reader: WaitingReader) -> None:
         """A reader waits for a file that was not in place: `over` is told once, before this returns maybe."""

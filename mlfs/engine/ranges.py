@@ -13,12 +13,13 @@ import errno
 import itertools
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+import numpy as np
 import trio
 
 from mlfs.engine.block_reads import BlockReads, HandedOut
@@ -330,6 +331,13 @@ class Ranges:
     def is_whole(self, entry: int) -> bool:
         """Whether a file is one sample, which is read whole."""
         return self._manifest.size_view[entry] <= self._largest_whole_bytes and self._samples.is_one(entry)
+
+    def are_whole(self, entries: Sequence[int]) -> Sequence[bool]:
+        """The same of many."""
+        ids = np.array(entries, np.int64)
+        small = self._manifest.size[ids] <= self._largest_whole_bytes
+        are: list[bool] = (small & self._samples.are_one(ids)).tolist()
+        return are
 
     async def read(self, entry: int, generation: int, offset: int, size: int, untold: bool = False) -> Buffer:
         """Bytes of a file whose page the kernel does not have (any more).

@@ -142,6 +142,12 @@ class FileBlocks:
             return range(0)
         return range(self._first[at], self._first[at + 1])
 
+    def ever(self, files: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """By file, whether it has, or had, blocks."""
+        if not len(self):
+            return np.zeros(len(files), np.bool_)
+        return np.fromiter((bool(self.ever_of(file)) for file in files.tolist()), np.bool_, len(files))
+
     def file_of(self, block: int) -> int:
         """The file of a block."""
         if block >= self.own_from:

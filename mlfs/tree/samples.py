@@ -11,6 +11,7 @@ everything else, and never takes it for an entry of the manifest, although for w
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -100,6 +101,11 @@ class Samples:
         """Whether an entry is a file that is one sample, and always was in this mount."""
         return self.manifest.is_file(entry)
 
+    def are_one(self, entries: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """The same of many."""
+        are: NDArray[np.bool_] = self.manifest.mode[entries] & 0o170000 == stat.S_IFREG
+        return are
+
     def blocks_of(self, entry: int) -> range:
         """The blocks that a file has now, in the order of their offsets; none for a file that is one sample."""
         return range(0)
@@ -188,6 +194,9 @@ class _InBlocks(Samples):
 
     def is_one(self, entry: int) -> bool:
         return not self._blocks.ever_of(entry) and self.manifest.is_file(entry)
+
+    def are_one(self, entries: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return super().are_one(entries) & ~self._blocks.ever(entries)
 
     def blocks_of(self, entry: int) -> range:
         return self._blocks.of(entry)
