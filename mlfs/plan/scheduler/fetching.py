@@ -56,7 +56,8 @@ class Fetching:
         self._is_peer: list[bool] = []
         self._queues: dict[int, PoolQueue] = {}
         self.joined(places)
-        self._queues[SOURCE].helped_by(limits.movers)
+        for queue in self._queues.values():  # peers come later
+            queue.helped_by(limits.movers)
         self._queues[SOURCE].governor.begin_with(limits.source_lanes_at_first)
         self._queued: dict[int, Wanted] = {}  # by sample; anything else in a queue is outdated
         self._flying: dict[int, int] = {}
