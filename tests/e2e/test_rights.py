@@ -133,10 +133,11 @@ def while_mounted(source: Path, mount: Path) -> None:
     for path in (*LATE, NAME):
         (mount / path).stat()
     draw_all(source, 3, LATE)
+    for reader in READERS[1:]:  # by what the kernel was told before some are refused who may read now, none let in
+        there, here = (seen_by(reader, root, LATE) for root in (source, mount))
+        for path in LATE:
+            assert here[path]["content"] in (there[path]["content"], REFUSED), (reader, path)
     for path in LATE:
-        for reader in READERS[1:]:  # by what the kernel was told before some are refused who may read now, none let in
-            there, here = (seen_by(reader, root, [path])[path]["content"] for root in (source, mount))
-            assert here in (there, REFUSED), (reader, path)
         (mount / path).read_bytes()
     compare(source, mount, (".", *DIRECTORIES, *LATE, NAME))  # under the other name nobody has read it
     below = iter(BELOW)
