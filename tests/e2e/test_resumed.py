@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from support import scripts
 from support.mounts import MlfsMount
 from support.trees import make_classes
 
@@ -67,9 +68,8 @@ class Scripts:
         self._outs = directory
         own = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "RANK": "0", "WORLD_SIZE": "1"}
         pipe = subprocess.PIPE
-        self._program = subprocess.Popen(
-            [sys.executable, str(SCRIPT)], env=os.environ | own, stdin=pipe, stdout=pipe, text=True
-        )
+        words = [sys.executable, str(SCRIPT)]
+        self._program = scripts.Popen(words, env=os.environ | own, stdin=pipe, stdout=pipe, text=True)
 
     def run(
         self, how: str, world: int, root: Path, state: Path, epochs: int, *seeds: int
@@ -101,30 +101,30 @@ class Scripts:
 
 
 @pytest.fixture(scope="module")
-def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripts]:
+def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripts]:
     """Imports its libraries once."""
-    scripts = Scripts(tmp_path_factory.mktemp("scripts"))
-    yield scripts
-    scripts.end()
+    trainings = Scripts(tmp_path_factory.mktemp("scripts"))
+    yield trainings
+    trainings.end()
 
 
 @pytest.mark.parametrize(
     "name", [*WAYS, *(pytest.param(name, marks=pytest.mark.oracle) for name in OF_OTHER_LIBRARIES)]
 )
-def test_a_run_that_goes_on_is_followed(name: str, scripts: Scripts, images: Path, tmp_path: Path) -> None:
+def test_a_run_that_goes_on_is_followed(name: str, trainings: Scripts, images: Path, tmp_path: Path) -> None:
     way, how = (WAYS | OF_OTHER_LIBRARIES)[name], name.partition(",")[0]
     state = tmp_path / "state"
     job = {"seed": SEED, "epochs": way.epochs, "batch_size": BATCH // way.before, "world_size": way.before} | way.fields
     with MlfsMount(images) as mount:
         mount.register(**job)
-        [first] = scripts.run(how, way.before, mount.path, state, way.epochs, SEED)
+        [first] = trainings.run(how, way.before, mount.path, state, way.epochs, SEED)
         mount.settle()
         state.touch()
         if way.resumed:
             job |= {"batch_size": BATCH // way.after, "world_size": way.after}
             flags = [f"--{field.replace('_', '-')}={value}" for field, value in job.items()]
             mount.run("register", str(mount.path), *flags, f"--resume={state.with_suffix('.0')}")
-        [second] = scripts.run(how, way.after, mount.path, state, way.epochs, SEED)
+        [second] = trainings.run(how, way.after, mount.path, state, way.epochs, SEED)
         mount.settle()
         [status] = mount.status()["jobs"]
         findings = mount.findings()
@@ -144,19 +144,19 @@ def test_a_run_that_goes_on_is_followed(name: str, scripts: Scripts, images: Pat
 
 
 @pytest.mark.oracle
-def test_a_run_with_litdata_that_goes_on_is_followed(scripts: Scripts, tmp_path: Path) -> None:
+def test_a_run_with_litdata_that_goes_on_is_followed(trainings: Scripts, tmp_path: Path) -> None:
     """Its workers open each chunk three times, and the next four whenever they come to one."""
     source, state = tmp_path / "source", tmp_path / "state"
     source.mkdir()
     (tmp_path / "mnt").mkdir()
-    scripts.run("chunks", 1, source, state, 1, SEED)
+    trainings.run("chunks", 1, source, state, 1, SEED)
     job = ["--preset=litdata", f"--seed={SEED}", "--epochs=3", f"--group-batch={BATCH}", "--num-workers=2"]
     agreement = []
     with MlfsMount(source, mountpoint=tmp_path / "mnt") as mount:
         reads = []
         for resume in [], [f"--resume={state.with_suffix('.0')}"]:
             mount.run("register", str(mount.path), *job, *resume)
-            reads += scripts.run("litdata", 1, mount.path, state, 3, SEED)
+            reads += trainings.run("litdata", 1, mount.path, state, 3, SEED)
             mount.settle()
             by_epoch = mount.status()["jobs"][0]["agreement_by_epoch"]
             agreement.append({epoch: (one["agreement"], one["observed_opens"]) for epoch, one in by_epoch.items()})
@@ -167,14 +167,14 @@ def test_a_run_with_litdata_that_goes_on_is_followed(scripts: Scripts, tmp_path:
     assert all(share >= 0.95 and opens >= STEPS // 2 for share, opens in followed), agreement
 
 
-def test_a_sweep_reads_the_source_once(scripts: Scripts, images: Path, tmp_path: Path) -> None:
+def test_a_sweep_reads_the_source_once(trainings: Scripts, images: Path, tmp_path: Path) -> None:
     """Runs with other seeds, one after another and at once, that nobody has registered."""
     begins = tmp_path / "begins"
     begins.touch()
     begins.with_suffix(".0").write_text(json.dumps({"epoch": 0}))
     with MlfsMount(images, "--ram", "64M", infer=True) as mount:
         for seeds in ((1,), (2, 3)):
-            for run in scripts.run("epoch", 1, mount.path, begins, 2, *seeds):
+            for run in trainings.run("epoch", 1, mount.path, begins, 2, *seeds):
                 assert all(sorted(epoch) == list(range(FILES)) for epoch in run.values())
             mount.settle()
             assert mount.status()["fetches"]["pfs"]["count"] == FILES

@@ -2,8 +2,9 @@
 for each object of a line of standard input, and prints a line with the exit codes of all of that line.
 
 An object has the fields of `Run`. A training stops after `steps` steps of epoch 1, if its state is not there yet; else
-it goes on to the end of the last epoch. It writes the samples that it has read, by epoch, to `out`. The libraries are
-imported once for all of them. The environment that /proc shows is each training's own: RANK, WORLD_SIZE.
+it goes on to the end of the last epoch. It writes the samples that it has read, by epoch, to `out`. Libraries
+are imported once for all of them, before the first that needs them. The environment that /proc shows is each
+training's own: RANK, WORLD_SIZE.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import lightning
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration, skip_first_batches
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
@@ -129,6 +129,8 @@ def train_by_loop(run: Run) -> None:
 
 def train_by_lightning(run: Run) -> None:
     """fit(), and fit(ckpt_path=...)."""
+    import lightning
+
     read, checkpoint = Read(), f"{run.state}.ckpt"
     begins_anew = not Path(run.state).exists()
 
@@ -258,5 +260,8 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     gc.freeze()
     for line in sys.stdin:
-        processes = [fork(Run(**fields)) for fields in json.loads(line)]
+        runs = [Run(**fields) for fields in json.loads(line)]
+        if runs[0].how == "lightning":
+            import lightning  # noqa: F401 - once for all of them: it takes longer than they do
+        processes = [fork(run) for run in runs]
         print([os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes], flush=True)
