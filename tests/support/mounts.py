@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -117,11 +118,12 @@ class MlfsMount:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Unmount as a user does; by force if that fails, and then the test fails unless it has failed already."""
-        for pid in self.pids():
+        known = self.pids()
+        for pid in known:
             spent.add_daemon(pid)
         result = self.run("unmount", str(self.path), check=False) if self.is_mounted else None
-        clean = happened(lambda: not self.is_mounted and not self.pids(), PATIENCE_S)
-        left, faults = self.pids(), self._faults()
+        clean = happened(lambda: not self.is_mounted and not self.pids(known) and not self.pids(), PATIENCE_S)
+        left, faults = {} if clean else self.pids(), self._faults()
         self.clean_up()
         if error is None and not clean:
             said = f": {result.stdout}{result.stderr}" if result else ""
@@ -151,20 +153,22 @@ class MlfsMount:
 
     def kill(self) -> None:
         """Kill all processes of the mount at once: each of two would have the other start again."""
-        while pids := self.pids():
+        pids = self.pids()
+        while pids:
             for number in (signal.SIGSTOP, signal.SIGKILL):
                 for pid in pids:
                     with suppress(ProcessLookupError):
                         os.kill(pid, number)
-            happened(lambda killed=pids: not killed.keys() & self.pids().keys())
+            happened(lambda killed=pids: not self.pids(killed))
+            pids = self.pids()
 
     @property
     def is_mounted(self) -> bool:
         return mounts_at(self.path, FSTYPE) > self._below
 
-    def pids(self) -> dict[int, list[str]]:
+    def pids(self, among: Iterable[int] | None = None) -> dict[int, list[str]]:
         """The processes of this mount, by command line: the daemon, and commands that still run."""
-        return processes_with(MARK, self._mark)
+        return processes_with(MARK, self._mark, among)
 
     @property
     def pid(self) -> int:
