@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import scripts
+from support.forks import forks
 from support.fuse import wait_until
 from support.mounts import FSTYPE
 from support.training import train
@@ -27,6 +29,17 @@ RANKS, WORKERS, BATCH = 2, 3, 6
 FILES = {f"class{n % 4}/{n:04}.jpg": random.Random(n).randbytes(600 + n) for n in range(480)}
 JOB = ["--seed", "5", "--epochs", "4", "--batch-size", str(BATCH), "--world-size", str(RANKS)]
 TOLD = "readers are in another pid namespace"
+TESTS = Path(__file__).parents[1]
+# As `unshare --mount --propagation slave` (linux/sched.h, linux/mount.h), for what may be a fork.
+INSIDE = """
+import ctypes, sys
+CLONE_NEWNS, MS_REC, MS_SLAVE = 0x20000, 0x4000, 1 << 19
+libc = ctypes.CDLL(None)
+assert libc.unshare(CLONE_NEWNS) == 0
+assert libc.mount(b"none", b"/", None, MS_REC | MS_SLAVE, None) == 0
+sys.path[:0] = sys.argv[2:]
+from support.training import train
+"""
 
 
 class Container:
@@ -64,7 +77,8 @@ class Container:
     def mlfs(self, command: str, *words: str) -> None:
         """A command outside of the container. Its runtime directory is another one, as there."""
         env = self.env | {"MLFS_RUNTIME_DIR": str(self.out.parent / "run-outside")}
-        subprocess.run([sys.executable, "-m", "mlfs.cli.main", command, self.mount, *words], env=env, check=True)
+        words = (command, str(self.mount), *words)
+        assert forks.run("mlfs", words, env, sys.__stdout__, sys.__stderr__, timeout_s=60) == 0
 
     def status(self) -> dict[str, Any]:
         status: dict[str, Any] = json.loads((self.mount / ".mlfs/status").read_bytes())
@@ -123,10 +137,8 @@ def test_with_a_shared_pid_namespace_readers_in_containers_are_told_apart(tmp_pa
     container = Container(tmp_path, ["--mount"])
     with container.serving():
         container.mlfs("register", *JOB)
-        read_it = "import sys; sys.path[:0] = sys.argv[2:]; from support.training import train; train(sys.argv[1], "
-        read_it += f"ranks={RANKS}, workers={WORKERS}, epochs=2, batch_size={BATCH}, seed=5)"
-        inside = ["unshare", "--mount", "--propagation", "slave", sys.executable, "-c", read_it]
-        subprocess.run([*inside, container.mount, Path(__file__).parents[1]], check=True)
+        how = f"ranks={RANKS}, workers={WORKERS}, epochs=2, batch_size={BATCH}, seed=5"
+        scripts.run([sys.executable, "-c", f"{INSIDE}train(sys.argv[1], {how})", container.mount, TESTS])
         now = container.settled()
         (job,) = now["jobs"]
         assert job["agreement"] >= 0.98
