@@ -19,7 +19,7 @@ from support.mounts import MlfsMount
 from support.trees import make_classes
 
 SCRIPTS = Path(__file__).parent / "frameworks"
-FILES, CLASSES, EPOCHS, SEED = 1600, 4, 3, 20261121
+FILES, CLASSES, EPOCHS, SEED = 800, 4, 3, 20261121
 AGREEMENT = 0.999
 
 

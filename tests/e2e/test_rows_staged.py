@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,7 +41,6 @@ for row in order:
     if not child:
         os._exit(len(os.pread(fd, length, begin + row * length)) != length)
     assert os.waitpid(child, 0)[1] == 0
-print(json.dumps([]))
 """
 LOADER = """
 import json, sys, time
@@ -98,11 +98,11 @@ def orders(seed: int) -> list[list[int]]:
     return [rng.permutation(ROWS).tolist() for _ in range(EPOCHS)]
 
 
-def read(mount: MlfsMount, order: list[int], reader: str = READER) -> list[int]:
+def read(mount: MlfsMount, order: list[int]) -> list[int]:
     """Sums of rows, read by a process of its own."""
     path = mount.path / "train.npy"
     words = [str(path), str(path.stat().st_size % ROW_BYTES), str(ROW_BYTES), json.dumps(order)]
-    done = scripts.run([sys.executable, "-c", reader, *words])
+    done = scripts.run([sys.executable, "-c", READER, *words])
     return list(json.loads(done.stdout))
 
 
@@ -181,7 +181,9 @@ def test_rows_that_processes_read_which_are_gone_take_no_room_for_as_long_as_the
     with MlfsMount(backing, "--ram", "100MiB", "--staging", "16MiB", mountpoint=tmp_path / "mnt") as mount:
         mount.register(name="train", sampler="numpy", seed=5, epochs=1, batch_size=4, layout="npy", root="train.npy")
         wait_until(lambda: mount.status()["jobs"][0]["ranks"][0]["ahead"]["samples"] >= 50)
-        read(mount, orders(5)[0], FORKING)
+        path, order = mount.path / "train.npy", json.dumps(orders(5)[0])
+        words = [str(path), str(path.stat().st_size % ROW_BYTES), str(ROW_BYTES), order]
+        subprocess.run([sys.executable, "-S", "-c", FORKING, *words], check=True)  # it has nothing that forks slowly
         mount.settle()
         status = mount.status()
         assert status["reads"]["all"]["page_cache"]["reads"] >= 0.8 * ROWS
@@ -227,7 +229,7 @@ def test_rows_of_a_page_and_less_are_served_from_memory_before_the_source_is_ask
 ) -> None:
     for path in (tmp_path / "source", tmp_path / "mnt"):
         path.mkdir()
-    rows = np.random.default_rng(6).integers(0, 256, (6_000_000 // row_bytes, row_bytes), dtype=np.uint8)
+    rows = np.random.default_rng(6).integers(0, 256, (4_500_000 // row_bytes, row_bytes), dtype=np.uint8)
     np.save(tmp_path / "source/train.npy", rows)
     with (
         SlowSource(tmp_path / "source", bandwidth="400M") as slow,

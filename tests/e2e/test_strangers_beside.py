@@ -36,7 +36,9 @@ def shell(command: str) -> None:
 @contextmanager
 def again_and_again(command: str) -> Iterator[None]:
     """The command, over and over, while the context lasts."""
-    loop = subprocess.Popen(["bash", "-c", f"while true; do {command} > /dev/null; done"], start_new_session=True)
+    loop = subprocess.Popen(
+        ["bash", "-c", f"while true; do {command} > /dev/null; sleep 0.1; done"], start_new_session=True
+    )
     try:
         yield
     finally:
