@@ -263,5 +263,7 @@ if __name__ == "__main__":
         runs = [Run(**fields) for fields in json.loads(line)]
         if runs[0].how == "lightning":
             import lightning  # noqa: F401 - once for all of them: it takes longer than they do
+
+            gc.freeze()
         processes = [fork(run) for run in runs]
         print([os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes], flush=True)
