@@ -6,6 +6,8 @@ b  demand reads of a slow source through the mount, beside the slow source itsel
 c  a registered job (torch DataLoader, 2 ranks) on the slow source: epoch 0 beside the source's bound, later epochs
    beside the same loop without I/O
 d  how fast the prefetcher fetches and pushes, and the CPU time a sample costs, beside plain loops that do the same
+loader  a torch DataLoader that decodes nothing on the slow source: later epochs on both channels beside the same loader
+   on ext4; as root (only when asked for)
 walk  200,000 empty files: os.walk beside ext4, the first time and again (only when asked for)
 e  1,000,000 empty files: mounting from a scan and from the saved index, os.walk beside ext4 (only when asked for)
 restart  1,000,000 files, 10 GB in RAM, the server is killed: when the next one answers (only when asked for)
@@ -46,6 +48,7 @@ PARTS = {
     "d": "one_mount:prefetch_rate",
     "e": "one_mount:metadata_rate",
     "restart": "one_mount:restarts",
+    "loader": "one_mount:bare_loader",
     "walk": "one_mount:walk_rate",
     "orders": "orders:permutations",
     "peers": "peers:peers",

@@ -291,6 +291,27 @@ def registered_job(work: Path, data: Path, rounds: int) -> None:
     )
 
 
+def bare_loader(work: Path, data: Path, rounds: int) -> None:
+    """a DataLoader that decodes nothing (2 workers, 2 ms an open): later epochs of ext4's. Wanted: silent >= 0.7"""
+    epochs, files = 4, len(files_below(data))
+    fields = json.dumps({"seed": 0, "epochs": epochs, "batch_size": BATCH, "world_size": 1})
+    of: dict[str, list[float]] = {"open": [], "silent": []}
+    for _ in range(rounds):
+        plain = run_job(data, epochs, lambda: 0, ranks=1, step_s=0)
+        for channel, ratios in of.items():
+            flags = ("--ram", "2G", "--channel", channel)
+            with slow_source(data, work / "slow") as slow, mount(slow, work / "mount", *flags):
+                must_be(f"the {channel} channel", status(work / "mount")["channel"]["name"] == channel, channel)
+                control = work / "mount/.mlfs/control"
+                register = partial(control.write_text, fields)
+                times = run_job(work / "mount", epochs, register, ranks=1, step_s=0)
+                must_be_followed(settled(partial(status, work / "mount")), epochs * files)
+            ratios.append(statistics.median(plain[1:]) / statistics.median(times[1:]))
+    middle = {channel: statistics.median(ratios) for channel, ratios in of.items()}
+    silent = middle["silent"]
+    print(f"  open {middle['open']:.2f} of ext4, silent {silent:.2f} (of 0.7: {silent / 0.7:.2f})", flush=True)
+
+
 MOVERS = ("0", "1", "2")
 
 
@@ -553,17 +574,20 @@ def cpu_of(pid: int) -> Cpu:
 RANKS, WORKERS, BATCH, STEP_S = 2, 2, 32, 0.032
 
 
-def run_job(directory: Path, epochs: int, start: Callable[[], object], no_io: bool = False) -> list[float]:
+def run_job(
+    directory: Path, epochs: int, start: Callable[[], object], no_io: bool = False, ranks: int = RANKS,
+    step_s: float = STEP_S,
+) -> list[float]:  # fmt: skip
     """Train, and return the seconds of each epoch.
 
     Args:
         start: called when all ranks are ready; epoch 0 counts from there.
-        no_io: whether samples are bytes in memory instead of files.
+        no_io: whether samples are bytes in memory instead of files. step_s: how long each batch is computed with.
     """
     context = mp.get_context("spawn")
-    queue, ready, go = context.Queue(), context.Barrier(RANKS + 1), context.Event()
-    arguments = (str(directory), epochs, no_io, queue, ready, go)
-    processes = [context.Process(target=_rank, args=(rank, *arguments)) for rank in range(RANKS)]
+    queue, ready, go = context.Queue(), context.Barrier(ranks + 1), context.Event()
+    arguments = (ranks, step_s, str(directory), epochs, no_io, queue, ready, go)
+    processes = [context.Process(target=_rank, args=(rank, *arguments)) for rank in range(ranks)]
     for process in processes:
         process.start()
     ready.wait()
@@ -578,7 +602,9 @@ def run_job(directory: Path, epochs: int, start: Callable[[], object], no_io: bo
     return [last - first for first, last in zip(firsts, lasts, strict=True)]
 
 
-def _rank(rank: int, directory: str, epochs: int, no_io: bool, queue: Any, ready: Any, go: Any) -> None:
+def _rank(
+    rank: int, ranks: int, step_s: float, directory: str, epochs: int, no_io: bool, queue: Any, ready: Any, go: Any
+) -> None:
     from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
     paths = sorted(str(path) for path in Path(directory).glob("*/*.jpg"))
@@ -597,7 +623,7 @@ def _rank(rank: int, directory: str, epochs: int, no_io: bool, queue: Any, ready
                 return len(file.read())
 
     dataset = Samples()
-    sampler: DistributedSampler = DistributedSampler(dataset, RANKS, rank, shuffle=True, seed=0)
+    sampler: DistributedSampler = DistributedSampler(dataset, ranks, rank, shuffle=True, seed=0)
     loader = DataLoader(
         dataset, BATCH, sampler=sampler, num_workers=WORKERS, persistent_workers=True, multiprocessing_context="fork"
     )
@@ -608,6 +634,6 @@ def _rank(rank: int, directory: str, epochs: int, no_io: bool, queue: Any, ready
         sampler.set_epoch(epoch)
         began = time.time()
         for _ in loader:
-            time.sleep(STEP_S)  # in place of the accelerator's work
+            time.sleep(step_s)  # in place of the accelerator's work
         spans.append((began, time.time()))
     queue.put(spans)

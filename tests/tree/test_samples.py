@@ -130,7 +130,9 @@ def test_blocks_cover_large_files_once_whatever_becomes_of_their_sizes(
         assert samples.sizes[entry] == size
     ids = samples.ids.tolist()
     assert len({samples.key(sample) for sample in ids}) == len(ids)
-    of_files = samples.file_blocks.of_files(np.arange(len(manifest)), -1)
+    entries = np.arange(len(manifest))
+    assert samples.are_one(entries).tolist() == [samples.is_one(entry) for entry in entries.tolist()]
+    of_files = samples.file_blocks.of_files(entries, -1)
     blocks = [sample for sample in ids if sample >= len(manifest)]
     assert [int(of_files[sample - len(manifest)]) for sample in blocks] == [samples.file_of(one) for one in blocks]
 
