@@ -5,7 +5,8 @@
 In: seeds. Out: a line a seed, and one for each loader that is not found or lost again. No mount, no process: the order
 of each loader is mlfs's own, which tests/orders compares with the library, and its reads go through matching and
 searching alone, as those of one process a rank or of two workers each. Processes are as far ahead of one another as a
-generator draws it, a batch at most. Searches take no time in it, and try few seeds that nobody would choose.
+generator draws it, a batch at most. Workers are other ones in each epoch, but for those of a stream without an end, of
+which there is one iterator. Searches take no time in it, and try few seeds that nobody would choose.
 
 A loader is found if half of its first epoch comes as predicted, all of the second one but for the reads that choose
 among orders that begin alike, and all of the third one. Where the generator is seeded anew in each epoch, nothing is
@@ -130,7 +131,7 @@ def reads_of(fields: dict[str, Any], manifest: Manifest, workers: int) -> Iterat
                 ids = ids[fields.get("start_step", 0) * spec.batch_size :]
             main = FIRST_PID + PIDS_OF_A_RANK * rank
             for at, entry in enumerate(ids):
-                first = 0 if spec.persistent_workers else workers * number
+                first = 0 if spec.persistent_workers or spec.endless else workers * number
                 pid = main + 1 + first + at // batch % workers if workers else main
                 if entry >= 0:
                     of_process.setdefault((pid, main if workers else LAUNCHER), []).append(entry)

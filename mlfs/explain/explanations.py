@@ -84,21 +84,28 @@ _HEAD = 4096
 
 
 def chosen(specs: Iterable[JobSpec], data_set: DataSet, epochs: Sequence[int]) -> tuple[int, int] | None:
-    """The first one whose order, in the first of these epochs, begins as the processes' reads do: its number, and the
-    epoch.
+    """The one whose order, in the first of these epochs, explains most of how the processes' reads begin, the first of
+    those that explain as much: its number, and the epoch.
 
-    The order that goes on comes before one that begins again: what repeats an epoch in each epoch does both.
+    The order that goes on comes before one that begins again: what repeats an epoch in each epoch does both. The end of
+    the epoch before may be among the reads, which such an order explains too.
     """
     specs, read = list(specs), np.fromiter(data_set.read, dtype=np.int64)
     processes = np.repeat(np.arange(len(data_set.heads)), [len(head) for head in data_set.heads])
     for epoch in dict.fromkeys(epochs):
+        best, most = -1, NEXT_EPOCH_BITS
         for number, spec in enumerate(specs):
             try:
                 places = EpochPlaces.of(_streams(spec, data_set.n, epoch), data_set.n)
             except JobError:
                 continue  # an order that mlfs cannot make for so many samples
-            if screen(places._replace(samples=data_set.n), read, processes).bits >= NEXT_EPOCH_BITS:
-                return number, epoch
+            hits = screen(places._replace(samples=data_set.n), read, processes)
+            if hits.bits > most or (hits.bits == most and best < 0):
+                best, most = number, hits.bits
+                if hits.explains_all:
+                    break
+        if best >= 0:
+            return best, epoch
     return None
 
 

@@ -13,6 +13,7 @@ from itertools import chain, pairwise
 from math import isqrt
 from typing import NamedTuple
 
+from mlfs.explain.question import MOST_SKIPPED
 from mlfs.follow.plain_order import LONGEST_STEP, PLAIN_SHARE
 
 # Eight ranks with eight workers each.
@@ -47,12 +48,14 @@ class Process:
     Attributes:
         parent: its pid. last: the entry that it has opened last.
         first: entries, one that is opened again at once counted once. times: how often in a row each is opened.
+        late: how many of the first ones may be of the pass before.
     """
 
     parent: int
     first: list[int]
     times: list[int]
     last: int = -1
+    late: int = 0
 
 
 class FirstReads:
@@ -88,6 +91,14 @@ class FirstReads:
             process.first.append(entry)
             process.times.append(1)
 
+    def add_all(self, entries: Sequence[int], pid: int, parent: int) -> None:
+        """Add opens of a process, of which all but the last one may be of the pass before."""
+        for entry in entries:
+            self.add(entry, pid, parent)
+        process = self.processes.get(pid)
+        if len(entries) > 1 and process is not None:
+            process.late = len(entries) - 1
+
     def _forget_one(self) -> bool:
         """Forget the first process that has read but a few files: `find -exec` begins one for each."""
         short = next((pid for pid, one in self.processes.items() if len(one.first) < FEW_READS), None)
@@ -100,7 +111,7 @@ class FirstReads:
         found = FirstReads()
         for pid in filter(keep, self.processes):
             one = self.processes[pid]
-            found.processes[pid] = Process(one.parent, list(one.first), list(one.times), one.last)
+            found.processes[pid] = Process(one.parent, list(one.first), list(one.times), one.last, one.late)
         found.recent.extend(read for read in self.recent if keep(read.pid))
         found.opened = self.opened - len(self.recent) + len(found.recent)
         found.total = self.total - _times_read(self.recent) + _times_read(found.recent)
@@ -123,10 +134,11 @@ class FirstReads:
         half of them, unless one idles: any may be the one that reads from a rank's start."""
         found: set[int] = set()
         for children in self._families():
-            lengths = [len(child.first) for child in children.values()]
+            lengths = [len(child.first) - child.late for child in children.values()]
             short = lengths[0] < needed or 2 * min(lengths) < needed
             waits = short and max(sum(lengths), self.total) < _PATIENCE * needed
-            if not waits and any(len(one.first) >= needed and _shows_repeats(one) for one in children.values()):
+            shows = any(len(one.first) - one.late >= needed and _shows_repeats(one) for one in children.values())
+            if not waits and shows:
                 found.update(children)
         return found
 
@@ -201,7 +213,7 @@ class LeftAlone:
         self._bytes, self._fewest = n // 8 + 1, _FEWEST_OF_A_PASS * isqrt(n)
         self._most = max(1, min(MOST_PROCESSES, _MOST_BYTES // self._bytes))
         self._read: dict[int, bytearray] = {}  # by process: a bit for each file; empty where nothing is noted
-        self._last: dict[int, int] = {}
+        self._last: dict[int, deque[int]] = {}
 
     def __len__(self) -> int:
         return len(self._read)
@@ -212,23 +224,27 @@ class LeftAlone:
         for process in list(self._read)[: -self._most]:
             self._read[process].clear()
 
-    def reads_on(self, entry: int, process: int) -> bool:
-        """Note a read. Returns whether the process is one of these, and goes on with its pass."""
-        read = self._read.get(process)
-        if not read or self._last.get(process) == entry:
-            return read is not None
-        self._last[process] = entry
+    def begins(self, entry: int, process: int) -> Sequence[int]:
+        """Note a read. Returns none for a process that is one of these, and goes on with its pass.
+
+        Else what counts from here on: this read; and where the process begins another pass those right before, as the
+        first ones of a pass may be of files that the one before has left out.
+        """
+        read, last = self._read.get(process), self._last.get(process, ())
+        if not read or (last and last[-1] == entry):
+            return (entry,) if read is None else ()
         at, bit = entry >> 3, 1 << (entry & 7)
         if at >= len(read):
-            return True
+            return ()
         if read[at] & bit and int.from_bytes(read).bit_count() >= self._fewest:
-            del self._read[process], self._last[process]
-            return False
+            del self._read[process]
+            return *self._last.pop(process, ()), entry
+        self._last.setdefault(process, deque(maxlen=MOST_SKIPPED)).append(entry)
         if read[at] & bit:
             read.clear()
         else:
             read[at] |= bit
-        return True
+        return ()
 
 
 def _shows_repeats(process: Process) -> bool:

@@ -14,6 +14,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from enum import Enum, auto
+from functools import partial
+from operator import ne
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -33,7 +35,7 @@ from mlfs.explain.explanations import (
     of_walk,
 )
 from mlfs.explain.fields import Fields, order_of
-from mlfs.explain.first_reads import FirstReads, LeftAlone
+from mlfs.explain.first_reads import MOST_FIRST_READS, FirstReads, LeftAlone
 from mlfs.explain.inferred_jobs import (
     InferredJobs,
     MakeStreams,
@@ -44,6 +46,7 @@ from mlfs.explain.inferred_jobs import (
     is_decided,
     is_drawn,
     last_epoch,
+    last_fitting,
     unfit_reads,
 )
 from mlfs.explain.port import Jobs
@@ -127,6 +130,11 @@ class Build(NamedTuple):
     streams: MakeStreams
 
 
+def _but_walkers(reads: FirstReads) -> FirstReads:
+    walkers = reads.walkers()
+    return reads.of(lambda process: process not in walkers)
+
+
 class Inference:
     """Finds out in what order reads come that no registered job explains, or one that was set aside. `run` must be
     running."""
@@ -152,6 +160,7 @@ class Inference:
         self._lost: JobRun | None = None  # that was refuted, and among the reads is its next epoch
         self._attempt: Attempt | None = None  # what the task is at, or was at last
         self._left_alone = LeftAlone(len(self._jobs.manifest.size))
+        self._alone = FirstReads()  # of those that are left alone: what is found may explain them too
         self._by_chance: list[Hypothesis] = []  # what explained some first reads, and few of all that came
 
     def _happens(self, cause: Cause) -> None:
@@ -180,9 +189,14 @@ class Inference:
                 self._opened(entry, process, parent)
 
     def _opened(self, entry: int, process: int, parent: int) -> None:
-        if self._left_alone.reads_on(entry, process) or self._inferred.is_plain_stranger(entry, process, parent):
+        begun = self._left_alone.begins(entry, process)
+        if not begun:
+            self._alone.add(entry, process, parent)
+        if not begun or self._inferred.is_plain_stranger(entry, process, parent):
             return
-        self._reads.add(entry, process, parent)
+        if len(begun) > 1:
+            self._alone = self._alone.of(partial(ne, process))
+        self._reads.add_all(begun, process, parent)
         try_again = self._reads.total in TRY_AGAIN_AFTER
         if self._state is State.SEARCHING:
             self._look_with_more(process, try_again)
@@ -327,18 +341,20 @@ class Inference:
             processes -= self._reads.short_of(self._needed)
             processes |= self._reads.walkers()
             self._left_alone.add(processes)
+            self._alone = self._alone.joined(self._reads.of(processes.__contains__))
             self._reads = self._reads.of(lambda process: process not in processes)
             log.info("%s", InferenceState.UNKNOWN)
 
-    def _without_walkers(self) -> Reads:
-        """Gives the reads that may show a shuffled order, those included that come until then: all but those of
-        processes that walk the directories by now."""
-        walkers = self._reads.walkers()
-        return lambda: self._reads.of(lambda process: process not in walkers)
+    def _without_walkers(self) -> FirstReads:
+        """The reads that may show a shuffled order: all but those of processes that walk the directories by now."""
+        return _but_walkers(self._reads)
 
-    def _read_without_walkers(self) -> FirstReads:
-        """The same, as they are now."""
-        return self._without_walkers()()
+    def _explicable(self) -> FirstReads:
+        """The same, and the reads of processes that are left alone: what is found may explain them too. Those that have
+        read on for long may be of an epoch before."""
+        processes = self._alone.processes
+        begun = self._alone.of(lambda process: len(processes[process].first) < MOST_FIRST_READS)
+        return _but_walkers(begun.joined(self._reads))
 
     async def _try_offered(self) -> bool:
         """Go by what explains other nodes' reads, if it is neither known here already nor refuted."""
@@ -352,7 +368,7 @@ class Inference:
             known = [*self._by_chance, *(job.hypothesis for job in self._inferred.in_force.values())]
             is_known = any(order_of(spec) == order_of(other.spec) for other in known)
             if not (is_known or self._state is State.IDLE or self._inferred.full):
-                installed |= await self._install([Hypothesis(spec, Origin.NODE)], self._without_walkers())
+                installed |= await self._install([Hypothesis(spec, Origin.NODE)], self._without_walkers)
         return installed
 
     async def _try_read_before(self) -> bool:
@@ -370,12 +386,15 @@ class Inference:
 
     async def _goes_on(self, lost: JobRun) -> bool:
         """Whether the reads are the next epoch by what explained the epochs before; then its job is in force."""
-        reads, runner, ids = self._without_walkers(), self._jobs.runner, lost.streams.sample_ids.astype(np.int32)
+        reads, runner, ids = self._without_walkers, self._jobs.runner, lost.streams.sample_ids.astype(np.int32)
         data_set = await runner.run(POOL, as_indices, reads().heads(self._needed), ids)
-        found = await runner.run(POOL, next_epoch, lost.rivals.alternatives, drawings(lost), last_epoch(lost), data_set)
+        ranked = lost.rivals.alternatives
+        if lost.rivals.was_chosen and last_fitting(lost) < 0:  # it was chosen by chance, and would be again
+            ranked = [one for one in ranked if order_of(one.spec) != order_of(lost.hypothesis.spec)]
+        found = await runner.run(POOL, next_epoch, ranked, drawings(lost), last_epoch(lost), data_set)
         if found is None:
             return False
-        chosen_from = lost.rivals.alternatives if found.was_chosen else ()
+        chosen_from = ranked if found.was_chosen else ()
         return await self._install([found.hypothesis], reads, found.epoch, chosen_from)
 
     async def _walked(self) -> bool:
@@ -397,7 +416,7 @@ class Inference:
 
     async def _data_sets(self) -> tuple[list[Candidate], set[int]]:
         """The data sets that the reads may be of, and the processes that have read enough of them."""
-        reads, needed, jobs = self._read_without_walkers(), self._needed, self._jobs
+        reads, needed, jobs = self._without_walkers(), self._needed, self._jobs
         processes = reads.ready(needed)
         if not processes:
             return [], processes
@@ -408,7 +427,7 @@ class Inference:
 
     async def _validates(self) -> bool:
         """Whether processes read, as it stands, what another job leaves of a data set that it has split."""
-        heads, runner = self._read_without_walkers().heads(self._needed), self._jobs.runner
+        heads, runner = self._without_walkers().heads(self._needed), self._jobs.runner
         for spec in [one.spec for one in self._inferred.in_force.values() if one.spec.split is not None]:
             ranked = await runner.run(POOL, of_other_part, spec, heads, self._make_samples)
             if ranked and await self._install_found(ranked):
@@ -450,7 +469,7 @@ class Inference:
                     continue
                 self._happens(Cause.FOUND)
                 if isinstance(event, Recipe):
-                    reads = self._read_without_walkers()
+                    reads = self._explicable()
                     ranked = await self._jobs.runner.run(POOL, of_recipe, data_sets[event.data_set], event, reads)
                     installed = await self._install_found(ranked)
                 elif isinstance(event, SeedFound):
@@ -470,7 +489,7 @@ class Inference:
         self, candidate: Candidate, finding: Finding, draws: Sequence[Draw], lost: JobRun | None
     ) -> list[Hypothesis]:
         """The hypotheses of a finding, by all that was read until now."""
-        reads = self._read_without_walkers()
+        reads = self._explicable()
         before = Before() if lost is None else Before(lost.hypothesis.spec, drawings(lost), last_epoch(lost))
         if finding.part:
             candidate = await self._jobs.runner.run(POOL, part_of, candidate, finding.part, self._make_samples)
@@ -480,7 +499,7 @@ class Inference:
         """Put the best hypothesis in force that is not known to have fitted by chance."""
         by_chance = [order_of(known.spec) for known in self._by_chance]
         possible = [hypothesis for hypothesis in ranked if order_of(hypothesis.spec) not in by_chance]
-        return await self._install(possible, self._without_walkers() if reads is None else reads)
+        return await self._install(possible, self._explicable if reads is None else reads)
 
     async def _install(
         self, ranked: Sequence[Hypothesis], reads: Reads, epoch: int = 0, chosen_from: Sequence[Hypothesis] = ()
@@ -496,7 +515,7 @@ class Inference:
         job = self._inferred.with_seed_of(found)
         if job is not None:
             if await self._inferred.learn_more(job, ranked):
-                self._are_explained(self._read_without_walkers())
+                self._are_explained(self._without_walkers())
         elif self._lost is not None:  # meanwhile another epoch has begun
             self._lost.rivals.learn(ranked)
             await self._goes_on(self._lost)
@@ -505,6 +524,7 @@ class Inference:
         """A job is in force that goes on as these reads do: from here on those count that are none of its."""
         self._inferred.end_walks()
         self._reads = reads = self._inferred.but_explained(self._reads, by)
+        self._alone = self._inferred.but_explained(self._alone, by)
         if self._lost is not None and unfit_reads(self._lost).processes.keys().isdisjoint(reads.processes):
             self._lost = None
         inferred = self._inferred

@@ -69,11 +69,17 @@ def unfit_reads(job: JobRun) -> FirstReads:
     return reads
 
 
-def last_epoch(job: JobRun) -> int:
-    """The last epoch that was read as explained, or where the reader is if there is none."""
+def last_fitting(job: JobRun) -> int:
+    """The last epoch that was read as explained; -1 if there is none."""
     cells = job.score.cells.items()
     fitting = [epoch for (epoch, _), cell in cells if cell.agreed >= FEWEST_FITTING and 2 * cell.agreed > cell.observed]
-    return max(fitting, default=job.ranks.current_epochs()[1])
+    return max(fitting, default=-1)
+
+
+def last_epoch(job: JobRun) -> int:
+    """The same, or where the reader is if there is none."""
+    fitting = last_fitting(job)
+    return job.ranks.current_epochs()[1] if fitting < 0 else fitting
 
 
 def is_decided(job: JobRun) -> bool:

@@ -122,7 +122,8 @@ _LATE_HEADS = 2  # that may have read something else first
 _HEADS_OF_OTHER_NODES, _HEADS_OF_LARGE_WORLDS, _LARGE_WORLD = 8, 4, 16
 _WITHOUT_GAP = 8  # reads that come without a gap where the batch is no small one
 _MOST_RANK = 64
-_MOST_SKIPPED = 2
+MOST_SKIPPED = 2
+"""Reads of a process before its first epoch: a look at a sample or two."""
 # A DataLoader whose generator is the sampler's draws its base_seed from it first: 2 words.
 SHARED_GENERATOR_WORDS = 2
 
@@ -158,10 +159,25 @@ def places_of(stream: npt.NDArray[np.int32] | Indices, wanted: Iterable[int]) ->
 
 
 def read_in(order: npt.NDArray[np.int32] | Indices, data_set: DataSet) -> DataSet:
-    """The first reads as places in an order of the data set, the first one of each sample; -1 for what is not in it."""
+    """The first reads as places in an order of the data set; -1 for what is not in it.
+
+    A sample that comes up again has the first place behind that of the process' read before, if there is one.
+    """
     place = np.full(data_set.n, -1, dtype=np.int64)
     place[order[::-1]] = np.arange(len(order) - 1, -1, -1)  # of those that are assigned to one sample the last stays
-    return data_set.numbered(place, len(order))
+    found = data_set.numbered(place, len(order))
+    if np.count_nonzero(place >= 0) == len(order):
+        return found
+    again, heads = dict[int, list[int]](), list[tuple[int, ...]]()
+    for at in np.flatnonzero(np.isin(order, np.unique(list(data_set.read)))).tolist():
+        again.setdefault(int(order[at]), []).append(at)
+    for head, first in zip(data_set.heads, found.heads, strict=True):
+        places: list[int] = []
+        for value, at in zip(head, first, strict=True):
+            behind = places[-1] if places else -1
+            places.append(next((other for other in again.get(value, ()) if other > behind), at))
+        heads.append(tuple(places))
+    return found._replace(heads=tuple(heads))
 
 
 class Reading(NamedTuple):
@@ -221,7 +237,7 @@ def _likely_by_head(d: int, lengths: tuple[int, ...]) -> Iterator[Reading]:
             yield Reading(d, head, 0, shared, 0, 1, 0, 1)
             yield from (Reading(d, head, 0, shared, 0, 1, b, w) for b in _SMALL_BATCHES for w in _WORKERS)
         if head < _LATE_HEADS:
-            for skipped in range(1, min(_MOST_SKIPPED, length - FEWEST_READS) + 1):
+            for skipped in range(1, min(MOST_SKIPPED, length - FEWEST_READS) + 1):
                 yield from (Reading(d, head, skipped, words, 0, 1, 0, 1) for words in (0, SHARED_GENERATOR_WORDS))
 
 

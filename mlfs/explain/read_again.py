@@ -20,7 +20,7 @@ import numpy.typing as npt
 from mlfs.explain.evidence import NEXT_EPOCH_BITS, bits_of_distinct
 from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields
 from mlfs.explain.first_reads import MOST_PROCESSES, FirstReads
-from mlfs.explain.question import FEWEST_SAMPLES
+from mlfs.explain.question import FEWEST_SAMPLES, MOST_SKIPPED
 from mlfs.follow.by_sample import NO_PID
 from mlfs.follow.evidence import Read
 from mlfs.follow.hypothesis import Hypothesis, Origin
@@ -32,8 +32,6 @@ from mlfs.orders.streams import JobStreams
 # A process comes back to its first file when it has read all: so a few epochs of a data set are enough to remember.
 _MOST_REMEMBERED: Final = 1 << 24
 _PASSES_REMEMBERED: Final = 2
-# A process may look at a sample or two before its first epoch, and not before the second one.
-_MOST_SKIPPED: Final = 2
 
 
 class _Reader:
@@ -103,7 +101,7 @@ class ReadBefore:
                 reader.at, reader.long = reader.begun + 1, len(reader.as_before.stream)
                 self.again.add(entry, process, parent)
                 continue
-            if len(reader.stream) <= _MOST_SKIPPED:
+            if len(reader.stream) <= MOST_SKIPPED:  # not before a second epoch
                 starts[entry] = reader, len(reader.stream)
             reader.stream.append(entry)
         return shown
@@ -112,7 +110,7 @@ class ReadBefore:
         """The streams that are read again, and those of the other children of the same parents."""
         skipped = {id(one.as_before): one.begun for one in self._readers.values() if one.as_before is not None}
         parents = {one.parent for one in self._readers.values() if id(one) in skipped}
-        whole = [one for one in self._readers.values() if one.parent in parents and len(one.stream) > _MOST_SKIPPED]
+        whole = [one for one in self._readers.values() if one.parent in parents and len(one.stream) > MOST_SKIPPED]
         return [np.array(one.stream, dtype=np.int64)[skipped.get(id(one), 0) :] for one in whole]
 
 

@@ -122,9 +122,21 @@ def explaining(
                 epoch = by_groups[index].first_epoch(fields) if "column" in fields else common
                 shape = None if epoch is None else _shape(epoch, data_set, cached)
                 if shape is not None:
-                    yield Recipe(index, [fields | shape for fields in order.orders])
+                    largest, shape = _largest(fields, data_sets, cached) or (index, shape)
+                    yield Recipe(largest, [fields | shape for fields in order.orders])
                     return
             yield None
+
+
+def _largest(fields: Fields, data_sets: Sequence[DataSet], cached: int) -> tuple[int, Fields] | None:
+    """The largest data set whose order begins as the reads do, and the shape of that: a buffer hides what comes later,
+    such as the files of another directory. None for an order that has no buffer."""
+    for index in sorted(range(len(data_sets)), key=lambda at: -data_sets[at].n) if "buffer_size" in fields else ():
+        epoch = first_epoch(fields, data_sets[index].n)
+        shape = None if epoch is None else _shape(epoch, data_sets[index], cached)
+        if shape is not None:
+            return index, shape
+    return None
 
 
 class FirstEpoch(NamedTuple):

@@ -141,7 +141,7 @@ _LOOPS: Final = (
     _Loop(4.0, "jax", ("split",)),
     _Loop(5.0, "numpy-legacy", ("[seed,epoch]",)),
     _Loop(5.0, "torch", _RULES, _AGAIN, counted=True),
-    _Loop(6.0, "numpy", _RULES, ("sample",), counted=True),
+    _Loop(4.0, "numpy", _RULES, ("sample",), counted=True),
     _Loop(6.0, "numpy", _RULES, _AGAIN, counted=True),
     _Loop(6.0, "numpy-legacy", _RULES, _AGAIN, counted=True),
     _Loop(6.0, "python", _RULES, _AGAIN, counted=True, most=MOST_FOR_LOOPS),

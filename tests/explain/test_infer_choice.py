@@ -18,7 +18,7 @@ from mlfs.explain.confirm import Finding
 from mlfs.explain.data_sets import MOST_CANDIDATES, candidates
 from mlfs.explain.explanations import chosen, continued, explanations
 from mlfs.explain.fields import Fields
-from mlfs.explain.question import MOST_HEADS, DataSet, likely, reads_needed, unlikely
+from mlfs.explain.question import MOST_HEADS, DataSet, likely, read_in, reads_needed, unlikely
 from mlfs.explain.search_stages import LATEST_WORD, Draw
 from mlfs.explain.usual import LOOKED_THROUGH, Seed, preset_of, usual_orders
 from mlfs.job import JobSpec, parse_job
@@ -68,6 +68,21 @@ def test_ranks_that_read_side_by_side_choose_together() -> None:
     order = build_order(parse_job(two[0]), N)
     data_set = DataSet(N, tuple(tuple(order.rank_stream(3, rank)[:8].tolist()) for rank in (1, 0)))
     assert chosen(parsed(two), data_set, (3, 0)) == (0, 3)
+
+
+def test_the_end_of_the_epoch_before_does_not_choose_what_reads_it_again() -> None:
+    """A stream without an end begins its second epoch within a batch, before other workers have read the first one."""
+    ranked = parsed(explanations(FINDING._replace(n=N - 8, world=2, ranks=(0, 1)), ()))
+    endless = next(number for number, spec in enumerate(ranked) if spec.endless)
+    order = build_order(ranked[endless], N - 8)
+    ends = [(*order.rank_stream(0, rank)[-8:].tolist(), *order.rank_stream(1, rank)[:12].tolist()) for rank in (0, 1)]
+    assert chosen(ranked, DataSet(N - 8, tuple(ends)), (1, 0)) == (endless, 1)
+
+
+def test_a_sample_that_comes_up_again_is_the_one_that_goes_on() -> None:
+    order = np.array([3, 1, 4, 1, 5, 2, 3, 0])
+    heads = ((3, 1, 4, 1), (5, 2, 3), (0, 9))
+    assert read_in(order, DataSet(10, heads)).heads == ((0, 1, 2, 3), (4, 5, 6), (7, -1))
 
 
 @pytest.mark.parametrize("between", [0, 2, 500, 123_457])

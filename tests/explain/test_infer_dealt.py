@@ -177,3 +177,20 @@ def test_a_script_under_torchrun_is_followed_rank_by_rank(
             assert job.score.agreed == reads
 
     simulate(body)
+
+
+def test_a_rank_that_shows_no_order_by_itself_is_a_rank_once_the_other_one_has_shown_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFS_INFER_SEEDS", "0-16")
+    truth = {"sampler": "accelerate", "use_seedable_sampler": True, "world_size": 2, "seed": 1}
+
+    async def body() -> None:
+        async with explaining(tmp_path, infer=True) as (jobs, _):
+            for rank in (1, 0):
+                for entry in list(order_of(jobs.manifest, 0, rank, **truth))[: 6 * BATCH]:
+                    await jobs.read(entry, 10 + rank, 5 + rank)
+            (job,) = jobs.running.values()
+            assert (job.spec.sampler, job.spec.world_size, job.spec.ranks) == ("accelerate", 2, (0, 1))
+
+    simulate(body)

@@ -181,10 +181,13 @@ def test_who_walks_the_directories_in_many_processes_crowds_nobody_out() -> None
 def test_who_is_not_understood_is_looked_at_again_in_another_pass() -> None:
     left_alone = LeftAlone(600)
     left_alone.add([7, 8])
-    assert all(left_alone.reads_on(entry, 7) for entry in (*range(300), 299))  # the last one opened twice
-    assert left_alone.reads_on(5000, 7)  # a row
-    assert not any(left_alone.reads_on(entry, process) for entry, process in ((5, 7), (6, 7), (5, 9)))
-    assert all(left_alone.reads_on(entry, 8) for entry in (*range(20), 5, *range(20, 600), 7))  # drawn, maybe again
+    assert not any(left_alone.begins(entry, 7) for entry in (*range(300), 299))  # the last one opened twice
+    assert not left_alone.begins(5000, 7)  # a row
+    # The first reads of its next pass are of files that it had not read in this one.
+    assert not any(left_alone.begins(entry, 7) for entry in (400, 500))
+    assert [*left_alone.begins(5, 7)] == [400, 500, 5]
+    assert [[*left_alone.begins(entry, process)] for entry, process in ((6, 7), (5, 9))] == [[6], [5]]
+    assert not any(left_alone.begins(entry, 8) for entry in (*range(20), 5, *range(20, 600), 7))  # drawn, maybe again
     assert len(left_alone) == 1
 
 

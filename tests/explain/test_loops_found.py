@@ -78,7 +78,7 @@ def test_a_loop_is_concluded_after_its_second_epoch(tmp_path: Path, loop: str, m
 
 
 SHARDS: list[dict[str, object]] = [
-    {"preset": "webdataset", "layout": "sorted", "seed": 42},
+    {"preset": "webdataset", "layout": "sorted", "seed": 0},  # by which the first reads are of one directory
     {"preset": "webdataset", "layout": "sorted", "seed": 1, "seeding": "seed+epoch"},
     {"preset": "hf-streaming", "seed": 42},
 ]

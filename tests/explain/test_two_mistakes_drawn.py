@@ -24,8 +24,8 @@ from mlfs.follow.matching import Open
 from mlfs.follow.score import Cell
 from mlfs.job import parse_job
 from mlfs.job.names import built_in
+from mlfs.orders.mt19937 import PythonGenerator
 from mlfs.orders.order import build_order
-from mlfs.orders.python_mt import PythonGenerator
 from mlfs.orders.streams import JobStreams, build_streams
 
 FILES, EPOCHS, SHELL = 300, 3, 50
