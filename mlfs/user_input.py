@@ -1,7 +1,7 @@
 """Reads what a user hands in, and bounds it: files, standard input, JSON, TOML, lines, numbers.
 
 In: a path, `-`, a text. Out: text, lines, values; an OSError, or an `InputError` that says in one line why it cannot be
-used. Used by every command that reads what somebody wrote.
+used. Used by every command that reads what somebody wrote, and by orders that rest on a file.
 
 A path may lead to anything: a device or a pipe that never ends, a file of a terabyte that was named by mistake. Nothing
 is read beyond a bound, so that the answer is one line and not the machine's memory. A pipe that says nothing is waited
@@ -15,9 +15,11 @@ import io
 import json
 import os
 import select
+import stat
 import sys
+import threading
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, TypeVar
 
 T = TypeVar("T", bytes, bytearray)
@@ -28,7 +30,9 @@ MOST_TOML_BYTES = 1 << 20
 # A path has 4,096 bytes at most, of which JSON makes six each.
 MOST_LINE_BYTES = 1 << 16
 _MOST_DIGITS = 100
-_PORTION_BYTES = 1 << 20
+_PORTION_BYTES, _LARGE_PORTION_BYTES = 1 << 20, 4 << 20
+# O_NONBLOCK: opening a FIFO that nobody writes to would wait for ever, and a signal could not end it.
+_WITHOUT_WAITING = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _HEARD_WITHIN_S = 0.2
 
 
@@ -44,8 +48,7 @@ def read_bytes(path: str, most_bytes: int) -> bytes:
         except io.UnsupportedOperation:  # a program that embeds this one has put a text in its place
             text = sys.stdin.read(most_bytes + 1).encode("utf-8", "surrogateescape")
             return _bounded(text, most_bytes)
-    # O_NONBLOCK: a signal could not end the opening of a FIFO that nobody writes to.
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    fd = os.open(path, _WITHOUT_WAITING)
     try:
         return _read_whole(fd, most_bytes)
     finally:
@@ -75,6 +78,72 @@ def _read(fd: int, most_bytes: int) -> bytes:
             return os.read(fd, most_bytes)
         except BlockingIOError:
             continue
+
+
+# -- files of a slow file system
+#
+# Each is read in a thread of its own, which is left behind when nothing comes for a while: a read of a network file
+# system cannot be taken back. There are never more than a few of those.
+
+# Longer than a server of a network file system takes to fail over to another one, mostly.
+PATIENCE_S = 20.0
+_MOST_LEFT_BEHIND = 16
+_POLL_S = 0.1
+
+_left_behind: set[threading.Thread] = set()
+_lock = threading.Lock()
+
+
+def read_patiently(path: str, most_bytes: int, stop_if_asked: Callable[[], None]) -> bytes:
+    """The whole file, read in a worker thread. Args: stop_if_asked: is called between portions, and ends it by raising.
+
+    Raises: OSError, also for what is not a regular file, is larger, or does not answer for PATIENCE_S.
+    """
+    stop_if_asked()
+    with _lock:
+        _left_behind.difference_update([thread for thread in _left_behind if not thread.is_alive()])
+        if len(_left_behind) >= _MOST_LEFT_BEHIND:
+            raise OSError(errno.EBUSY, "too many files that do not answer are being read")
+    parts: list[bytes] = []
+    failed: list[OSError] = []
+    given_up = threading.Event()
+
+    def read() -> None:
+        """Read the file into `parts`, or say why not."""
+        try:
+            fd = os.open(path, _WITHOUT_WAITING)
+            try:
+                found, total = os.fstat(fd), 0
+                if not stat.S_ISREG(found.st_mode):
+                    raise OSError(errno.EINVAL, "it is not a regular file")
+                while not given_up.is_set() and (part := os.read(fd, _LARGE_PORTION_BYTES)):
+                    total += len(part)
+                    if max(total, found.st_size) > most_bytes:
+                        raise OSError(errno.EFBIG, f"it is larger than {_in_words(most_bytes)}")
+                    parts.append(part)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=read, name="mlfs-named-file", daemon=True)
+    thread.start()
+    seen, waited_s = 0, 0.0
+    try:
+        while thread.is_alive():
+            thread.join(_POLL_S)
+            stop_if_asked()
+            seen, waited_s = len(parts), waited_s + _POLL_S if len(parts) == seen else 0.0
+            if waited_s >= PATIENCE_S and thread.is_alive():
+                raise OSError(errno.ETIMEDOUT, f"nothing was read for {PATIENCE_S:g} s")
+    finally:
+        given_up.set()
+        if thread.is_alive():
+            with _lock:
+                _left_behind.add(thread)
+    if failed:
+        raise failed[0]
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def answer(question: str) -> str:

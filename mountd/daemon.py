@@ -56,7 +56,6 @@ from mlfs.measure import earlier
 from mlfs.measure.speeds import MeasuredPlace
 from mlfs.orders.layouts import samples as samples_of
 from mlfs.orders.layouts.layout import Outside, SampleIds
-from mlfs.orders.layouts.outside import SourceFiles
 from mlfs.orders.streams import JobStreams, build_streams
 from mlfs.orders.streams import samples_of as data_set_of
 from mlfs.places.lmdb_store import LmdbTier
@@ -73,6 +72,7 @@ from mlfs.processes import OF_SERVER, be_killed_sooner, outlive_parent, reuse_me
 from mlfs.tree.attributes import Rights
 from mlfs.tree.growing import unpacked
 from mlfs.tree.samples import Samples
+from mlfs.tree.source_files import SourceFiles
 from mlfs.units import format_size
 from mountd import holders, mounts, runtime
 from mountd.channel_pyfuse3 import Pyfuse3Channel

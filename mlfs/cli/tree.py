@@ -65,9 +65,9 @@ def scanned(fd: int, source: str, stop: Callable[[], bool] | None = None) -> Man
 @contextmanager
 def job_streams(source: str, spec: JobSpec) -> Iterator[tuple[JobStreams, Manifest]]:
     """A job's streams over the directory, and its manifest. They may follow links out of it until the block ends."""
-    from mlfs.orders.layouts.outside import SourceFiles
     from mlfs.orders.stopping import stoppable
     from mlfs.orders.streams import build_streams, check_reach
+    from mlfs.tree.source_files import SourceFiles
 
     with opened(source) as fd:
         manifest = scanned(fd, source)

@@ -19,10 +19,9 @@ import numpy.typing as npt
 from mlfs.errors import JobError
 from mlfs.orders.counters import JaxGenerator, op_seeds, pass_seeds, shuffle_pass
 from mlfs.orders.cpp_random import index_shuffle, shuffle_mt19937, shuffle_mt19937_64
-from mlfs.orders.mt19937 import TorchWords, next_randperm, words_of_randperm
+from mlfs.orders.mt19937 import PythonGenerator, TorchWords, next_randperm, words_of_randperm
 from mlfs.orders.order import Indices
 from mlfs.orders.polars import PolarsGenerator
-from mlfs.orders.python_mt import PythonGenerator
 from mlfs.orders.shuffle import Permutation, Shuffles
 from mlfs.orders.stopping import stop_if_asked
 

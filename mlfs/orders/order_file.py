@@ -8,12 +8,8 @@ device). Beside the bytes of the file, which are bounded, nothing takes memory t
 
 from __future__ import annotations
 
-import errno
 import io
 import math
-import os
-import stat
-import threading
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -25,11 +21,14 @@ from mlfs.errors import JobError
 from mlfs.orders.draws import Column
 from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
 from mlfs.orders.stopping import stop_if_asked
+from mlfs.user_input import read_patiently
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
 
 _LINES_AT_ONCE = 1 << 14
+# The order of 100 million samples as indices, or of 20 million as paths. The lines that are read take that much memory.
+MOST_BYTES = 1 << 30
 
 
 class Line(NamedTuple):
@@ -109,6 +108,11 @@ def _npy(data: bytes) -> npt.NDArray[Any]:
     return np.frombuffer(data, dtype=dtype, offset=file.tell()).reshape(shape)
 
 
+def read_named(path: str) -> bytes:
+    """The whole file. Raises: OSError as `mlfs.user_input.read_patiently`; StoppedError."""
+    return read_patiently(path, MOST_BYTES, stop_if_asked)
+
+
 def _bytes(path: str, field: str) -> bytes:
     try:
         return read_named(path)
@@ -116,78 +120,6 @@ def _bytes(path: str, field: str) -> bytes:
         hint = "it must be readable for the user that runs mlfs, before the job starts, if need be for every epoch"
         what = field.replace("_", " ")
         raise JobError(f"the {what} {path!r} cannot be read: {error.strerror}", hint, field) from None
-
-
-# -- a file's bytes
-#
-# Each file is read in a thread of its own, which is left behind when nothing comes for a while: a read of a network
-# file system cannot be taken back. There are never more than a few of those.
-
-
-# The order of 100 million samples as indices, or of 20 million as paths. The lines that are read take that much memory.
-MOST_BYTES = 1 << 30
-# Longer than a server of a network file system takes to fail over to another one, mostly.
-PATIENCE_S = 20.0
-_MOST_LEFT_BEHIND = 16
-_PORTION_BYTES = 4 << 20
-_POLL_S = 0.1
-
-_left_behind: set[threading.Thread] = set()
-_lock = threading.Lock()
-
-
-def read_named(path: str) -> bytes:
-    """The whole file.
-
-    Raises: OSError, also for what is not a regular file, is larger than MOST_BYTES, or does not answer for PATIENCE_S;
-        StoppedError.
-    """
-    stop_if_asked()
-    with _lock:
-        _left_behind.difference_update([thread for thread in _left_behind if not thread.is_alive()])
-        if len(_left_behind) >= _MOST_LEFT_BEHIND:
-            raise OSError(errno.EBUSY, "too many files that do not answer are being read")
-    parts: list[bytes] = []
-    failed: list[OSError] = []
-    given_up = threading.Event()
-    thread = threading.Thread(target=_read, args=(path, parts, failed, given_up), name="mlfs-named-file", daemon=True)
-    thread.start()
-    seen, waited_s = 0, 0.0
-    try:
-        while thread.is_alive():
-            thread.join(_POLL_S)
-            stop_if_asked()
-            seen, waited_s = len(parts), waited_s + _POLL_S if len(parts) == seen else 0.0
-            if waited_s >= PATIENCE_S and thread.is_alive():
-                raise OSError(errno.ETIMEDOUT, f"nothing was read for {PATIENCE_S:g} s")
-    finally:
-        given_up.set()
-        if thread.is_alive():
-            with _lock:
-                _left_behind.add(thread)
-    if failed:
-        raise failed[0]
-    return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _read(path: str, parts: list[bytes], failed: list[OSError], given_up: threading.Event) -> None:
-    """Read a file into `parts`, or say why not."""
-    try:
-        # O_NONBLOCK: opening a FIFO that nobody writes to would wait for ever.
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        try:
-            found, total = os.fstat(fd), 0
-            if not stat.S_ISREG(found.st_mode):
-                raise OSError(errno.EINVAL, "it is not a regular file")
-            while not given_up.is_set() and (part := os.read(fd, _PORTION_BYTES)):
-                total += len(part)
-                if max(total, found.st_size) > MOST_BYTES:
-                    raise OSError(errno.EFBIG, f"it is larger than {MOST_BYTES >> 20} MiB")
-                parts.append(part)
-        finally:
-            os.close(fd)
-    except OSError as error:
-        failed.append(error)
 
 
 # -- the sampler "explicit", for scripts whose order mlfs cannot compute but the user can write down

@@ -261,7 +261,7 @@ def build_streams(
         spec: the job.
         tree: the source tree (`mlfs.tree.manifest.Manifest`).
         source: the absolute path of the source, for absolute links and for absolute paths in order files.
-        outside: what is behind links that leave the source, see `mlfs.orders.layouts.outside.SourceFiles`.
+        outside: what is behind links that leave the source, see `mlfs.tree.source_files.SourceFiles`.
         check: called with the streams before anything of them is computed, such as `mlfs.orders.streams.check_reach`.
 
     Raises:

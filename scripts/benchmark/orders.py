@@ -18,8 +18,7 @@ import numpy as np
 
 from benchmark.counters import must_be
 from mlfs.orders import shuffle
-from mlfs.orders.mt19937 import randperm
-from mlfs.orders.python_mt import PythonGenerator
+from mlfs.orders.mt19937 import PythonGenerator, randperm
 
 IMAGENET, IMAGENET_22K = 1_281_167, 14_197_122
 

@@ -14,8 +14,8 @@ from support.megatron import gpt_indices, gpt_sample, write_indexed
 
 from mlfs.errors import JobError
 from mlfs.orders.layouts import gpt_dataset as gpt
-from mlfs.orders.layouts.outside import SourceFiles
 from mlfs.orders.streams import build_streams
+from mlfs.tree.source_files import SourceFiles
 
 RECORDED = Path(__file__).parent / "recorded_gpt_dataset.json"
 

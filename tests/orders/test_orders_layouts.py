@@ -15,8 +15,8 @@ from support.drawn import cases
 from mlfs.errors import JobError
 from mlfs.job.names import layout_names
 from mlfs.orders.layouts import LISTED, samples
-from mlfs.orders.layouts.outside import SourceFiles
 from mlfs.orders.layouts.rows import ROWS
+from mlfs.tree.source_files import SourceFiles
 
 # Below, at and above "/" and between each other in every way: by bytes, by code point, by case, as prefixes.
 DIRECTORIES = ["a", "a-b", "a b", "a.jpg", ".hidden", "A", "b", "é", "\udcff", "\ue000", "\U00010000", "ÿ"]

@@ -17,7 +17,7 @@ import pytest
 from orders_support import entries_of, job, make_file, manifest_of
 
 from mlfs.orders.layouts import samples
-from mlfs.orders.layouts.outside import SourceFiles
+from mlfs.tree.source_files import SourceFiles
 
 RECORDED = sorted((Path(__file__).parent / "recorded_layouts").glob("*.json"))
 SCRIPT = Path(__file__).parents[2] / "scripts" / "record_layouts.py"

@@ -11,8 +11,8 @@ from orders_support import job, make_file, manifest_of
 
 from mlfs.errors import JobError
 from mlfs.job import parse_job
-from mlfs.orders.layouts.outside import SourceFiles
 from mlfs.orders.streams import JobStreams, build_streams
+from mlfs.tree.source_files import SourceFiles
 
 CHUNKS = [("chunk-0-0.bin", 5), ("chunk-0-1.bin", 1), ("chunk-1-0.bin", 4)]
 

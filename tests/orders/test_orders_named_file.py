@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlfs import user_input
 from mlfs.errors import JobError
-from mlfs.orders import order_file
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.order_file import Lines, read_lines, read_weights
 from mlfs.orders.stopping import StoppedError, stoppable
@@ -37,7 +37,7 @@ def test_what_cannot_be_read_is_refused_at_once(tmp_path: Path, make: Callable[[
     with pytest.raises(JobError) as caught:
         read_weights(make(tmp_path / "named"))
     assert caught.value.field == "weights_file"
-    assert time.monotonic() - began < order_file.PATIENCE_S / 2
+    assert time.monotonic() - began < user_input.PATIENCE_S / 2
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -52,8 +52,8 @@ def test_a_file_that_does_not_answer_is_left_behind(
         return before(fd, count)
 
     with monkeypatch.context() as patch:
-        patch.setattr(order_file.os, "read", hangs)
-        patch.setattr(order_file, "PATIENCE_S", 60.0 if stopped else 0.3)
+        patch.setattr(user_input.os, "read", hangs)
+        patch.setattr(user_input, "PATIENCE_S", 60.0 if stopped else 0.3)
         with pytest.raises(StoppedError if stopped else JobError) as caught, stoppable(lambda: stopped):
             read_lines(str(tmp_path / "named"))
         assert stopped or "nothing was read" in caught.value.message
@@ -65,8 +65,8 @@ def test_files_left_behind_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "named").write_text("0\n")
     answers = threading.Event()
     with monkeypatch.context() as patch:
-        patch.setattr(order_file.os, "read", lambda fd, count: answers.wait(60) and b"")
-        patch.setattr(order_file, "PATIENCE_S", 0.0)
+        patch.setattr(user_input.os, "read", lambda fd, count: answers.wait(60) and b"")
+        patch.setattr(user_input, "PATIENCE_S", 0.0)
         before = threading.active_count()
         for _ in range(40):
             with pytest.raises(JobError):

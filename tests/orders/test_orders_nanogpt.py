@@ -12,8 +12,8 @@ from orders_support import job, manifest_of
 
 from mlfs.errors import JobError
 from mlfs.orders.layouts.nanogpt import windows
-from mlfs.orders.layouts.outside import SourceFiles
 from mlfs.orders.streams import build_streams
+from mlfs.tree.source_files import SourceFiles
 
 BLOCK, BATCH = 4096, 3
 

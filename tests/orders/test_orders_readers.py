@@ -18,9 +18,8 @@ from support.drawn import cases
 from mlfs.errors import JobError
 from mlfs.orders.counters import op_seeds, philox_words, shuffle_pass
 from mlfs.orders.cpp_random import Mt64Words, index_shuffle, seed_sequence, shuffle_mt19937, shuffle_mt19937_64
-from mlfs.orders.mt19937 import TorchWords
+from mlfs.orders.mt19937 import PythonGenerator, TorchWords
 from mlfs.orders.order import build_order
-from mlfs.orders.python_mt import PythonGenerator
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -19,9 +19,9 @@ from support.drawn import cases
 
 from mlfs.errors import JobError
 from mlfs.orders.layouts.layout import NOTHING
-from mlfs.orders.layouts.outside import SourceFiles
 from mlfs.orders.streams import JobStreams, build_streams
 from mlfs.tree.manifest import Manifest
+from mlfs.tree.source_files import SourceFiles
 
 ROWS, SIDE = 12, 200
 

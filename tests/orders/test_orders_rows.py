@@ -18,9 +18,9 @@ from orders_support import job, manifest_of
 from support.beton import write_beton
 
 from mlfs.errors import JobError
-from mlfs.orders.layouts.outside import SourceFiles
 from mlfs.orders.streams import JobStreams, build_streams
 from mlfs.tree.manifest import Manifest
+from mlfs.tree.source_files import SourceFiles
 
 ROW = 10_000
 

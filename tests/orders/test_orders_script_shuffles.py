@@ -15,8 +15,8 @@ from support.drawn import cases
 
 from mlfs.errors import JobError
 from mlfs.orders.draws import Draws, EpochDraw
+from mlfs.orders.mt19937 import PythonGenerator
 from mlfs.orders.order import build_order
-from mlfs.orders.python_mt import PythonGenerator
 
 SIZES = st.integers(0, 200)
 WORLDS = st.integers(1, 6)

@@ -135,7 +135,7 @@ def test_no_framework_is_imported() -> None:
         for sampler in BUILT_IN:
             if not sampler.required:
                 build_order(parse_job({"epochs": 1, "sampler": sampler.name}), 9).rank_stream(0, 0)
-        import mlfs.orders.streams, mlfs.orders.order_file, mlfs.orders.layouts.outside
+        import mlfs.orders.streams, mlfs.orders.order_file, mlfs.tree.source_files
         frameworks = {"accelerate", "datasets", "lightning", "paddle", "tensorflow", "timm", "transformers"}
         print(sorted((frameworks | {"torch", "torchvision", "pyfuse3", "trio", "numba"}) & set(sys.modules)))
     """

@@ -26,7 +26,7 @@ SampleIds = npt.NDArray[np.int64]
 
 # Asked about a link that leaves the tree, by its path relative to the source. Answers None when nothing is there, [b""]
 # when it is a file, else the paths of all files behind it as os.walk(followlinks=True) finds them, relative to it, in
-# any order. `mlfs.orders.layouts.outside` makes one.
+# any order. `mlfs.tree.source_files` makes one.
 Outside = Callable[[bytes], list[bytes] | None]
 
 
