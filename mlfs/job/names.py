@@ -84,6 +84,11 @@ _FIELDS: Final = {
 }
 
 
+# Layouts whose readers open a file again and again, and before its turn: litdata's open each chunk three times, and the
+# next four whenever they come to one (streaming/reader.py, litdata 0.2.76).
+OPENED_AGAIN = frozenset({"litdata"})
+
+
 def layout_names() -> list[str]:
     """The names that a job's `layout` may have."""
     return list(_FIELDS)

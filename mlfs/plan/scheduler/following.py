@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from mlfs.follow.by_sample import NO_PID
 from mlfs.follow.evidence import Read
 from mlfs.follow.job import NOTHING_YET, JobRun, Seen
+from mlfs.job.names import OPENED_AGAIN
 from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.scheduler.commands import (
     AnotherLeads,
@@ -68,6 +69,7 @@ class Following:
         self._lately: OrderedDict[int, deque[int]] = OrderedDict()  # by process, the files that it opened last
         self._out = out
         self._last_number = 0
+        self._opened_again = False  # by the readers of a job that was here
         self._records: dict[int, JobRecord] = {}
         self.records: Mapping[int, JobRecord] = self._records
         self.jobs: Mapping[str, JobRun] = {}
@@ -84,6 +86,7 @@ class Following:
         self._last_number += 1
         job = JobRecord(self._last_number, run, before)
         self._records[job.number] = job
+        self._opened_again |= job.run.spec.layout in OPENED_AGAIN
         self.jobs_changed()
         self._out.append(CountReads(run))
         self._ask_for_epochs(run)
@@ -229,7 +232,8 @@ class Following:
         """
         followed, coming, matched = False, NOTHING_YET, NOT_MATCHED
         counted: list[tuple[int, int]] = []
-        again = read.sample < self._table.blocks.first and self._opens_again(read.sample, read.process)
+        again = self._is_in_blocks(read.sample) or (self._opened_again and read.sample < self._table.blocks.first)
+        again = again and self._opens_again(read.sample, read.process)
         for job in list(self._records.values()):
             run = job.run
             if not run.member[read.sample]:
@@ -321,8 +325,8 @@ class Following:
         return sample < self._table.blocks.first and bool(self._table.blocks.of(sample))
 
     def _opens_again(self, sample: int, process: int) -> bool:
-        """Whether a process has opened a file just now or a little before, as litdata does, which opens the next four
-        chunks whenever it comes to one. Then that says nothing of the order unless it is the very next in it."""
+        """Whether a process has opened a file just now or a little before. Where files are large, or their readers open
+        them again, that says nothing of the order unless it is the very next in it."""
         lately = self._lately.setdefault(process, deque(maxlen=_OPENED_LATELY))
         self._lately.move_to_end(process)
         if len(self._lately) > _MOST_PROCESSES:

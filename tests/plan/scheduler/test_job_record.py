@@ -41,9 +41,9 @@ class Node:
         self.now_s += 1.0
         self.scheduler.step(self.now_s, events)
 
-    def begins(self) -> JobRun:
+    def begins(self, layout: str = "imagefolder") -> JobRun:
         """A job is registered, which has read nothing."""
-        spec = parse_job({"name": "train", "epochs": 2, "batch_size": BATCH, "seed": 3})
+        spec = parse_job({"name": "train", "layout": layout, "epochs": 2, "batch_size": BATCH, "seed": 3})
         job = JobRun(spec, JobStreams(spec, np.arange(N), build_order(spec, N)), SIZES)
         self.tell(e.JobInstalled(job))
         for epoch in (0, 1):
@@ -96,7 +96,7 @@ def test_a_job_that_goes_on_keeps_what_was_counted_and_what_is_under_way() -> No
 def test_files_that_a_process_opens_several_times_ahead_are_followed() -> None:
     """As litdata's workers open small chunks: each three times, and the next ones whenever they come to one."""
     node = Node()
-    job = node.begins()
+    job = node.begins("litdata")
     for epoch in (0, 1):
         order = job.streams.epoch_ids(epoch, 0).tolist()
         opens = [sample for sample in order[:4] for _ in range(3)]
