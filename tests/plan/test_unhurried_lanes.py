@@ -20,7 +20,7 @@ def run(queue: PoolQueue, urgent: bool, batches: int, now_s: float) -> float:
     """Batches of one sample that each take a lane 0.1 s, as in a place that gives the more the more lanes ask."""
     for _ in range(batches):
         now_s += 0.1 / at_work(queue, urgent)
-        queue.ended(1, 1, 0.1, 0.0, now_s, more=True, urgent=urgent)
+        queue.ended(1, 0.1, 0.0, now_s, more=True, urgent=urgent)
     return now_s
 
 
@@ -42,7 +42,7 @@ def test_a_late_node_gets_all_lanes_however_its_rate_changes() -> None:
     now_s, most = 0.0, 0
     for batch in range(200):
         now_s += 0.02 * (1 + batch // 8)  # slower and slower, however many lanes ask
-        queue.ended(1, 1, 0.1, 0.0, now_s, more=True, urgent=True)
+        queue.ended(1, 0.1, 0.0, now_s, more=True, urgent=True)
         assert queue.governor.allowed >= most
         most = queue.governor.allowed
     assert at_work(queue, urgent=True) == 16
@@ -53,7 +53,7 @@ def test_lanes_to_peers_that_compute_become_fewer() -> None:
     now_s = run(queue, urgent=True, batches=2000, now_s=0.0)
     for _ in range(2000):
         now_s += 0.001
-        queue.ended(1, 1, 0.002, 0.001, now_s, more=True, urgent=True)
+        queue.ended(1, 0.002, 0.001, now_s, more=True, urgent=True)
     assert at_work(queue, urgent=True) == 2
 
 
@@ -62,34 +62,6 @@ def test_other_places_are_in_no_hurry_either_and_use_what_they_may() -> None:
     run(queue, urgent=False, batches=2000, now_s=0.0)
     assert not queue.holds_back(urgent=False)
     assert at_work(queue, urgent=False) == 16
-
-
-def test_rows_whose_blocks_others_have_brought_say_nothing_of_the_source() -> None:
-    """The farther a reader is, the more of his rows lie in blocks that are here: that is not by more lanes."""
-    queue, now_s = PoolQueue(0, 16), 0.0
-    for batch in range(800):
-        now_s += 0.1  # however many lanes ask
-        queue.ended(1 + batch // 8, 1, 0.1, 0.0, now_s, more=True, urgent=True)
-    assert at_work(queue, urgent=True) <= 4
-
-
-def test_more_lanes_that_a_lucky_moment_before_made_look_vain_are_taken_after_all() -> None:
-    governor, now_s = LaneGovernor(16), 0.0
-
-    def period(rate: float) -> int:
-        nonlocal now_s
-        for _ in range(16):
-            now_s += 1 / rate
-            governor.done(1, 0.01, 0.0, now_s)
-        return governor.allowed
-
-    governor.done(1, 0.01, 0.0, now_s)
-    assert [period(rate) for rate in (100, 105, 60)] == [4, 2, 4]
-    assert [period(rate) for rate in (105, 105)] == [4, 4]
-    governor.idle()
-    now_s += 3
-    governor.done(1, 0.01, 0.0, now_s)
-    assert [period(rate) for rate in (105, 100, 100)] == [8, 4, 4]
 
 
 @pytest.mark.parametrize(("most", "enough"), [(1, 0), (16, 1)])

@@ -334,15 +334,7 @@ class Fetching:
             size, wall_s = sum(one.size_bytes for one in done), ended.wall_s - ended.keeping_s
             self._rates.batch(queue.pool, running.lanes, size, wall_s, len(done), lanes)
         running.give_back()
-        given = sum(self._given(one, queue.pool) for one in ended.landed)
-        queue.ended(len(ended.landed), given, ended.wall_s, ended.cpu_s, now_s, more, self._urgent)
-
-    def _given(self, landed: Landed, pool: int) -> int:
-        """How often the pool's place gave something for it: for a row once a block, and not at all where another row
-        has brought it, as rows that are staged say nothing of how fast the source is."""
-        if not landed.blocks:
-            return 1
-        return sum(end.size_bytes > end.read_before_bytes and self._by_pool(end, pool) for end in landed.blocks)
+        queue.ended(len(ended.landed), ended.wall_s, ended.cpu_s, now_s, more, self._urgent)
 
     def _by_pool(self, landed: Landed, pool: int) -> bool:
         return self._pool_of[landed.place] == pool

@@ -142,19 +142,16 @@ class PoolQueue:
                 batch[wanted.sample] = wanted
         return batch
 
-    def ended(
-        self, samples: int, given: int, wall_s: float, cpu_s: float, now_s: float, more: bool, urgent: bool
-    ) -> None:
+    def ended(self, samples: int, wall_s: float, cpu_s: float, now_s: float, more: bool, urgent: bool) -> None:
         """A batch is over: the governor decides by it how many lanes may work.
 
         Args:
-            given: how often the place gave something for these samples.
             more: whether more work waits. urgent: as for `has_lane`.
         """
         if samples:
             self.sample_s += SMOOTHING * (wall_s / samples - self.sample_s)
         if more and not self.holds_back(urgent):
-            self.governor.done(given, wall_s, cpu_s, now_s)
+            self.governor.done(samples, wall_s, cpu_s, now_s)
         else:
             self.governor.idle()
 
@@ -182,8 +179,6 @@ BUSY_LANES = 2
 class LaneGovernor:
     """Doubles the lanes while they mostly wait and the rate grows by it, and goes back when the rate does not grow.
 
-    A trial is compared with the period before it, and where it gave no more than that also with the one behind it.
-
     Args:
         most: lanes. gain: how many times the rate must be what it was, for twice the lanes to stay; 0: they always
             stay.
@@ -199,7 +194,6 @@ class LaneGovernor:
         self.allowed = self._busy_lanes
         self._rate_before = 0.0
         self._tried_from = 0  # lanes before the last change, 0 when none is on trial
-        self._given_up = (0, 0.0)  # lanes that a trial has just found no better, and the rate then
         self._hold_until = 0.0
         self._since: float | None = None
         self._samples = 0
@@ -236,17 +230,12 @@ class LaneGovernor:
         self._since, self._samples, self._wall_s, self._cpu_s = now_s, 0, 0.0, 0.0
 
     def _judge(self, rate: float, waits: bool, now_s: float) -> None:
-        (lanes, rate_then), self._given_up = self._given_up, (0, 0.0)
         if self._tried_from:
             tried_from, self._tried_from = self._tried_from, 0
             if rate < self._gain * self._rate_before:
-                self._given_up = self.allowed, rate
                 self.allowed = tried_from
                 self._hold_until = now_s + HOLD_S
                 return
-        elif lanes and waits and self._gain * rate <= rate_then:
-            self.allowed = lanes  # the period before the trial was lucky: that behind it, with as few lanes, is not
-            return
         if not waits:
             self.allowed = min(self.allowed, max(self._busy_lanes, self.allowed // 2))
         elif now_s >= self._hold_until and self.allowed < self.most:
