@@ -63,7 +63,7 @@ from mlfs.follow.shape import LearnedLoader, RankStream, Shape
 from mlfs.follow.timeline import Timeline
 from mlfs.follow.tracker import Followed
 from mlfs.job import JobSpec
-from mlfs.job.names import built_in
+from mlfs.job.names import OPENED_AGAIN, built_in
 from mlfs.orders.streams import JobStreams
 
 RECOVERED = 0.75
@@ -107,6 +107,7 @@ class JobRun:
         hypothesis: the one by which it is followed.
         batch_files: samples of a rank's batch (of files, where a sample is several).
         begun_in: the epoch with which the run that is followed has begun, as far as is known.
+        opened_again: whether its readers open a file again and again, and before its turn.
         member: by sample: whether the job reads it.
         predicting: whether its predictions are believed.
         is_set_aside: whether its reads have another order, which another job has or shall have.
@@ -135,6 +136,7 @@ class JobRun:
         self.hypothesis = hypothesis or Hypothesis(spec, Origin.REGISTERED, streams)
         self.name = spec.name
         self.batch_files = streams.batch_files
+        self.opened_again = spec.layout in OPENED_AGAIN
         self.member = bytearray(len(sizes))
         inside = streams.sample_ids[streams.sample_ids >= 0]
         np.frombuffer(self.member, dtype=np.uint8)[inside] = 1

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 from mlfs.follow.by_sample import NO_PID
 from mlfs.follow.evidence import Read
 from mlfs.follow.job import NOTHING_YET, JobRun, Seen
-from mlfs.job.names import OPENED_AGAIN
 from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.scheduler.commands import (
     AnotherLeads,
@@ -86,7 +85,7 @@ class Following:
         self._last_number += 1
         job = JobRecord(self._last_number, run, before)
         self._records[job.number] = job
-        self._opened_again |= job.run.spec.layout in OPENED_AGAIN
+        self._opened_again |= run.opened_again
         self.jobs_changed()
         self._out.append(CountReads(run))
         self._ask_for_epochs(run)
@@ -325,8 +324,11 @@ class Following:
         return sample < self._table.blocks.first and bool(self._table.blocks.of(sample))
 
     def _opens_again(self, sample: int, process: int) -> bool:
-        """Whether a process has opened a file just now or a little before. Where files are large, or their readers open
-        them again, that says nothing of the order unless it is the very next in it."""
+        """Whether a process has opened a file just now or a little before.
+
+        An open of a large file, or of one whose readers open it again, says nothing of the order then, unless it is
+        the very next in it.
+        """
         lately = self._lately.setdefault(process, deque(maxlen=_OPENED_LATELY))
         self._lately.move_to_end(process)
         if len(self._lately) > _MOST_PROCESSES:
