@@ -7,7 +7,7 @@ mover has fetched; the others are left to the lane. Made by `mlfs.engine.lanes`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from mlfs.engine import moves
@@ -140,19 +140,24 @@ class Moving:
             given.append(_Given(item, file, place, at, spot, move))
         return given
 
+    def _to_fetch(self) -> Iterator[tuple[int, tuple[Item, int]]]:
+        """By their numbers, the samples that nobody has taken back: who has may have a copy kept by now, which room for
+        another one would take the place of."""
+        return ((at, one) for at, one in enumerate(self._items) if one[0].sample not in self._taken_back)
+
     def _lent(self, files: Sequence[ToMove]) -> dict[int, tuple[int, Spot | None]]:
         """By the samples' numbers, the copies of this node that they come from, and the places that have them."""
         key = self._fetcher.samples.key
         return {
             number: (place, self._shared[place].tier.lend(key(item.sample), files[number].version))
-            for number, (item, place) in enumerate(self._items)
+            for number, (item, place) in self._to_fetch()
             if place
         }
 
     def _room(self, files: Sequence[ToMove]) -> dict[int, tuple[int, Spot | None]]:
         """By the samples' numbers, room for copies in the first of their places that has it."""
         room: dict[int, tuple[int, Spot | None]] = {}
-        left = {number: item.keep_in for number, (item, place) in enumerate(self._items) if not place and item.keep_in}
+        left = {number: item.keep_in for number, (item, place) in self._to_fetch() if not place and item.keep_in}
         samples = self._fetcher.samples
         while left:
             by_place: dict[int, list[int]] = {}

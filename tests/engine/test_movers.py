@@ -6,14 +6,17 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 from fakes import Mount, given_job, running, simulate
 
-from mlfs.engine.movers import MoverChannel
+from mlfs.engine.movers import MoverChannel, MoverTimes
+from mlfs.engine.moving import Moved, Moving
 from mlfs.places.place import PlaceKind, TierPlace
 from mlfs.places.ram import RamTier
 from mlfs.places.secret import Secret
@@ -122,6 +125,29 @@ def test_what_is_found_to_have_changed_meanwhile_is_fetched_again_and_not_kept_a
             assert bytes(mount.pages.held[entry]) == b"y" * SIZE
             assert kept(mount)[7] == b"y" * SIZE
             assert tier_of(mount).used_bytes == COUNT * FOOTPRINT
+
+    simulate(body)
+
+
+def test_what_somebody_else_has_brought_by_then_keeps_its_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        async with running(tmp_path, COUNT, SIZE, ram=1 << 20, movers=1) as mount:
+            entry, samples, tier = mount.files[7], mount.engine.samples, tier_of(mount)
+            copy = samples.key(entry), samples.version_of(entry)
+            run, move, seen = Moving.run, MoverChannel.move, list[object]()
+
+            def is_late(moving: Moving, claim: Callable[[int], bool], ended: Callable[[Moved], None]) -> MoverTimes:
+                tier.put(*copy, memoryview(mount.content(entry)))
+                return run(moving, lambda sample: sample != entry and claim(sample), ended)
+
+            def looks(mover: MoverChannel, *of: Any) -> MoverTimes:
+                seen.append(tier.get(*copy))
+                return move(mover, *of)
+
+            monkeypatch.setattr(Moving, "run", is_late)
+            monkeypatch.setattr(MoverChannel, "move", looks)
+            await fetched_ahead(mount)
+            assert set(seen) == {mount.content(entry)}
 
     simulate(body)
 
