@@ -151,7 +151,7 @@ class CommandsMount:
         if self._closed is not None:
             return (
                 f"nothing can be written to the control file of the mount: {self.refused}, and the mount cannot be made"
-                f" writable ({self._closed}); the commands of mlfs work all the same"
+                f" writable ({self._closed}); mlfs register and the other commands work all the same"
             )
         return (
             f"the mount is rw for the kernel, since commands go through it: {self.refused}; what writes fails with"

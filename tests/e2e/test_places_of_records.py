@@ -183,6 +183,7 @@ def test_a_users_silent_mount_is_told_of_opens_without_names_and_follows_what_is
     assert (name, why) == ("silent", TELLS_NO_NAMES)
     assert agreement >= 0.97
     assert [text for text in messages if "only root is told" in text]
+    assert "mlfs register and the other commands work all the same" in said
 
 
 def as_user(place: Path, *lines: str, **variables: Path | str) -> str:
