@@ -146,7 +146,7 @@ def serve(config: MountConfig, report: Report, holding: Holding) -> int:
     reuse_memory(4 if _mappable_bytes() == resource.RLIM_INFINITY else 1)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     with ExitStack() as cleanup:
-        check_start()
+        check_start(holding)
         if left is None:
             source_fd = os.open(config.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             view = make_view(config, source_fd, report, keep=can_be_taken_over())
@@ -324,7 +324,7 @@ class _Service:
             POOLS | {self.places.source.name: self.config.pfs_threads}, wait=self.channel.poll_wait,
             shortages=shortages, most_threads=descriptors.threads,
         )  # fmt: skip
-        await take_threads(runner, {LOOKS: 1} if self.config.allow_other else {})
+        await take_threads(runner, {LOOKS: 1} if self.config.allow_other else {}, self.holding)
         explainer = self._make_explainer()
         recorders = Recorders(self.manifest.paths, runner, time.monotonic)
         auditor = Auditor(runner, self.config.strict_order, self.holding.audited())
@@ -786,15 +786,20 @@ class Descriptors(NamedTuple):
     open_files: int
 
 
-def check_start() -> None:
-    """Before anything else: take what serving needs, and give it back. Raises MlfsError with the limit's name."""
+def check_start(holding: Holding) -> None:
+    """Before anything else: take what serving needs, and give it back. Raises MlfsError with the limit's name. Where
+    threads lack, what stands by gives way."""
     free = raise_open_files()
     if free < OPENED_AT_START + FEWEST_DESCRIPTORS:
         raise too_low(Resource.FILES, f"{OPENED_AT_START + FEWEST_DESCRIPTORS - free} more")
     over = threading.Event()
     try:
         for _ in range(THREADS):
-            threading.Thread(target=over.wait, daemon=True).start()
+            try:
+                threading.Thread(target=over.wait, daemon=True).start()
+            except RuntimeError:
+                holding.stand_alone()
+                threading.Thread(target=over.wait, daemon=True).start()
         mmap.mmap(-1, FEWEST_BYTES).close()
     except RuntimeError:
         raise too_low(Resource.THREADS, f"{THREADS + 1} threads") from None
@@ -813,14 +818,16 @@ def share_descriptors() -> Descriptors:
     return Descriptors(threads, free - KEPT_FREE - DESCRIPTORS_A_THREAD * threads)
 
 
-async def take_threads(runner: Runner, more: Mapping[str, int]) -> None:
-    """Start the threads without which nothing can be served; raises MlfsError where they are not to be had.
+async def take_threads(runner: Runner, more: Mapping[str, int], holding: Holding) -> None:
+    """Start the threads without which nothing can be served, for which what stands by gives way; raises MlfsError where
+    they are not to be had.
 
     Args:
         more: what this mount needs besides, by pool.
     """
     with trio.move_on_after(THREADS_PATIENCE_S):
         while not runner.take({**SERVING, **more}):
+            holding.stand_alone()
             await trio.sleep(THREADS_PATIENCE_S / 10)
         return
     raise too_low(Resource.THREADS, f"{THREADS + 1} threads")

@@ -11,12 +11,13 @@ process may have it: a worker or reader that has it could never die while it wai
 If the holder dies the server starts another one, and hands everything to it (mountd.left_behind.Holding). Then the
 server is no child of its holder: nothing here needs it to be.
 
-The server's words: `standby PID`, with the channel to the process that it has forked; `keep NAME...`, with a descriptor
-each, in the place of all that was kept before; `serving`, when it answers; `alive`, each second from then on; `renew`,
-with a config in memory: servers to come have that, and load the code that is on the disk now; `way`, when it ends
-itself for that; `over CODE`, when it ends by itself, or the mount has ended: nothing is kept any more. The process that
-stands by hears `begin RESTARTS HOLDER_RESTARTS STAND_BY NAME,... WHY`, with the descriptors; or nothing, and then it
-ends with the holder. STAND_BY is how many others do.
+The server's words: `standby PID`, with the channel to the process that it has forked; `alone`, where it lacks threads:
+it hears the same when nothing stands by any more; `keep NAME...`, with a descriptor each, in the place of all that was
+kept before; `serving`, when it answers; `alive`, each second from then on; `renew`, with a config in memory: servers
+to come have that, and load the code that is on the disk now; `way`, when it ends itself for that; `over CODE`, when it
+ends by itself, or the mount has ended: nothing is kept any more. The process that stands by hears `begin RESTARTS
+HOLDER_RESTARTS STAND_BY NAME,... WHY`, with the descriptors, and says `begins`; or nothing, and then it ends with the
+holder. STAND_BY is how many others do.
 """
 
 from __future__ import annotations
@@ -218,10 +219,12 @@ class MountHolder:
             while self._stand_by_now and stands_by is None:
                 stands_by = self._stand_by_now.pop(0)
                 words = f"begin {counts[0]} {counts[1]} {len(self._stand_by_now)} {','.join(self._kept)} {why}"
-                try:
+                begins = b""
+                with suppress(OSError):
                     socket.send_fds(stands_by.channel, [words.encode("ascii")], [*self._kept.values()])
-                except OSError:  # it has died
-                    self._see_end(stands_by)
+                    begins = stands_by.channel.recv(LONGEST_WORDS_BYTES)
+                if not begins:  # it has died, perhaps with the server, and counts as none
+                    self._end(stands_by)
                     stands_by = None
 
             holder = os.getpid()
@@ -326,6 +329,8 @@ class MountHolder:
         said, fds, _, _ = socket.recv_fds(channel, LONGEST_WORDS_BYTES, MOST_KEPT)
         if not said:
             return None
+        with suppress(OSError):
+            channel.send(b"begins")
         be_killed_again_as(sooner_before)
         name_this(before)
         _, restarts, holder_restarts, stand_by, names, why = said.decode("ascii").split(" ", 5)
@@ -395,6 +400,10 @@ class MountHolder:
         self._heard_s = time.monotonic()
         if word == "standby":
             self._stand_by_now.append(Child(socket.socket(fileno=fds[0]), int(rest[0]), pidfd_of(int(rest[0]))))
+        elif word == "alone" and self._server is not None:
+            self._end_stand_by()
+            with suppress(OSError):
+                self._server.channel.send(b"alone")
         elif word == "keep":
             self._let_go([*self._kept])
             for fd in fds:
@@ -420,10 +429,13 @@ class MountHolder:
     def _end_stand_by(self) -> None:
         stand_by, self._stand_by_now = self._stand_by_now, []
         for one in stand_by:  # it may still be loading
-            with suppress(ProcessLookupError, ChildProcessError):
-                os.kill(one.pid, signal.SIGKILL)
-                os.waitpid(one.pid, 0)
-            self._see_end(one)
+            self._end(one)
+
+    def _end(self, stands_by: Child) -> None:
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(stands_by.pid, signal.SIGKILL)
+            os.waitpid(stands_by.pid, 0)
+        self._see_end(stands_by)
 
     def _let_go(self, names: list[str]) -> None:
         for name in names:

@@ -17,6 +17,7 @@ import mmap
 import os
 import platform
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -37,7 +38,7 @@ from mlfs.engine.read_trail import ReadTrail
 from mlfs.engine.runner import Runner
 from mlfs.follow.job import JobRun
 from mlfs.processes import LOADED, children, name_of
-from mountd.holder import TABLES, Start
+from mountd.holder import LONGEST_WORDS_BYTES, TABLES, Start
 from mountd.mounts import MountEntry
 
 log = logging.getLogger("mlfs.daemon")
@@ -410,6 +411,12 @@ class Holding:
         """Nobody is to come after this server: it ends the mount, or what it would leave is not the whole of it."""
         self._kept = {}
         self._tell("keep")
+
+    def stand_alone(self) -> None:
+        """Have the holder end what stands by, in the place of which this process may have threads; wait for that."""
+        self._tell("alone")
+        if select.select([self._channel], [], [], AGAIN_S)[0]:
+            self._channel.recv(LONGEST_WORDS_BYTES)
 
     def serves(self) -> None:
         """Say that the mount answers."""

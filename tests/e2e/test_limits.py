@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -136,6 +137,10 @@ def test_with_few_threads_it_serves_and_says_so(source: Path, view: Path, thread
             read_until(mount, source, f"{threads} threads ({directory}/pids.max)")
             assert said(mount, f"short of threads, {mount.status()['errors']['threads_short']:,} times: its cgroup")
             assert mount.status()["fetches"].keys() & {"pfs"}
+            server = mount.pid
+            os.kill(server, signal.SIGKILL)  # the next one needs as many, and finds what stands by
+            assert mount.pid != server
+            read_anew(mount, source)
 
 
 @pytest.mark.promise("limit-too-low")
