@@ -787,8 +787,10 @@ class Descriptors(NamedTuple):
 
 
 def check_start(holding: Holding) -> None:
-    """Before anything else: take what serving needs, and give it back. Raises MlfsError with the limit's name. Where
-    threads lack, what stands by gives way."""
+    """Before anything else: take what serving needs, and give it back. Raises MlfsError with the limit's name.
+
+    The processes that stand by give way where threads lack.
+    """
     free = raise_open_files()
     if free < OPENED_AT_START + FEWEST_DESCRIPTORS:
         raise too_low(Resource.FILES, f"{OPENED_AT_START + FEWEST_DESCRIPTORS - free} more")
