@@ -20,7 +20,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.orders.order import Indices
 from mlfs.orders.shuffle import Permutation, Shuffles, shuffle_from_targets
 from mlfs.orders.stopping import stop_if_asked
 
@@ -81,21 +80,6 @@ class JaxGenerator(Shuffles):
             values = values[np.argsort(_bits(drawn, n), kind="stable")]
         x[:] = values
 
-    def sample(self, n: int, count: int, /) -> Permutation:
-        """jax.random.choice(key, n, (count,), replace=False): the beginning of a permutation."""
-        return self.permutation(n)[:count]
-
-    def choices(self, n: int, count: int, /) -> Indices:
-        """jax.random.randint(key, (count,), 0, n); jax.random.choice(key, n, (count,)) is the same."""
-        first, second = _split(self._key)
-        high, low = (_bits(key, count).astype(np.uint64) for key in (first, second))
-        span = np.uint64(max(n, 1))
-        mask, half = np.uint64(_WORD_MASK), np.uint64((1 << 16) % int(span))
-        multiplier = (half * half & mask) % span
-        # Arithmetic of 32 bits wraps, also where jax did not mean it to: for spans above 2^16 the multiplier is 0.
-        offset = (((high % span) * multiplier & mask) + low % span & mask) % span
-        return offset.astype(np.int64)
-
 
 def _split(key: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
     x, y = threefry(key, np.zeros(2, np.uint32), np.arange(2, dtype=np.uint32))
@@ -134,10 +118,8 @@ def op_seeds(op_seed: int | None, global_seed: int | None) -> Seeds:
     return (0, _MAX_INT32) if (first, second) == (0, 0) else (first, second)
 
 
-def pass_seeds(seeds: Seeds, number: int, reshuffle: bool) -> Seeds:
+def pass_seeds(seeds: Seeds, number: int) -> Seeds:
     """The seeds of one pass (they count from 0) over a shuffle with the operation's seeds."""
-    if not reshuffle:
-        return seeds
     first, second = philox_words(*seeds, start=2 * number, count=2).tolist()
     return first, second
 

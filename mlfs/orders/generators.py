@@ -128,10 +128,7 @@ class Torch:
 
     def choices(self, n: int, count: int, /) -> Indices:
         """torch.randint(n, (count,))."""
-        if n < TORCH_SHORT_RANGE:
-            return (self._drawing().take(count) % np.uint32(max(n, 1))).astype(np.int64)
-        high, low = self._drawing().take(2 * count).reshape(count, 2).T.astype(np.uint64)
-        return ((high << np.uint64(32) | low) % np.uint64(n)).astype(np.int64)
+        return (self._drawing().take(count) % np.uint32(max(n, 1))).astype(np.int64)
 
     def weighted(self, weights: Weights, count: int, /) -> Indices:
         """torch.multinomial(weights, count, replacement=True). ATen/native/cpu/MultinomialKernel.cpp."""
@@ -153,14 +150,9 @@ class Torch:
 
     def buffer(self, n: int, size: int, /) -> Indices | Permutation:
         """The datapipe shuffle() of a DataLoader: its iterator draws a seed for the pipes and base_seed."""
-        seed = Torch(self.number(None))._long_number()
+        high, low = TorchWords(self.number(None)).take(2).tolist()
         self.skip(BASE_SEED_WORDS)
-        return PythonGenerator(seed).buffer(n, size)
-
-    def _long_number(self) -> int:
-        """torch.empty((), dtype=torch.int64).random_(), all 63 bits."""
-        high, low = map(int, self._words.take(2))
-        return (high << 32 | low) & (_LONG >> 1)
+        return PythonGenerator((high << 32 | low) & (_LONG >> 1)).buffer(n, size)
 
     def skip(self, words: int, /) -> None:
         """Pass over words."""
@@ -206,24 +198,6 @@ class _Numpy(Shuffles):
         """rng.integers(below); 2**31 is the usual one."""
         return int(getattr(self._rng, self._below)(below or _USUAL_BELOW))
 
-    def buffer(self, n: int, size: int, /) -> Indices | Permutation:
-        """datasets' IterableDataset.shuffle: a full buffer is shuffled, and half of it handed out.
-
-        Source: datasets/iterable_dataset.py, BufferShuffledExamplesIterable (datasets 5.2).
-        """
-        held, parts, at = np.empty(0, dtype=np.int32), list[Permutation](), 0
-        while at < n:
-            stop = min(n, at + size - len(held))
-            held = np.append(held, np.arange(at, stop, dtype=np.int32))
-            at = stop
-            if len(held) == size:
-                held = held[self._rng.permutation(size)]
-                parts.append(held[: size - size // 2])
-                held = held[size - size // 2 :]
-        if len(held):
-            parts.append(held[self._rng.permutation(len(held))])
-        return np.concatenate(parts) if parts else held
-
     def skip(self, words: int, /) -> None:
         """Pass over words; default_rng has 64 bits, and draws of 32 take them in pairs."""
         for start in range(0, words, _SKIPPED_AT_ONCE):
@@ -252,19 +226,11 @@ class _Tensorflow:
 
     def fold_in(self, data: int) -> _Tensorflow:
         """The shuffle of a pass, with reshuffle_each_iteration."""
-        return _Tensorflow(pass_seeds(self._seeds, data, True))
+        return _Tensorflow(pass_seeds(self._seeds, data))
 
     def buffer(self, n: int, size: int, /) -> Permutation:
         """shuffle(size)."""
         return shuffle_pass(n, size, self._seeds)
-
-    def permutation(self, n: int, /) -> Permutation:
-        """shuffle(n)."""
-        return self.buffer(n, n)
-
-    def shuffle(self, x: Permutation, /) -> None:
-        """The elements of x through shuffle(len(x))."""
-        x[:] = x[self.permutation(len(x))]
 
 
 class _Permutes:

@@ -237,7 +237,7 @@ def tf_data_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None)
         """The names as list_files shuffles them, with a buffer for all, anew in each pass."""
         # A shuffle asks for names with the first that it hands out: a pass that is begun and not read lists nothing.
         begun = (spec.passes_before or 0) + epoch if spec.shuffle else pass_number(spec, epoch)
-        seeds = pass_seeds(op_seeds(spec.list_seed, spec.global_seed), begun, True)
+        seeds = pass_seeds(op_seeds(spec.list_seed, spec.global_seed), begun)
         return shuffle_pass(n_samples, n_samples, seeds).astype(np.int64)
 
     parts = Parts(

@@ -1,9 +1,8 @@
-"""polars' shuffles and samples, bit for bit, without polars: `df.sample(n, shuffle=True, seed=1)`, `s.shuffle(1)`.
+"""polars' shuffle of all rows, bit for bit, without polars: `df.sample(fraction=1, shuffle=True, seed=1)`.
 
-In: a seed. Out: permutations, samples. Called by `mlfs.orders.generators`. Sources: rand 0.9, rngs/small.rs
-(xoshiro256++, seeded by splitmix64), seq/increasing_uniform.rs and seq/slice.rs (shuffle), seq/index.rs (sample),
-distr/uniform_int.rs (Canon's method; Lemire's for a distribution), as polars 2.1 draws. A call of polars seeds a
-generator of its own: no epoch goes on from the one before.
+In: a seed. Out: permutations. Called by `mlfs.orders.generators`. Sources: rand 0.9, rngs/small.rs (xoshiro256++,
+seeded by splitmix64), seq/increasing_uniform.rs and seq/slice.rs (shuffle), distr/uniform_int.rs (Canon's method), as
+polars 2.1 draws. A call of polars seeds a generator of its own: no epoch goes on from the one before.
 
 The shuffle grows: for i in 0 .. n-1, swap r[i] with r[j], j <= i. One number gives the partners of as many i as the
 product of their bounds fits 32 bits.
@@ -15,15 +14,12 @@ from typing import Final
 
 import numpy as np
 
-from mlfs.orders.order import Indices
 from mlfs.orders.shuffle import Permutation, Shuffles, shuffle_from_targets
 from mlfs.orders.stopping import stop_if_asked
 
 _WORD: Final = (1 << 32) - 1
 _LONG: Final = (1 << 64) - 1
 _ASKED_EVERY: Final = 1 << 14
-# At these lengths rand's samples are drawn in another way.
-_FEWEST, _FEW, _MANY = 11, 163, 500_000
 
 
 class PolarsGenerator(Shuffles):
@@ -55,39 +51,6 @@ class PolarsGenerator(Shuffles):
                 number, targets[i] = (0, number) if i == stop - 1 else divmod(number, i + 1)
             at = stop
         x[:] = x[shuffle_from_targets(targets, "growing")]
-
-    def sample(self, n: int, count: int, /) -> Permutation | Indices:
-        """pl.int_range(n).sample(count, shuffle=True, seed=seed)."""
-        if count == n:
-            return self.permutation(n)
-        # Which way is quicker, by rand's measurements: numbers below it are of 500,000 elements and more.
-        large = n >= _MANY
-        if count < _FEW:
-            per, more = (8 / 45, 70 / 9) if large else (1.6, 10.0)
-            in_place, floyd = count > _FEWEST and n < (more + per * count) * count, True
-        else:
-            in_place, floyd = n < (330 / 9 if large else 270.0) * count, False
-        drawn: list[int] = []
-        if in_place:
-            moved: dict[int, int] = {}
-            for i in range(count):
-                j = i + self._below(n - i)
-                drawn.append(moved.get(j, j))
-                moved[j] = moved.get(i, i)
-        elif floyd:
-            for j in range(n - count, n):
-                number = self._below(j + 1)
-                if number in drawn:
-                    drawn[drawn.index(number)] = j
-                drawn.append(number)
-        else:
-            seen: set[int] = set()
-            while len(drawn) < count:
-                number, low = divmod(self._word() * n, 1 << 32)
-                if low >= (1 << 32) % n and number not in seen:
-                    seen.add(number)
-                    drawn.append(number)
-        return np.array(drawn, dtype=np.int64)
 
     def _below(self, bound: int) -> int:
         high, low = divmod(self._word() * bound, 1 << 32)
