@@ -68,11 +68,8 @@ class Dealing(NamedTuple):
             end = begin + each + (rank < longer)
         elif self.pattern == "shard":
             begin, end = total * rank // world_size, total * (rank + 1) // world_size
-        elif self.pattern == "batch":
-            mine = _batches(total, rank, world_size, batch_size)
-            return mine % n if total > n else mine
-        elif self.pattern == "batch-and-piece":
-            rest = total // world_size % batch_size
+        elif self.pattern in ("batch", "batch-and-piece"):
+            rest = 0 if self.pattern == "batch" else total // world_size % batch_size
             whole = total - rest * world_size
             begin = whole + rank * rest
             piece = np.arange(begin, begin + (0 if drop_last else rest), dtype=np.int64)

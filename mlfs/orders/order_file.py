@@ -56,11 +56,6 @@ class Lines:
             if text:
                 yield Line(number, text)
 
-    @property
-    def first(self) -> Line:
-        """The first of them; there is one."""
-        return next(iter(self))
-
 
 def read_lines(path: str, field: str = "order_file") -> Lines:
     """Return the lines of a file. Args: field: the job's field that names it, for errors.
@@ -183,7 +178,7 @@ class ExplicitOrder:
 
     def _load(self, path: str) -> Indices:
         lines = read_lines(path)
-        read = self._read_index if lines.first.text.isdigit() else self._read_path
+        read = self._read_index if next(iter(lines)).text.isdigit() else self._read_path
         indices = np.fromiter((read(path, line) for line in lines), dtype=np.int64, count=len(lines))
         indices.flags.writeable = False  # every caller gets a view of it
         return indices

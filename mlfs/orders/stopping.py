@@ -7,9 +7,9 @@ mlfs.orders.order_file, where the time goes.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from mlfs.errors import JobError
 
@@ -21,27 +21,22 @@ class StoppedError(JobError):
         super().__init__("the job was unregistered while its order was computed", "", "name")
 
 
-class _Asked(threading.local):
-    """The question of this thread."""
-
-    stop: Callable[[], bool] | None = None
-
-
-_asked = _Asked()
+_asked: ContextVar[Callable[[], bool]] = ContextVar("_asked", default=lambda: False)
+"""The question of this thread."""
 
 
 @contextmanager
 def stoppable(stop: Callable[[], bool]) -> Iterator[None]:
     """A computation of this thread inside ends soon after `stop` says so, or the one around this one."""
-    before = _asked.stop
-    _asked.stop = stop if before is None else lambda: stop() or before()
+    before = _asked.get()
+    token = _asked.set(lambda: stop() or before())
     try:
         yield
     finally:
-        _asked.stop = before
+        _asked.reset(token)
 
 
 def stop_if_asked() -> None:
     """Raises StoppedError when this thread's computation is to end."""
-    if _asked.stop is not None and _asked.stop():
+    if _asked.get()():
         raise StoppedError
