@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from mlfs.errors import JobError
+from mlfs.explain.attempt import POOL
 from mlfs.explain.confirm import Finding
 from mlfs.explain.evidence import FEWEST_FITTING, borne_out
 from mlfs.explain.fields import JOB_NAME
 from mlfs.explain.first_reads import FirstRead, FirstReads
 from mlfs.explain.port import Jobs, load_epochs
-from mlfs.explain.question import places_of
+from mlfs.explain.screen import EpochPlaces, screen
 from mlfs.explain.search_stages import COMMON_SEEDS
 from mlfs.follow import evidence
 from mlfs.follow.evidence import JUDGED_OPENS
@@ -129,7 +132,6 @@ def _goes_on_by_default(spec: JobSpec) -> bool:
 
 log = logging.getLogger("mlfs.explain")
 
-POOL = "infer"
 # A script reads a data set to train with and one to validate with; more than twice as many are no script of a kind
 # that is understood.
 MOST_JOBS = 4
@@ -329,33 +331,17 @@ def where(streams: JobStreams, epoch: int, recent: Sequence[FirstRead], totals: 
         totals: how many reads there were since, where a file that is opened again at once counts once, and where each
             open counts: a sampler may repeat its samples, and a script may open each file twice.
     """
-    if max(totals) <= len(recent):
+    if max(totals) <= len(recent) or not recent:
         return Begin(epoch, 0)
     a_pass = max(1, streams.length(epoch) * len(streams.spec.ranks))
     guesses = [epoch + total // a_pass for total in totals]
     likely = {tried for guess in guesses for tried in range(max(epoch, guess - _EPOCHS_BEFORE), guess + 2)}
+    entries, processes = np.array(recent, dtype=np.int64)[:, :2].T
+    n_entries = 1 + int(max(entries.max(), streams.sample_ids.max()))
     best, best_share = Begin(epoch, 0), -1.0
     for tried in sorted(likely):
-        share, lowest = _following(streams, tried, recent)
-        if share > best_share:
-            best, best_share = Begin(tried, lowest // max(1, streams.spec.batch_size)), share
+        of_ranks = [streams.epoch_ids(tried, rank) for rank in streams.spec.ranks]
+        hits = screen(EpochPlaces.of(of_ranks, n_entries), entries, processes)
+        if hits.share > best_share:
+            best, best_share = Begin(tried, hits.first // max(1, streams.spec.batch_size)), hits.share
     return best
-
-
-def _following(streams: JobStreams, epoch: int, recent: Sequence[FirstRead]) -> tuple[float, int]:
-    """The share of reads that come right behind the last one of their process, and the lowest position of those."""
-    entries = {read.entry for read in recent}
-    following, lowest, spec = 0, streams.length(epoch), streams.spec
-    apart = spec.num_workers or 1 if spec.batch_size == 1 else 1  # workers take single samples in turn
-    last: dict[tuple[int, int], int] = {}
-    positions = [places_of(streams.epoch_ids(epoch, rank), entries) for rank in streams.spec.ranks]
-    for entry, pid, _ in recent:
-        for rank, position_of in enumerate(positions):
-            at = position_of.get(entry)
-            if at is None:
-                continue
-            if last.get((pid, rank), -apart - 1) == at - apart:
-                following += 1
-                lowest = min(lowest, at - apart)
-            last[pid, rank] = at
-    return following / len(recent), lowest

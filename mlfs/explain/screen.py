@@ -160,8 +160,7 @@ def evidence_of(opens: Sequence[Open], families: Sequence[Hashable]) -> list[Evi
     Args:
         families: of each open, that of its process; empty: all are of one.
     """
-    entries = np.array([seen.entry for seen in opens], dtype=np.int64)
-    processes = np.array([seen.process for seen in opens], dtype=np.int64)
+    entries, processes = _columns(opens)
     counts = Counter(families)
     together = Evidence(entries, processes, frozenset(counts))
     alone = []
@@ -273,7 +272,7 @@ def find_ranks(
         # A family that reads for ranks of another world reads as much of the registered ones' samples.
         places = EpochPlaces.of(streams.ids_of_ranks(epoch, every), n_entries)
         for family in reads:
-            entries, processes = _of_family(family)
+            entries, processes = _columns(family)
             score = screen(places, entries, processes)
             if score.share < LEAST_SHARE or not beyond_chance(score.bits - choice_bits):
                 continue
@@ -309,7 +308,7 @@ def find_world(
     most = len(streams.sample_ids) // JUDGED_SAMPLES
     choice_bits = log2(len(reads) * len(epochs))
     for epoch in epochs[: max(1, LONGEST_SEARCH // len(streams.sample_ids))]:
-        families = [_of_family(family) for family in reads]
+        families = [_columns(family) for family in reads]
         in_whole = EpochPlaces.of(whole[1].ids_of_ranks(epoch, (0,)), n_entries).code
         worlds = {_usual_step(in_whole, *of_family) for of_family in families} - {0, spec.world_size}
         begins = {"start_epoch": epoch, "start_step": 0}  # a rank that comes later may begin before those that read
@@ -337,12 +336,10 @@ def find_world(
     return None
 
 
-def _of_family(reads: Sequence[Read]) -> tuple[Numbers, Numbers]:
+def _columns(reads: Sequence[Read] | Sequence[Open]) -> tuple[Numbers, Numbers]:
     """Entries and processes of reads."""
-    return (
-        np.array([read.sample for read in reads], dtype=np.int64),
-        np.array([read.process for read in reads], dtype=np.int64),
-    )
+    entries, processes = np.array([read[:2] for read in reads], dtype=np.int64).reshape(-1, 2).T
+    return entries, processes
 
 
 def _usual_step(places: Numbers, entries: Numbers, processes: Numbers) -> int:
