@@ -87,9 +87,8 @@ def place_nearby(data_set: DataSet, asked: WordsAsked) -> PlaceFound | None:
 # its sample is drawn.
 
 Places = npt.NDArray[np.int64]
-# A batch of nine or more shows no gap in a process' first nine reads: where it ends is found for the places that are
-# left. More workers than these nobody has.
-_WITHOUT_GAP, _MOST_WORKERS = 9, 64
+# A batch of nine or more shows no gap in a process' first nine reads, which are enough to tell a place.
+_WITHOUT_GAP = 9
 
 
 class WeightedDraws:
@@ -107,24 +106,26 @@ class WeightedDraws:
         self._upper = sums
         self._lower = np.concatenate(([-1.0], sums[:-1]))  # the first sample is drawn by 0.0 too
         self._heads = data_set.heads
-        self._readings = [h for h in readings if self._bits(self._heads[h.head]) >= fewest_bits]
-        longest = max((len(head) for head in data_set.heads), default=0)
-        self.reach = WORDS_A_DRAW * (longest * _MOST_WORKERS + 1)
+        self._readings = [h for h in readings if self._bits(self._compared(h)) >= fewest_bits]
+        furthest = max((step(len(self._compared(h)), h.batch, h.workers) for h in self._readings), default=0)
+        self.reach = WORDS_A_DRAW * (furthest + 1)
 
     def places(self, words: Words, count: int, start: int) -> Iterator[int]:
         """The places among the first `count` words that give some process' reads; `reach` more are given."""
         numbers = uniform_of(words[:-1], words[1:])
         begin = {h.head: self._holding(numbers, np.arange(count), 0, self._heads[h.head][0]) for h in self._readings}
         for h in self._readings:
-            values = self._heads[h.head]
             at = begin[h.head]
-            for i, value in enumerate(values[: len(values) - 1 if h.batch else _WITHOUT_GAP]):
+            for i, value in enumerate(self._compared(h)):
                 if not len(at):
                     break
                 at = self._holding(numbers, at, step(i, h.batch, h.workers), value)
-            for place in at.tolist():
-                if h.batch or self._fits(numbers, place, values):
-                    yield place
+            yield from at.tolist()
+
+    def _compared(self, h: Reading) -> Sequence[int]:
+        """The reads of a process but the last one, which may be of something else, as far as they come without a gap
+        where no small batch is read."""
+        return self._heads[h.head][:-1][: None if h.batch else _WITHOUT_GAP]
 
     def _holding(self, numbers: npt.NDArray[np.float64], at: Places, draw: int, value: int) -> Places:
         """The places at which a draw gives the value."""
@@ -132,24 +133,6 @@ class WeightedDraws:
         held: Places = at[(drawn > self._lower[value]) & (drawn <= self._upper[value])]
         return held
 
-    def _fits(self, numbers: npt.NDArray[np.float64], place: int, values: Sequence[int]) -> bool:
-        """Whether all reads of a process come from the place: without a gap, or with one behind each batch.
-
-        The last one need not fit: the process may have gone on to something else.
-        """
-        draws = numbers[place : place + self.reach : WORDS_A_DRAW]
-        stream = np.searchsorted(self._upper, draws, side="left")
-        head = np.array(values[:-1], dtype=np.int64)
-        unlike = np.flatnonzero(stream[: len(head)] != head)
-        if not len(unlike):
-            return True
-        for batch in range(int(unlike[0]), _WITHOUT_GAP - 1, -1):  # what follows a batch may look as if it went on
-            for workers in range(2, _MOST_WORKERS + 1):
-                steps = np.array([step(i, batch, workers) for i in range(len(head))])
-                if np.array_equal(stream[steps], head):
-                    return True
-        return False
-
     def _bits(self, values: Sequence[int]) -> float:
-        """The bits of a process' reads that fit, the last one left out."""
-        return sum(-log2(max(self._upper[value] - self._lower[value], 2.0**-53)) for value in values[1:-1])
+        """The bits of reads that fit."""
+        return sum(-log2(max(self._upper[value] - self._lower[value], 2.0**-53)) for value in values)
