@@ -120,11 +120,6 @@ class Attempt:
         """Whether the process' reads are not among those that are searched with, and may be."""
         return process not in self._asked and len(self._asked) < MOST_HEADS
 
-    def begin_again_with(self, process: int) -> None:
-        """End the search: another one that has this process' reads is to follow."""
-        self._asked.add(process)
-        self.begin_again()
-
     def begin_again(self) -> None:
         """End the search: another one with more reads is to follow."""
         self.again = True

@@ -12,13 +12,9 @@ from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from mlfs.explain.evidence import SEED_BITS, bits_of_distinct
-from mlfs.explain.question import FEWEST_READS, DataSet, Reading, read_in, step
+from mlfs.explain.question import FEWEST_READS, DataSet, Reading, step
 from mlfs.orders.mt19937 import TorchWords
-from mlfs.orders.order import Indices
 
 # So much of an order is made at most, whatever world size and workers a hypothesis has: it takes a tenth of a second.
 _FURTHEST = 1 << 16
@@ -111,14 +107,15 @@ def confirm_sequential(data_sets: Sequence[DataSet]) -> Finding | None:
     for index in by_size:
         if any(map(reads_otherwise, data_sets[index].heads)):
             continue
-        found = _in_order(data_sets[index])
+        found = read_in_order(data_sets[index])
         if found is not None:
             return found._replace(data_set=index)
     return None
 
 
-def _in_order(data_set: DataSet) -> Finding | None:
-    """The finding of some process that reads from the start, in the order of the samples."""
+def read_in_order(data_set: DataSet) -> Finding | None:
+    """How ranks read a data set in the order of its samples, if some process does from the start. Others may read
+    beside it."""
     n, heads = data_set.n, data_set.heads
     for values in heads:
         world = values[1] - values[0] if len(values) > 1 else 0
@@ -131,15 +128,6 @@ def _in_order(data_set: DataSet) -> Finding | None:
             bits = bits_of_distinct(n, pattern.matched)
             return Finding(0, n, -1, 0, world, ranks, pattern.batch or batch, pattern.workers or workers, bits)
     return None
-
-
-def confirm_order(drawn: npt.NDArray[np.int32] | Indices, data_set: DataSet) -> Finding | None:
-    """How ranks read an order that one generator draws for all of them, if some process reads it from its start.
-
-    Once the samples are numbered as they were drawn, the data set is read in their order. Others may read beside it.
-    """
-    found = _in_order(read_in(drawn, data_set))
-    return found if found is not None and found.bits >= SEED_BITS else None
 
 
 def reads_otherwise(values: Sequence[int]) -> bool:

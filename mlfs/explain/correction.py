@@ -15,7 +15,6 @@ from itertools import islice
 from statistics import median_low
 from typing import NamedTuple
 
-import numpy as np
 import trio
 
 from mlfs.explain.attempt import Attempt
@@ -23,7 +22,7 @@ from mlfs.explain.data_sets import as_indices
 from mlfs.explain.evidence import FEWEST_FITTING
 from mlfs.explain.first_reads import MOST_FIRST_READS
 from mlfs.explain.port import Jobs, load_epochs
-from mlfs.explain.question import DataSet, reads_needed
+from mlfs.explain.question import reads_needed
 from mlfs.explain.screen import EpochBefore, find_correction, find_ranks, find_world
 from mlfs.explain.search_stages import PlaceFound, WordsAsked
 from mlfs.explain.statistics import CaseStatistics, Instead
@@ -52,7 +51,6 @@ from mlfs.follow.shape import LearnedLoader
 from mlfs.job import JobSpec
 from mlfs.job.names import built_in
 from mlfs.orders.composed import WordsDrawn
-from mlfs.orders.layouts.layout import SampleIds
 
 log = logging.getLogger("mlfs.explain")
 
@@ -192,10 +190,6 @@ class Beginning(NamedTuple):
     opens: list[Open]
     heads: list[list[int]]
     passes: int = 0
-
-    def data_set(self, ids: SampleIds) -> DataSet:
-        """The first reads as indices of the job's data set. A worker thread's work."""
-        return as_indices(self.heads, ids.astype(np.int32))
 
 
 class Beginnings:
@@ -367,12 +361,8 @@ class Correction:
         self._seen, self._not_before = self._seen - back, self._not_before - back
         if not disagrees(self.job):
             return bool(self._unknown_ranks())
-        waits = self._gave_up or self.job.score.observed < self._not_before
+        waits = self._in_vain >= MOST_SEARCHES or self.job.score.observed < self._not_before
         return not waits or self._beginnings.another_began(self.job, UNFIT_READS)
-
-    @property
-    def _gave_up(self) -> bool:
-        return self._in_vain >= MOST_SEARCHES
 
     def _is_followed(self, job: JobRun) -> bool:
         """Whether the job still runs, and no other explanation is in its place."""
@@ -382,7 +372,7 @@ class Correction:
 
     async def search(self) -> None:
         """From the opens that disagree to a hypothesis that explains them; if there is none, set the job aside."""
-        self.job.await_correction(not self._gave_up)
+        self.job.await_correction(self._in_vain < MOST_SEARCHES)
         try:
             await self._search()
         except Exception:  # whatever it is: the job goes on as it was
@@ -578,7 +568,7 @@ class Correction:
         """
         job, runner = self.job, self._jobs.runner
         near, far = whereabouts(job, drawing, begun.epoch)
-        data_set = await runner.run(POOL, begun.data_set, job.streams.sample_ids)
+        data_set = await runner.run(POOL, as_indices, begun.heads, job.streams.sample_ids)
         asked = WordsAsked(drawing.seed, drawing.seeded, drawing.ahead, near, job.spec.weights_file or "")
         found = await runner.run(POOL, place_nearby, data_set, asked)
         if found is not None:

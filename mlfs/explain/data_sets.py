@@ -21,6 +21,7 @@ from mlfs.explain.usual import MOST_FOR_LOOPS
 from mlfs.job import JobSpec, parse_job
 from mlfs.orders.layouts import layout_names
 from mlfs.orders.layouts.rows import ROWS
+from mlfs.orders.order import Indices
 from mlfs.tree.manifest import Manifest
 
 SampleIds = npt.NDArray[np.int32]
@@ -149,7 +150,7 @@ def _directories(manifest: Manifest, entry: int) -> list[int]:
     return found
 
 
-def as_indices(heads: Sequence[Sequence[int]], ids: SampleIds) -> DataSet:
+def as_indices(heads: Sequence[Sequence[int]], ids: SampleIds | Indices) -> DataSet:
     """The reads as dataset indices. A file that is no sample is left out, one that is several counts as the first."""
     index_of = places_of(ids, (entry for head in heads for entry in head))
     return DataSet(len(ids), tuple(tuple(index_of[entry] for entry in head if entry in index_of) for head in heads))

@@ -27,7 +27,7 @@ from mlfs.explain.search_stages import COMMON_SEEDS, SAMPLER_SEED_WORD, Draw, Wo
 from mlfs.explain.usual import LOOPS_OF_TORCH, preset_of
 from mlfs.explain.word_search import place_nearby
 from mlfs.follow.hypothesis import Hypothesis, Origin
-from mlfs.job import JobSpec, parse_job
+from mlfs.job import JobSpec
 from mlfs.job.parse import COMPOSED
 from mlfs.job.spec import DATA_FIELDS
 from mlfs.launchers import Whose, whose
@@ -320,8 +320,7 @@ def of_other_part(spec: JobSpec, heads: Sequence[Sequence[int]], make_samples: M
     found: list[Hypothesis] = []
     for part in parts:
         fields: Fields = data_set | {"part": part}
-        ids = make_samples(parse_job({"name": JOB_NAME, "epochs": 1} | fields)).astype(np.int32)
-        finding = confirm_sequential([as_indices(heads, ids)])
+        finding = confirm_sequential([as_indices(heads, make_samples(job_of(fields)))])
         if finding is not None:
             found += proposed((fields | ranked for ranked in explanations(finding, ())), Origin.FILES)
     return found

@@ -125,10 +125,6 @@ class FirstReads:
         found.total, found.opened = found.total + more.total, found.opened + more.opened
         return found
 
-    def enough(self, needed: int) -> bool:
-        """Whether some processes have read enough to be searched with."""
-        return bool(self.ready(needed))
-
     def ready(self, needed: int) -> set[int]:
         """The children of those parents of which one child has read `needed` files, the first one as well, and each one
         half of them, unless one idles: any may be the one that reads from a rank's start."""

@@ -18,22 +18,13 @@ from functools import partial
 from operator import ne
 from typing import Final, NamedTuple
 
-import numpy as np
 import trio
 
 from mlfs.errors import JobError
 from mlfs.explain.attempt import POOL, Attempt, Woken
 from mlfs.explain.confirm import Finding, confirm_sequential
 from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates_apart, part_of
-from mlfs.explain.explanations import (
-    Before,
-    next_epoch,
-    of_draws,
-    of_finding,
-    of_other_part,
-    of_recipe,
-    of_walk,
-)
+from mlfs.explain.explanations import Before, next_epoch, of_draws, of_finding, of_other_part, of_recipe, of_walk
 from mlfs.explain.fields import Fields, order_of
 from mlfs.explain.first_reads import MOST_FIRST_READS, FirstReads, LeftAlone
 from mlfs.explain.inferred_jobs import (
@@ -202,7 +193,7 @@ class Inference:
             self._look_with_more(process, try_again)
         elif (try_again and self._lost is not None) or (
             self._state is State.WATCHING
-            and self._reads.enough(self._needed)
+            and self._reads.ready(self._needed)
             and not self._inferred.full
             and not self._inferred.is_on_trial(entry, process, parent)
         ):
@@ -221,13 +212,12 @@ class Inference:
         a hypothesis that is known.
         """
         attempt = self._attempt
-        if attempt is None:
+        if attempt is None or attempt.again:
             return
         reads = self._reads.processes.get(process)
-        known = reads is not None and len(reads.first) >= self._needed and attempt.lacks(process)
-        if known and process in self._reads.searched_with(self._needed):
-            attempt.begin_again_with(process)
-        elif try_again and attempt.instead_of is not None:
+        lacks = reads is not None and len(reads.first) >= self._needed and attempt.lacks(process)
+        helps = lacks and process in self._reads.searched_with(self._needed)
+        if helps or (try_again and attempt.instead_of is not None):
             attempt.begin_again()
 
     def _refute(self, job: JobRun) -> None:
@@ -315,10 +305,10 @@ class Inference:
         if lost is not None:
             if await self._goes_on(lost):
                 return
-            if not self._reads.enough(self._needed):
+            if not self._reads.ready(self._needed):
                 self._lost = self._lost or lost  # further reads may show how it goes on; for a search they are too few
                 return
-        if await self._walked() and (self._lost is not None or not self._reads.enough(self._needed)):
+        if await self._walked() and (self._lost is not None or not self._reads.ready(self._needed)):
             return
 
         data_sets, processes = await self._data_sets()
@@ -386,8 +376,8 @@ class Inference:
 
     async def _goes_on(self, lost: JobRun) -> bool:
         """Whether the reads are the next epoch by what explained the epochs before; then its job is in force."""
-        reads, runner, ids = self._without_walkers, self._jobs.runner, lost.streams.sample_ids.astype(np.int32)
-        data_set = await runner.run(POOL, as_indices, reads().heads(self._needed), ids)
+        reads, runner = self._without_walkers, self._jobs.runner
+        data_set = await runner.run(POOL, as_indices, reads().heads(self._needed), lost.streams.sample_ids)
         ranked = lost.rivals.alternatives
         if lost.rivals.was_chosen and last_fitting(lost) < 0:  # it was chosen by chance, and would be again
             ranked = [one for one in ranked if order_of(one.spec) != order_of(lost.hypothesis.spec)]
@@ -531,7 +521,7 @@ class Inference:
         processes = reads.processes
         others = reads.of(lambda pid: not inferred.is_on_trial(processes[pid].first[0], pid, processes[pid].parent))
         self._called = trio.Event()
-        if self._offered or self._lost is not None or (others.enough(self._needed) and not inferred.full):
+        if self._offered or self._lost is not None or (others.ready(self._needed) and not inferred.full):
             self._called.set()
 
     # -- for the status

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.errors import JobError
-from mlfs.explain.confirm import begins_at, confirm_order, pattern_of
+from mlfs.explain.confirm import begins_at, pattern_of, read_in_order
 from mlfs.explain.evidence import NEARLY_BITS, SEED_BITS, bits_near_the_start, bits_of_distinct
 from mlfs.explain.fields import EPOCHS, Fields, job_of
 from mlfs.explain.question import DataSet, read_in
@@ -120,7 +120,7 @@ def explaining(
             common = None if "column" in fields else first_epoch(fields, n)
             for index, data_set in alike:
                 epoch = by_groups[index].first_epoch(fields) if "column" in fields else common
-                shape = None if epoch is None else _shape(epoch, data_set, cached)
+                shape = None if epoch is None else _shape(fields, epoch, data_set, cached)
                 if shape is not None:
                     largest, shape = _largest(fields, data_sets, cached) or (index, shape)
                     yield Recipe(largest, [fields | shape for fields in order.orders])
@@ -133,25 +133,14 @@ def _largest(fields: Fields, data_sets: Sequence[DataSet], cached: int) -> tuple
     such as the files of another directory. None for an order that has no buffer."""
     for index in sorted(range(len(data_sets)), key=lambda at: -data_sets[at].n) if "buffer_size" in fields else ():
         epoch = first_epoch(fields, data_sets[index].n)
-        shape = None if epoch is None else _shape(epoch, data_sets[index], cached)
+        shape = None if epoch is None else _shape(fields, epoch, data_sets[index], cached)
         if shape is not None:
             return index, shape
     return None
 
 
-class FirstEpoch(NamedTuple):
-    """A job's first epoch, of which thousands are kept.
-
-    Attributes:
-        sampler, world_size, num_workers, worker_dealing: of the job.
-        streams: what each of its ranks reads, as far as ranks are looked at.
-    """
-
-    sampler: str
-    world_size: int
-    num_workers: int | None
-    worker_dealing: str | None
-    streams: tuple[Drawn, ...]
+FirstEpoch = tuple[Drawn, ...]
+"""The reads of each of a job's ranks in its first epoch, as far as ranks are looked at. Thousands are kept."""
 
 
 def first_epoch(fields: Fields, n: int) -> FirstEpoch | None:
@@ -198,7 +187,7 @@ class _ByGroups:
         if alike not in self._may_be_read:
             few = {"groups_at_once": FEWEST_IN_A_ROUND // int(str(fields["per_group"])), "num_samples": 1}
             begun = _draw(tuple({**fields, **few}.items()), n, self._groups)
-            self._may_be_read[alike] = begun is not None and self._begins(begun.streams[0])
+            self._may_be_read[alike] = begun is not None and self._begins(begun[0])
         return _draw(tuple(fields.items()), n, self._groups) if self._may_be_read[alike] else None
 
     def _begins(self, drawn: Drawn) -> bool:
@@ -211,9 +200,8 @@ def _draw(fields: tuple[tuple[str, object], ...], n: int, resolve: Resolve | Non
     try:
         spec = job_of(dict(fields))
         order = build_order(spec, n, resolve)
-        streams = [order.rank_stream(0, rank) for rank in range(min(spec.world_size, _MOST_RANKS))]
-        kept = tuple(stream.astype(np.int32) for stream in streams)
-        return FirstEpoch(spec.sampler, spec.world_size, spec.num_workers, spec.worker_dealing, kept)
+        ranks = range(min(spec.world_size, _MOST_RANKS))
+        return tuple(order.rank_stream(0, rank).astype(np.int32) for rank in ranks)
     except JobError:
         return None
 
@@ -225,32 +213,32 @@ _DRAWN_BEFORE: Final = tuple(
 )
 
 
-def _shape(epoch: FirstEpoch, data_set: DataSet, cached: int) -> Fields | None:
+def _shape(fields: Fields, streams: FirstEpoch, data_set: DataSet, cached: int) -> Fields | None:
     """The fields that say how its ranks read an order, as far as they show; None unless some process reads its first
     epoch from the start. The first samples are `cached` only where something shows it: all reads are of others by
     chance too."""
-    streams = epoch.streams
-    if epoch.sampler == "hf-streaming" or epoch.worker_dealing == "parts":
-        return _of_workers(streams[0], data_set, epoch.num_workers or 1)
-    if epoch.sampler == COMPOSED:
+    sampler, world = fields["sampler"], int(str(fields.get("world_size", 1)))
+    if sampler == "hf-streaming" or fields.get("worker_dealing") == "parts":
+        return _of_workers(streams[0], data_set, int(str(fields["num_workers"])))
+    if sampler == COMPOSED:
         return _dealt(streams[0], data_set)
-    threads = epoch.sampler in OF_THREADS
+    threads = sampler in OF_THREADS
     read = [_without_repeats(stream[stream >= cached]) for stream in streams]
     readers = [_Readers(stream, data_set, threads, cached > 0) for stream in read]
     if not any(reader.proved for reader in readers):
         return None
-    plain = _shape(epoch, data_set, 0) if cached and not _leaves_out(streams, data_set) else None
+    plain = _shape(fields, streams, data_set, 0) if cached and not _leaves_out(streams, data_set) else None
     if plain is not None:
         return plain
-    found: Fields = {"epochs": EPOCHS, "world_size": epoch.world_size}
+    found: Fields = {"epochs": EPOCHS, "world_size": world}
     if cached:
         found["cached_samples"] = cached
     ranks = [rank for rank, reader in enumerate(readers) if reader.here]
-    if not threads and 2 * len(ranks) < epoch.world_size:
+    if not threads and 2 * len(ranks) < world:
         found["ranks"] = ranks  # else the others are taken to be here, and not to have begun yet
-    if epoch.sampler == STATEFUL:
+    if sampler == STATEFUL:
         found["num_workers"] = readers[0].processes
-    if threads or (epoch.sampler == "ra-sampler" and epoch.world_size == 1):
+    if threads or repeats_samples(fields):
         return found  # their reads show no batch
     batch = _batch_with_gaps(streams[0], data_set) if cached else max(reader.batch for reader in readers)
     if cached and batch:
@@ -290,9 +278,10 @@ def _batch_with_gaps(stream: Drawn, data_set: DataSet) -> int:
 
 
 def _dealt(drawn: Drawn, data_set: DataSet) -> Fields | None:
-    """The fields by which ranks read what one generator has drawn; None unless one of them does."""
-    finding = confirm_order(drawn, data_set)
-    if finding is None:
+    """The fields by which ranks read what one generator has drawn; None unless one of them does. Once the samples are
+    numbered as they were drawn, the data set is read in their order."""
+    finding = read_in_order(read_in(drawn, data_set))
+    if finding is None or finding.bits < SEED_BITS:
         return None
     dealing: Fields = {"dealing": "contiguous" if finding.contiguous else "strided"} if finding.world > 1 else {}
     return {"epochs": EPOCHS} | finding.readers | dealing

@@ -22,7 +22,7 @@ and the caller may stop at any of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import chain
 from typing import NamedTuple
@@ -168,7 +168,8 @@ def _parts(data_sets: list[DataSet], extent: SearchExtent, late: bool = False) -
         early = next(bits for most, bits in _BITS_OF_PARTS if data_set.n <= most)
         tried = parts_of(data_set, seeds, MOST_BITS if late else early)
         # Among parts that are about as usual those of one length and seed follow each other, with orders in common.
-        parts += [(at, part) for part in sorted(tried, key=_alike) if (part.bits > early) is late]
+        tried.sort(key=lambda part: (round(part.bits), part.data_set.n, part.seed or 0))
+        parts += [(at, part) for part in tried if (part.bits > early) is late]
     yield StageProgress(SPLITS_STAGE, 0, len(parts))
     for done, (at, part) in enumerate(parts, 1):
         found = _order_of(part, extent)
@@ -180,10 +181,6 @@ def _parts(data_sets: list[DataSet], extent: SearchExtent, late: bool = False) -
         elif found is not None:
             yield found._replace(finding=found.finding._replace(data_set=at, part=part.fields))
         yield StageProgress(SPLITS_STAGE, done, len(parts))
-
-
-def _alike(part: SplitPart) -> tuple[int, int, int]:
-    return round(part.bits), part.data_set.n, part.seed or 0
 
 
 def _whole(data_set: DataSet, part: SplitPart) -> Recipe | None:
@@ -369,11 +366,7 @@ def generators(found: SeedFound, extent: SearchExtent) -> Iterator[Event]:
     if any(draw.words_before < _SURELY_NOT_CHANCE for draw in draws):
         return
     if not draws:
-        for draw in _popular(drawn, extent):
-            if isinstance(draw, Draw):
-                draws.append(draw)
-            else:
-                yield draw
+        draws = yield from _popular(drawn, extent)
         if draws:
             yield GeneratorsFound(tuple(draws))
     known = {draw.seed for draw in draws}
@@ -388,11 +381,14 @@ def generators(found: SeedFound, extent: SearchExtent) -> Iterator[Event]:
             yield GeneratorsFound((*draws, *others))
 
 
-def _popular(drawn: int, extent: SearchExtent) -> Iterator[Draw | StageProgress]:
-    """Look through what popular seeds' generators give, as far as one that has made a large model first."""
+def _popular(drawn: int, extent: SearchExtent) -> Generator[StageProgress, None, list[Draw]]:
+    """Look through what popular seeds' generators give, as far as one that has made a large model first. Returns where
+    they draw this word."""
+    found: list[Draw] = []
     seeds = [seed for seed in POPULAR_SEEDS[:LOOKED_THROUGH] if seed not in extent.hints]
     yield StageProgress(_POPULAR_STAGE, 0, len(seeds))
     for index, seed in enumerate(seeds):
         for start, words in _words_of(seed, extent.latest):
-            yield from (Draw(seed, start + at - SAMPLER_SEED_WORD) for at in np.flatnonzero(words == drawn).tolist())
+            found += (Draw(seed, start + at - SAMPLER_SEED_WORD) for at in np.flatnonzero(words == drawn).tolist())
         yield StageProgress(_POPULAR_STAGE, index + 1, len(seeds))
+    return found

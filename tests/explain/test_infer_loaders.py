@@ -197,14 +197,14 @@ def test_a_worker_that_has_read_less_is_waited_for_unless_it_idles() -> None:
     for entry in range(10):
         reads.add(entry, pid=3, parent=1)
     reads.add(100, pid=2, parent=1)
-    assert not reads.enough(10)
+    assert not reads.ready(10)
     idles = reads.of(lambda _: True)
     for entry in range(101, 110):
         reads.add(entry, pid=2, parent=1)
     assert reads.ready(10) == {2, 3}
     for entry in range(10, 79):
         idles.add(entry, pid=3, parent=1)
-    assert idles.enough(10)
+    assert idles.ready(10)
 
 
 def test_a_look_at_one_sample_by_the_main_process_does_not_hold_up_inferring() -> None:
@@ -213,6 +213,6 @@ def test_a_look_at_one_sample_by_the_main_process_does_not_hold_up_inferring() -
     for entry in range(40):
         reads.add(entry, pid=2, parent=1)
         reads.add(100 + entry, pid=3, parent=1)
-    assert not FirstReads().enough(10)
-    assert reads.enough(10)
+    assert not FirstReads().ready(10)
+    assert reads.ready(10)
     assert reads.heads(10)[0] == list(range(40))
