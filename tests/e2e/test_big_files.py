@@ -357,7 +357,7 @@ def test_small_ranges_cost_the_source_what_was_asked_for_and_no_byte_twice(
         assert counts["bytes"] <= (1.6 * len(content) if reads == "rows" else 2 * len(begins) * (size + 2 * 4096))
 
 
-@pytest.mark.parametrize("seed", range(cases(3)))
+@pytest.mark.parametrize("seed", range(cases(2)))
 def test_ranges_read_by_many_at_once_are_of_one_content_also_while_files_change(seed: int, tmp_path: Path) -> None:
     """Sizes, ranges, readers and changes are drawn; each handle delivers one version of its file, or ESTALE."""
     draw = random.Random(seed)
@@ -444,12 +444,12 @@ def test_registered_shards_are_read_once_by_many_workers_at_any_window_size(
     source, epochs, workers = tmp_path / "source", 2, 2
     source.mkdir()
     (tmp_path / "mnt").mkdir()
-    names = [f"shard-{number:03}.tar" for number in range(7)]
+    names = [f"shard-{number:03}.tar" for number in range(5)]
     contents = [random.Random(name).randbytes(9 * MIB + 4097 * number) for number, name in enumerate(names)]
     for name, content in zip(names, contents, strict=True):
         (source / name).write_bytes(content)
     total, window = sum(map(len, contents)), window * MIB
-    fields = {"preset": "webdataset", "pattern": "shard-{000..006}.tar", "seed": 5, "epochs": epochs}
+    fields = {"preset": "webdataset", "pattern": "shard-{000..004}.tar", "seed": 5, "epochs": epochs}
     order = build_order(parse_job(fields | {"num_workers": workers}), len(names))
     with (
         SlowSource(source, bandwidth="200M") as slow,

@@ -21,7 +21,7 @@ from mlfs.orders.mt19937 import randperm
 
 pytestmark = pytest.mark.page_counts
 
-CLASSES, FILES, BATCH = 4, 1200, 16
+CLASSES, FILES, BATCH = 4, 600, 16
 WAIT_S = 120
 
 
@@ -154,7 +154,7 @@ def test_an_order_without_a_seed_is_followed_once_it_is_read_again(images: Path)
     """It is known from the second epoch's first reads, while the search through all seeds goes on."""
     with MlfsMount(images, infer=True) as mount:
         context = mp.get_context("fork")
-        process = context.Process(target=script, args=(str(mount.path), shuffled_once, 0, 4, None, 0))
+        process = context.Process(target=script, args=(str(mount.path), shuffled_once, 0, 3, None, 0))
         process.start()
         process.join(WAIT_S)
         assert process.exitcode == 0

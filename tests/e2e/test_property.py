@@ -49,7 +49,7 @@ CALLS = st.lists(CALL, max_size=60)
 MANY_CALLS = st.lists(CALL, min_size=20, max_size=80)
 TINY = ["--staging", "1M", "--ram", "300K"]
 FEW = settings(
-    max_examples=cases(20),
+    max_examples=cases(12),
     deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate],  # to shrink would take a mount a step, minutes in all
@@ -199,7 +199,7 @@ def test_any_calls_answer_as_the_source_with_any_prediction(shared: tuple[MlfsMo
     names = [os.path.relpath(path, mount.source) for path in sorted(mount.source.rglob("*")) if path.is_file()]
 
     # A prediction is a job that is registered for each of them.
-    @settings(FEW, max_examples=cases(60 if order == "none" else 12))
+    @settings(FEW, max_examples=cases(40 if order == "none" else 8))
     @given(calls=MANY_CALLS, start=st.integers(0, len(names)), ahead=st.integers(0, 40))
     def run(calls: list[Call], start: int, ahead: int) -> None:
         if order != "none":

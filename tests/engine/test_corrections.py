@@ -65,30 +65,30 @@ async def read_all(mount: Mount, opens: list[tuple[int, int]]) -> None:
 
 
 WRONG = [
-    ({"seed": 5}, {"seed": 5, "set_epoch": False}, range(6), "this job does not call set_epoch"),
-    ({"seed": 5, "set_epoch": False}, {"seed": 5}, range(6), "this job calls set_epoch"),
-    ({"seed": 5}, {"seed": 42}, range(6), "this job's seed is 42, not 5"),
-    ({"seed": 5}, {"seed": 5}, range(1, 7), "this job counts its epochs from 1"),
-    ({"seed": 5}, {"seed": 5}, range(9, 15), "it began with epoch 9, not 0"),
-    ({"seed": 5}, {"seed": 5, "shuffle": False}, range(6), "this job does not shuffle"),
-    ({"seed": 5, "world_size": 4}, {"seed": 5, "world_size": 2}, range(6), "this job's world size is 2, not 4"),
+    ({"seed": 5}, {"seed": 5, "set_epoch": False}, range(4), "this job does not call set_epoch"),
+    ({"seed": 5, "set_epoch": False}, {"seed": 5}, range(4), "this job calls set_epoch"),
+    ({"seed": 5}, {"seed": 42}, range(4), "this job's seed is 42, not 5"),
+    ({"seed": 5}, {"seed": 5}, range(1, 5), "this job counts its epochs from 1"),
+    ({"seed": 5}, {"seed": 5}, range(9, 13), "it began with epoch 9, not 0"),
+    ({"seed": 5}, {"seed": 5, "shuffle": False}, range(4), "this job does not shuffle"),
+    ({"seed": 5, "world_size": 4}, {"seed": 5, "world_size": 2}, range(4), "this job's world size is 2, not 4"),
     (
         {"seed": 5, "world_size": 3, "ranks": [0]},
         {"seed": 5, "world_size": 3, "ranks": [2]},
-        range(6),
+        range(4),
         "read by rank 2, not by rank 0",
     ),
     (
         {"seed": 1},
         {"seed": 1, "sampler": "torch-random", "generator": "own"},
-        range(6),
+        range(4),
         'sampler of this job is "torch-random"',
     ),
-    ({"seed": 5}, {"seed": 4}, range(6), "this job's seed is 4, not 5, or each of its epochs has the order"),
+    ({"seed": 5}, {"seed": 4}, range(4), "this job's seed is 4, not 5, or each of its epochs has the order"),
     (
         {"seed": 1, "sampler": "torch-random", "generator": "default"},
         {"seed": 1, "sampler": "torch-random", "generator": "default", "persistent_workers": True},
-        range(6),
+        range(4),
         "its workers are persistent",
     ),
 ]
@@ -111,7 +111,7 @@ WAYS_OUT = {
     [
         *(pytest.param(*case, workers) for case in WRONG for workers in (0, 3)),
         # The sampler's every other epoch is one of the registered: workers that end with the epoch tell them apart.
-        (OWN, OWN | {"trailing_permutation": False}, range(6), TRAILING, 3),
+        (OWN, OWN | {"trailing_permutation": False}, range(4), TRAILING, 3),
     ],
 )
 def test_what_the_script_does_otherwise_is_found_and_followed(
@@ -193,7 +193,7 @@ def held_up(ids: list[int], workers: int, rng: random.Random, epoch: int) -> lis
     return opens
 
 
-@pytest.mark.parametrize("draw", range(12))
+@pytest.mark.parametrize("draw", range(cases(8)))
 def test_a_run_that_was_resumed_is_told_from_others_whichever_worker_reads_first(tmp_path: Path, draw: int) -> None:
     rng = random.Random(draw)
     workers, begins, files = rng.randint(1, 5), rng.randint(2, 20), rng.choice([60, 150, 240])
@@ -204,7 +204,7 @@ def test_a_run_that_was_resumed_is_told_from_others_whichever_worker_reads_first
             spec = parse_job(fields)
             streams = build_streams(spec, mount.engine.manifest)
             await mount.engine.shared.register(spec, streams)
-            for epoch in range(begins, begins + 4):
+            for epoch in range(begins, begins + 3):
                 await read_all(mount, held_up(streams.epoch_ids(epoch, 0).tolist(), workers, rng, epoch))
                 await trio.sleep(rng.choice([0, 0.1, 1]))
             job = mount.engine.jobs["train"]
@@ -289,7 +289,7 @@ def test_random_opens_are_never_explained(tmp_path: Path, monkeypatch: pytest.Mo
         async with running(tmp_path, 24) as mount:
             spec = parse_job({"epochs": 5, "batch_size": 4, "world_size": 2})
             streams = build_streams(spec, mount.engine.manifest)
-            for case in range(cases(3)):  # nearly a second each
+            for case in range(cases(2)):  # nearly a second each
                 rng = np.random.default_rng(case)
                 cell = Cell(0, -1)
                 entries = np.concatenate([rng.permutation(mount.files) for _ in range(2)]).tolist()

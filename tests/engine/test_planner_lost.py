@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import trio
 from nodes_beside import NODES, ROOM, N, Node, Wires, run
+from support.drawn import cases
 
 from mlfs.errors import JobError
 from mlfs.job import JobSpec, parse_job
@@ -74,7 +75,7 @@ async def in_the_end(nodes: list[Node], wires: Wires) -> None:
 
 @pytest.mark.parametrize("kind", ["cut", "cut off", "stop", "kill"])
 @pytest.mark.parametrize("stage", PlanStage)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(cases(2)))
 def test_the_planner_is_lost_at_a_stage_of_its_plan(stage: PlanStage, kind: str, seed: int) -> None:
     draw = random.Random(f"{stage} {kind} {seed}")
 
@@ -97,7 +98,7 @@ def test_the_planner_is_lost_at_a_stage_of_its_plan(stage: PlanStage, kind: str,
     run(body, draw, wires=True)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(cases(30)))
 def test_whatever_happens_to_nodes_all_go_by_one_plan_in_the_end(seed: int) -> None:
     draw = random.Random(seed)
 

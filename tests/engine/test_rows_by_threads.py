@@ -28,7 +28,7 @@ async def job_of_rows(
     """A job of one process that reads rows: the job; has a thread read a row; the rows of each epoch, in their order;
     the bytes that the source has given."""
     size = rows * row_bytes
-    in_blocks = partial(Samples.in_blocks, above_bytes=4 * MIB, block_bytes=MIB)
+    in_blocks = partial(Samples.in_blocks, above_bytes=MIB, block_bytes=MIB)
     async with running(directory, 1, size, staging=2 * size, ram=2 * size, samples_of=in_blocks) as mount:
         engine, (entry,) = mount.engine, mount.files
         spec = parse_job({"layout": "raw", "row_bytes": row_bytes, "seed": 3, "epochs": epochs, "batch_size": 4})
@@ -88,7 +88,7 @@ def test_workers_of_a_library_that_reads_on_behind_each_row_are_followed_though_
     """HDF5 asks for 64 KiB from where a row begins: it is the first one of them that is read."""
     monkeypatch.setattr("fakes.kin", lambda pid: (pid, 1))
     monkeypatch.setattr("os.kill", lambda *_: None)  # both of them live
-    rows, row_bytes = 1104, 4000
+    rows, row_bytes = 552, 4000
 
     async def body() -> None:
         async with job_of_rows(tmp_path, 2, rows, row_bytes) as (job, read, orders, _):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 from fakes import Mount, running, simulate
+from support.drawn import cases
 from test_corrections import BATCH, EPOCHS, FILES, read_all, script_opens
 
 from mlfs.follow.strangers_seen import strangers_to_all
@@ -54,13 +55,13 @@ def test_a_walk_that_came_first_does_not_have_the_job(tmp_path: Path, workers: i
     simulate(body)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(cases(2)))
 @pytest.mark.parametrize("workers", [0, 3])
 def test_a_wrong_registration_is_corrected_beside_a_walk(tmp_path: Path, workers: int, seed: int) -> None:
     async def body() -> None:
         async with running(tmp_path, FILES, staging=60 * 8192, ram=1 << 22) as mount:
             await register(mount)
-            for epoch, opens in enumerate(script_opens(mount, {"seed": 42}, range(6), workers)):
+            for epoch, opens in enumerate(script_opens(mount, {"seed": 42}, range(4), workers)):
                 beside = [(entry, CP + 100 * epoch) for entry in mount.files]
                 begun = 0 if epoch else 24
                 await read_all(mount, opens[:begun])

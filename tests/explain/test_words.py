@@ -166,9 +166,10 @@ def test_a_place_is_found_among_millions(monkeypatch: pytest.MonkeyPatch, quick:
     data_set = DataSet(n, (tuple(head[32:48]), tuple(head[:16])))
     events = list(find([data_set], SearchExtent(words=asked)))
     assert events[-1] == PlaceFound(place)
-    told: list[object] = []
-    assert SeedSearch([data_set], words=asked).run(told.append) == 0
-    assert told[-1] == PlaceFound(place)
+    if quick:  # a process of its own knows of no other
+        told: list[object] = []
+        assert SeedSearch([data_set], words=asked).run(told.append) == 0
+        assert told[-1] == PlaceFound(place)
     (*_, last) = find([data_set], SearchExtent(words=asked._replace(seed=2)))
     assert last == StageProgress("words of seed 2", 1 << 22, 1 << 22)
 

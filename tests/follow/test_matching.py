@@ -8,13 +8,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from loaders import Loader, matcher_for, run_job, streams_of
+from support.drawn import cases
 
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.matching import StreamMatcher
 from mlfs.follow.shape import LearnedLoader, RankStream, Shape
 
 
-@pytest.mark.parametrize("case", range(80))
+@pytest.mark.parametrize("case", range(cases(40)))
 def test_a_right_prediction_agrees_with_every_open(case: int) -> None:
     """Neither batch size, nor workers, nor prefetch factor are told; each rank goes at its own pace."""
     rng = random.Random(case)
