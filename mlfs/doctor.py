@@ -26,8 +26,6 @@ LITTLE_MEMORY_BYTES = 1 << 30
 LITTLE_SPACE_BYTES = 10 << 30
 # Earlier kernels lack pidfd_open and close_range, which ending a daemon safely and starting a clean one need.
 OLDEST_KERNEL = (5, 9)
-# Earlier ones do not give requests again that a server had read which died (mountd.left_behind).
-OUTLIVING_KERNEL = (6, 9)
 # Earlier ones tell nothing of the files of a FUSE mount (mountd.silent).
 TELLING_KERNEL = (6, 8)
 NETWORK = frozenset({"nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "9p", "glusterfs", "orangefs"})
@@ -84,18 +82,14 @@ def findings(machine: Machine, directories: Sequence[str]) -> Iterator[CheckResu
 def kernel(machine: Machine) -> CheckResult:
     """The kernel's version."""
     release = machine.kernel()
-    version = _version(release)
-    if version < OLDEST_KERNEL:
+    if _version(release) < OLDEST_KERNEL:
         return CheckResult("kernel", Level.STOPS, f"{release} is too old", "mlfs needs Linux 5.9 or later")
-    if version < OUTLIVING_KERNEL:
-        said = f"{release}: a mount ends, and its readers get errors, if its server is killed"
-        return CheckResult("kernel", Level.COSTS, said, "Linux 6.9 or later lets another server take the mount over")
     return CheckResult("kernel", Level.OK, release)
 
 
 def _version(release: str) -> tuple[int, int]:
     found = re.match(r"(\d+)\.(\d+)", release)
-    return (int(found[1]), int(found[2])) if found is not None else OUTLIVING_KERNEL
+    return (int(found[1]), int(found[2])) if found is not None else TELLING_KERNEL
 
 
 def fuse(machine: Machine) -> Iterator[CheckResult]:

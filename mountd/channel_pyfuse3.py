@@ -21,7 +21,7 @@ import trio
 from mlfs.engine.pagecache import Buffer
 from mountd import wire
 from mountd.handlers import Handlers
-from mountd.left_behind import Suspects
+from mountd.left_behind import Suspects, UnderWay
 from mountd.poll_wait import PollWait
 from mountd.requests import Requests
 from mountd.silent import Silence
@@ -35,13 +35,13 @@ class _OnlyInit(pyfuse3.Operations):
 
 
 class Pyfuse3Channel:
-    """The session of this process's mount. Args: silence: see `mountd.requests.Requests`."""
+    """The session of this process's mount. Args: silence, under_way: see `mountd.requests.Requests`."""
 
     name = "pyfuse3"
 
-    def __init__(self, silence: Silence | None = None) -> None:
+    def __init__(self, silence: Silence | None = None, under_way: UnderWay | None = None) -> None:
         self.poll_wait = PollWait()
-        self._silence = silence
+        self._silence, self._under_way = silence, under_way
         self._requests: Requests | None = None
         self._agreed: Callable[[int], None] | None = None
         self._fd = -1
@@ -57,7 +57,7 @@ class Pyfuse3Channel:
             with_acls: have the kernel enforce POSIX ACLs: it asks for them by GETXATTR.
             generation: of the mount's inodes. agreed: told the descriptor, once it can be served by anybody.
         """
-        self._requests = Requests(handlers, self.poll_wait, generation, self._silence)
+        self._requests = Requests(handlers, self.poll_wait, generation, self._silence, self._under_way)
         self._agreed = agreed
         lowlevel = SimpleNamespace(**vars(trio.lowlevel))
         lowlevel.wait_readable = self._wait
@@ -69,7 +69,7 @@ class Pyfuse3Channel:
     def take_over(self, handlers: Handlers, fd: int, generation: int, suspects: Suspects) -> None:
         """Serve the mount of a server that has died. The kernel has agreed with that one on a protocol, for good."""
         self._suspects = suspects
-        self._requests = Requests(handlers, self.poll_wait, generation, self._silence)
+        self._requests = Requests(handlers, self.poll_wait, generation, self._silence, self._under_way)
         self._fd = fd
 
     async def serve(self) -> None:

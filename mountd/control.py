@@ -504,7 +504,7 @@ class Control:
                 "unmount, and mount again",
             )
         if not self.parts.holding.is_followed:
-            raise MlfsError("no other server can take this mount over: that needs Linux 6.9", "mount again")
+            raise MlfsError("no other server can take this mount over: it has lacked memory for that", "mount again")
         if self._ending.is_near:
             raise MlfsError("the mount is being unmounted", MOUNT_AGAIN, ExitCode.NOT_MOUNTED)
         if self.parts.holding.makes_way:

@@ -80,7 +80,7 @@ from mountd.commands_mount import CommandsMount
 from mountd.control import Control
 from mountd.handlers import Handlers, ReadFailures
 from mountd.holder import MOST_LOCKS, PASSED_ON, Start
-from mountd.left_behind import Facts, Holding, LeftBehind, can_be_taken_over
+from mountd.left_behind import Facts, Holding, LeftBehind
 from mountd.log_file import log_to, reopen_log
 from mountd.messages import died_before, doubts, no_sizes, unreadable
 from mountd.onlookers import Onlookers
@@ -149,7 +149,7 @@ def serve(config: MountConfig, report: Report, holding: Holding) -> int:
         check_start(holding)
         if left is None:
             source_fd = os.open(config.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            view = make_view(config, source_fd, report, keep=can_be_taken_over())
+            view = make_view(config, source_fd, report)
         else:
             source_fd = left.source
             view = view_as_it_was(config, source_fd, left.index, left.facts.how, left.facts.links)
@@ -307,7 +307,7 @@ class _Service:
         self.commands = CommandsMount(
             config.mountpoint, config.allow_other, partial(self._note, "commands"), self._may_be_silent
         )  # fmt: skip
-        self.channel = Pyfuse3Channel(self.silence)
+        self.channel = Pyfuse3Channel(self.silence, holding.under_way())
         self.pages = MountPages(
             self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate,
             self.channel.forget_name, unknown=self.left is not None,

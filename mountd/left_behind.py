@@ -6,7 +6,8 @@ the holder dies. `mountd.holder` is the other end. Made and used by mountd.daemo
 Kept are the descriptor of /dev/fuse, the source's directory (a mount may cover its path), the list of files as this
 mount numbers it, the memory of the RAM tier, the locks of disks' directories, and files in memory: the journal, a line
 for each fact, in their order; the places, which the jobs have come to, written over again and again; the last reads
-(mlfs.engine.read_trail); and those that the auditor keeps. A line that is torn, as its writer was killed, is left out.
+(mlfs.engine.read_trail); those that the auditor keeps; and before Linux 6.9 requests that are under way. A line that is
+torn, as its writer was killed, is left out.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -38,12 +39,13 @@ from mlfs.engine.read_trail import ReadTrail
 from mlfs.engine.runner import Runner
 from mlfs.follow.job import JobRun
 from mlfs.processes import LOADED, children, name_of
+from mountd import wire
 from mountd.holder import LONGEST_WORDS_BYTES, TABLES, Start
 from mountd.mounts import MountEntry
 
 log = logging.getLogger("mlfs.daemon")
 
-# FUSE_NOTIFY_RESEND: without it, what the dead server had begun is never answered.
+# FUSE_NOTIFY_RESEND: without it, the server itself has to keep what it has begun.
 FIRST_KERNEL = (6, 9)
 # A holder that cannot be started now, as memory is short, may be later.
 AGAIN_S = 5.0
@@ -55,9 +57,9 @@ LOADED_S = 60
 MOVES_S = 0.02
 
 
-def can_be_taken_over(release: str | None = None) -> bool:
-    """Whether a mount outlives its server on this kernel. Args: release: as uname(2) says; None: of this machine."""
-    numbers = re.match(r"(\d+)\.(\d+)", platform.release() if release is None else release)
+def gives_again(release: str) -> bool:
+    """Whether a kernel gives requests again that a dead server had read. Args: release: as uname(2) says."""
+    numbers = re.match(r"(\d+)\.(\d+)", release)
     return numbers is not None and (int(numbers[1]), int(numbers[2])) >= FIRST_KERNEL
 
 
@@ -156,6 +158,78 @@ def _checked(text: bytes) -> bytes:
 
 def _is_whole(line: bytes) -> bool:
     return len(line) > _SUM_BYTES and line[:_SUM_BYTES] == _checked(line[_SUM_BYTES:])[:_SUM_BYTES]
+
+
+# -- requests that are under way, where the kernel does not give them again
+#
+# In: the descriptor of /dev/fuse. Out: the requests of it, and in another server those that this one has not answered.
+
+# The head of a request and a name of the 1,024 bytes that older kernels let through. Only commands are longer.
+NOTED_BYTES = 1280
+NOTES_AT_ONCE = 256
+
+
+class UnderWay:
+    """Has requests lie in memory that outlives the process, from before they count as read until they are answered.
+
+    The kernel writes a request there itself. One that is answered and not taken out yet, as the server died, is
+    answered again, which the kernel ignores.
+
+    Args:
+        fd: of a file in memory, which may be another server's. start: where they lie in it, to its end.
+    """
+
+    def __init__(self, fd: int, start: int) -> None:
+        self._fd, self._end = fd, start
+        self._free: list[memoryview] = []
+        self._taken: dict[int, memoryview] = {}
+        while self._end < os.fstat(fd).st_size:
+            self._map_more()
+
+    def _map_more(self) -> None:
+        size_bytes = NOTES_AT_ONCE * NOTED_BYTES
+        os.posix_fallocate(self._fd, self._end, size_bytes)
+        memory = memoryview(mmap.mmap(self._fd, size_bytes, offset=self._end))
+        self._end += size_bytes
+        for start in range(0, size_bytes, NOTED_BYTES):
+            note = memory[start : start + NOTED_BYTES]
+            unique: int = wire.U64.unpack_from(note, wire.UNIQUE)[0]
+            if unique:
+                self._taken[unique] = note
+            else:
+                self._free.append(note)
+
+    def left(self) -> dict[int, bytes]:
+        """The requests that are not answered, by number, the first one first. Of a long one it is the beginning."""
+        notes = {unique: self._taken[unique] for unique in sorted(self._taken)}
+        return {
+            unique: bytes(note[: max(wire.U32.unpack_from(note)[0], wire.REQUEST.size)])
+            for unique, note in notes.items()
+        }
+
+    def readv(self, fd: int, buffers: Sequence[bytearray | memoryview]) -> int:
+        """Read a request, as os.readv(2) does. The first buffer has NOTED_BYTES. Raises: OSError."""
+        if not self._free:
+            self._map_more()
+        note = self._free.pop()  # workers put others back meanwhile
+        try:
+            size_bytes = os.readv(fd, [note, *buffers[1:]])
+        except OSError:
+            self._free.append(note)
+            raise
+        buffers[0][:] = note
+        _, kind, unique = wire.NUMBERED.unpack_from(note)
+        self._taken[unique] = note
+        if kind in wire.UNANSWERED:
+            self.answered(unique)
+        return size_bytes
+
+    def answered(self, unique: int) -> None:
+        """From any thread: a request needs no answer any more."""
+        note = self._taken.pop(unique, None)
+        if note is not None:
+            wire.U64.pack_into(note, wire.UNIQUE, 0)
+            self._free.append(note)
 
 
 # -- requests at which servers die
@@ -353,6 +427,11 @@ class Holding:
             return Uncounted(trail)
         by_jobs, by_place = self.left.noted
         return Uncounted(trail, by_jobs, by_place, takes_over=True)
+
+    def under_way(self) -> UnderWay | None:
+        """The requests that are not answered; None where the kernel keeps them itself."""
+        behind = 2 * SLOT_BYTES + read_trail.SIZE_BYTES
+        return None if gives_again(platform.release()) else UnderWay(self.places.fd, behind)
 
     def audited(self) -> ReadsAtHand:
         """The reads that servers before this one have left to the auditor, and where those to come are kept."""

@@ -24,7 +24,7 @@ from mountd import wire
 from mountd.dirents import DESCRIBED_AT_ONCE, Direntries
 from mountd.handlers import Attributes, Handlers, Replies
 from mountd.inodes import FIRST_CHANGED, FIRST_VIRTUAL, entry_of, handle_without_open, is_passed_on
-from mountd.left_behind import Suspects
+from mountd.left_behind import NOTED_BYTES, Suspects, UnderWay
 from mountd.misses import NEGATIVE_S
 from mountd.onlookers import Reader
 from mountd.poll_wait import PollWait
@@ -67,6 +67,7 @@ class Requests:
     Args:
         generation: what tells the mount's inodes from those of an earlier or later mount with the same numbers.
         silence: whether files are opened without a request; None: they are not.
+        under_way: keeps requests until they are answered; None: the kernel does.
 
     Attributes:
         counts: requests so far, by kind.
@@ -74,10 +75,16 @@ class Requests:
     """
 
     def __init__(
-        self, handlers: Handlers, wait: PollWait, generation: int, silence: Silence | None = None
-    ) -> None:  # fmt: skip
+        self,
+        handlers: Handlers,
+        wait: PollWait,
+        generation: int,
+        silence: Silence | None = None,
+        under_way: UnderWay | None = None,
+    ) -> None:
         self.handlers = handlers
         self._silence = silence
+        self._under_way = under_way
         self._open_kind = wire.OPEN  # of requests that open, and that the handlers answer
         self._reading: _Reading | None = None  # the last READ that waits for a whole file
         self._generation = generation
@@ -88,7 +95,11 @@ class Requests:
         self._direntries = Direntries(handlers.manifest, FROZEN_S, generation, handlers.looks)
         self._below: os.statvfs_result | None = None
         self._buffer = bytearray(wire.LONGEST_REQUEST_BYTES)
-        self._buffers = [self._buffer]
+        self._buffers: list[bytearray | memoryview] = [self._buffer]
+        self._readv: Callable[[int, list[bytearray | memoryview]], int] = os.readv
+        if under_way is not None:
+            view = memoryview(self._buffer)
+            self._buffers, self._readv = [view[:NOTED_BYTES], view[NOTED_BYTES:]], under_way.readv
         self.early: set[int] = set()
         self._noted = trio.Event()
         self._releases: list[tuple[int, int]] = []
@@ -144,20 +155,10 @@ class Requests:
             self._start_task(nursery)
 
     async def _answer_again(self, suspects: Suspects, nursery: trio.Nursery) -> None:
-        """Answer what the kernel gives again: first what may have been the death of a server, each alone."""
+        """Answer what was read and not answered: first what may have been the death of a server, each alone."""
         for _ in range(2):  # after two passes of the scheduler all tasks of the mount run
             await trio.lowlevel.checkpoint()
-        os.write(self._fd, wire.RESEND)
-        given: dict[int, bytes] = {}
-        others: list[bytes] = []  # the kernel puts forgotten inodes among them, and goes on with new ones
-        while len(others) < MOST_TASKS and (request := self._next_request()) is not None:
-            kind, unique, *_ = wire.REQUEST.unpack_from(request)
-            if unique & wire.GIVEN_AGAIN:
-                given[unique] = request
-            else:
-                others.append(request)
-                if kind not in (wire.FORGET, wire.BATCH_FORGET, wire.INTERRUPT):
-                    break
+        given, others = self._given_again()
         headers = [wire.REQUEST.unpack_from(request) for request in given.values()]
         self.handlers.given_again(
             [
@@ -187,12 +188,35 @@ class Requests:
                 nursery.start_soon(_awaited, waiting)
         self._answer_releases()
 
+    def _given_again(self) -> tuple[dict[int, bytes], list[bytes]]:
+        """The requests that the server before this one has read and not answered, by number; others that came first."""
+        others: list[bytes] = []
+        if self._under_way is not None:
+            given = self._under_way.left()
+            for unique, request in [*given.items()]:
+                if wire.U32.unpack_from(request)[0] > len(request):  # a command, of which the rest is lost
+                    del given[unique]
+                    self._write_reply(wire.error(unique, errno.ESTALE))
+            return given, others
+        given = {}
+        os.write(self._fd, wire.RESEND)
+        # The kernel puts forgotten inodes among them, and goes on with new ones.
+        while len(others) < MOST_TASKS and (request := self._next_request()) is not None:
+            kind, unique, *_ = wire.REQUEST.unpack_from(request)
+            if unique & wire.GIVEN_AGAIN:
+                given[unique] = request
+            else:
+                others.append(request)
+                if kind not in wire.UNANSWERED:
+                    break
+        return given, others
+
     def _next_request(self) -> bytes | None:
         """A request, without waiting. None: there is none; or the mount is gone, which the next wait tells."""
         while True:
             try:
                 # The word behind the header of a request without a body, such as STATFS, is any.
-                return bytes(self._buffer[: max(os.readv(self._fd, self._buffers), wire.REQUEST.size)])
+                return bytes(self._buffer[: max(self._readv(self._fd, self._buffers), wire.REQUEST.size)])
             except OSError as error:
                 if error.errno not in NO_REQUEST:
                     return None
@@ -259,13 +283,13 @@ class Requests:
 
     async def _next(self) -> Waiting | None:
         """Answer requests until one has to wait: what is to be awaited for it. None when the mount is gone."""
-        wait, fd, buffers, served = self._wait, self._fd, self._buffers, 0
+        wait, fd, buffers, readv, served = self._wait, self._fd, self._buffers, self._readv, 0
         while True:
             await wait(fd, served)
             served = 0
             while served < AT_ONCE:
                 try:
-                    os.readv(fd, buffers)
+                    readv(fd, buffers)
                 except BlockingIOError:
                     break
                 except OSError as error:
@@ -335,6 +359,8 @@ class Requests:
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENODEV):  # who asked is gone, or the mount
                 raise
+        if self._under_way is not None:
+            self._under_way.answered(wire.REPLY.unpack_from(data)[2])
 
     def failed(self, unique: int, error: Exception) -> None:
         """An exception that is no OSError is a bug: it costs this request EIO, never the mount."""
@@ -567,6 +593,8 @@ class Requests:
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENODEV):  # who asked is gone, or the mount
                 raise
+        if self._under_way is not None:
+            self._under_way.answered(unique)
 
     def _with_handle(self, inode: int) -> tuple[int, int, int]:
         """The handle, offset and size of a request about an open file."""

@@ -41,8 +41,8 @@ class TreeView(NamedTuple):
     kept: int = -1
 
 
-def make_view(config: MountConfig, source_fd: int, report: Report, keep: bool = False) -> TreeView:
-    """The tree of the source. Args: keep: give a descriptor of the index, too. Raises: SourceError."""
+def make_view(config: MountConfig, source_fd: int, report: Report) -> TreeView:
+    """The tree of the source. Raises: SourceError."""
 
     def progress(directories: int, files: int) -> None:
         report({"progress": {"phase": "scan", "dirs": directories, "files": files}})
@@ -63,11 +63,10 @@ def make_view(config: MountConfig, source_fd: int, report: Report, keep: bool = 
     alone = f", for this mount alone: {path.parent} cannot be written" if scanned.warning else ""
     said = f"{links}, past this mount ({way_out})" if links else ""
     kept = -1
-    if keep:
-        try:
-            kept = kept_open(manifest, path, source_identity(source_fd, config.source))
-        except OSError as error:  # no memory for it
-            log.warning("this mount ends with its process: %s", error)
+    try:
+        kept = kept_open(manifest, path, source_identity(source_fd, config.source))
+    except OSError as error:  # no memory for it
+        log.warning("this mount ends with its process: %s", error)
     return TreeView(GrowingManifest(manifest), scanned, f"{how} in {scanned.seconds:.1f} s{alone}", said, kept)
 
 

@@ -32,6 +32,9 @@ LONGEST_REQUEST_BYTES: Final = 256 * mmap.PAGESIZE + 4096
 REQUEST: Final = Struct("=4xIQQI4xI4xQ")
 GID: Final = 28  # where the group stands, which is seldom asked for
 BODY: Final = 40
+NUMBERED: Final = Struct("=IIQ")  # its first words: len, opcode, unique
+UNIQUE: Final = 8  # where the last of them stands
+UNANSWERED: Final = frozenset({FORGET, BATCH_FORGET, INTERRUPT})
 REPLY: Final = Struct("=IiQ")  # len, error, unique
 OPENED: Final = Struct("=IiQQII")  # the same, fh, open_flags, backing_id
 _WRITTEN: Final = Struct("=IiQII")  # the same, size, padding

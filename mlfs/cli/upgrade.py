@@ -23,8 +23,8 @@ samples in RAM stay as far as there is room. Settings that are not named stay
 as they are: the defaults above are those of mlfs mount. Its other flags
 (--index, --allow-other, --channel, --foreground) cannot be changed.
 
-Needs Linux 6.9. Exit code 0: another server serves, with these settings. 1: it
-could not be loaded, or not begin: the mount goes on with those it had.
+Exit code 0: another server serves, with these settings. 1: it could not be
+loaded, or not begin: the mount goes on with those it had.
 """
 # The server waits for a minute until the next one is loaded (mountd.left_behind).
 _PATIENCE_S = 90.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import socket
 import stat
@@ -20,7 +21,7 @@ import trio.testing
 from mountd import wire
 from mountd.handlers import Attributes, Handlers, Listed, OpenedHandle, Replies
 from mountd.inodes import FIRST_CHANGED, FIRST_VIRTUAL
-from mountd.left_behind import Journal, Suspects
+from mountd.left_behind import NOTED_BYTES, NOTES_AT_ONCE, Journal, Suspects, UnderWay
 from mountd.misses import NEGATIVE_S
 from mountd.poll_wait import PollWait
 from mountd.requests import FROZEN_S, Requests
@@ -400,3 +401,52 @@ def test_requests_that_are_given_again_are_answered_and_one_of_which_servers_die
     # The worker of the third one never answers: a server dies of it, and the one after that refuses it.
     assert trio.run(main, True) == [(2, 0), (4, 0)]
     assert trio.run(main, False) == [(6, errno.EIO), (2, 0), (4, 0)]
+
+
+@pytest.mark.promise("outlived")
+def test_where_the_kernel_does_not_give_requests_again_the_next_server_has_them_all_the_same() -> None:
+    class NeverWrites(Scripted):
+        async def write(self, handle: int, data: bytes, offset: int) -> int:
+            await trio.sleep_forever()
+
+    memory, journal = os.memfd_create("requests"), Journal()
+    many = NOTES_AT_ONCE + 10  # more than have room at first
+
+    @asynccontextmanager
+    async def serving(handlers: Scripted, taken_over: bool = True) -> AsyncIterator[Kernel]:
+        requests = Requests(cast(Handlers, handlers), PollWait(), GENERATION, None, UnderWay(memory, mmap.PAGESIZE))
+        ours, kernels = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        suspects = Suspects(journal, "was killed by SIGKILL") if taken_over else None
+        with ours, kernels, trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(requests.serve, ours.fileno(), suspects)
+                yield Kernel(kernels)
+                nursery.cancel_scope.cancel()
+
+    async def main() -> None:
+        handlers: Scripted = NeverWrites()
+        handlers.staged = 0
+        flags, at = struct.pack("<II", os.O_RDONLY, 0), struct.pack("<QQIIQII", 5, 4096, 2000, 0, 0, 0, 0)
+        async with serving(handlers, taken_over=False) as kernel:
+            for _ in range(2 * many):
+                await kernel.ask(wire.GETATTR)
+            await kernel.send(wire.FORGET, FIRST_VIRTUAL, struct.pack("<Q", 3))
+            for _ in range(many):
+                await kernel.send(wire.OPEN, 9, flags)  # a worker has it, and never answers
+            await kernel.send(wire.INTERRUPT, 0, struct.pack("<Q", 4 * many + 4))
+            await kernel.send(wire.WRITE, FIRST_VIRTUAL, at + b"!" * 2000)
+            await kernel.ask(wire.GETATTR)
+        for server in (2, 3):
+            handlers = Scripted()
+            async with serving(handlers) as kernel:
+                # Of the write there is no more than its beginning.
+                again = [await kernel.answer() for _ in range(many + 1 if server == 2 else 0)]
+                assert [error for _, error, _ in again] == ([errno.ESTALE] + [0] * many if server == 2 else [])
+                assert (await kernel.ask(wire.GETATTR))[0] == 0
+            assert len(handlers.told[0]) == (many if server == 2 else 0)
+            assert handlers.told[1:] == [("open", 9, os.O_RDONLY, 4242)] * len(handlers.told[0])
+            assert [unique for unique, *_ in again[1:]] == sorted(unique for unique, *_ in again[1:])
+
+    trio.run(main)
+    assert os.fstat(memory).st_size == mmap.PAGESIZE + 2 * NOTES_AT_ONCE * NOTED_BYTES
+    os.close(memory)

@@ -24,12 +24,26 @@ from support.trees import content, image_folder, make_tree
 
 from mlfs.errors import ExitCode
 from mlfs.processes import stat_fields
+from mountd import wire
 
 READERS, KILLS = 6, 5
 KILLED_IN_TRAINING, EPOCHS = 6, 5
 LARGE = "large.bin"
 # Loading the daemon takes a second on a busy machine; a reader who never got his answer would wait for ever.
 LONGEST_WAIT_S = 20.0
+
+
+# A kernel before 6.9, which does not know FUSE_NOTIFY_RESEND.
+OLDER = f"""
+import errno, os, platform
+platform.release = lambda: "6.1.0-18-amd64"
+real = os.write
+def write(fd, data):
+    if data == {wire.RESEND!r}:
+        raise OSError(errno.EINVAL, "no notification")
+    return real(fd, data)
+os.write = write
+"""
 
 
 @pytest.fixture
@@ -73,10 +87,15 @@ def read_at_random(path: str, want: dict[str, bytes], number: int, stop: Any, to
     told.put((reads, failed, longest_s))
 
 
+@pytest.mark.parametrize(("kernel", "channel"), [("", "open"), (OLDER, "open"), (OLDER, "silent")])
 @pytest.mark.promise("outlived")
-def test_readers_outlive_servers_that_are_killed(source: Path) -> None:
+def test_readers_outlive_servers_that_are_killed(source: Path, tmp_path: Path, kernel: str, channel: str) -> None:
     want = {str(file.relative_to(source)): hashlib.sha1(file.read_bytes()).digest() for file in source.rglob("*.jpg")}
-    with MlfsMount(source) as mount:
+    mount = MlfsMount(source, "--channel", channel)
+    if kernel:
+        (tmp_path / "sitecustomize.py").write_text(kernel)
+        mount.extra_env = {"PYTHONPATH": str(tmp_path)}
+    with mount:
         context = mp.get_context("fork")
         stop, told = context.Event(), context.Queue()
         readers = [

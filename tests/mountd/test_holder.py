@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mountd.holder import DEATHS_WITH_MEMORY, LONGEST_PAUSE_S, MOST_DEATHS, MOST_EARLY_DEATHS, STEADY_S, Deaths
-from mountd.left_behind import SLOT_BYTES, JobPlaces, Journal, Suspects, can_be_taken_over
+from mountd.left_behind import SLOT_BYTES, JobPlaces, Journal, Suspects, gives_again
 
 SCRIPT = """
 import os, signal, socket, sys, time
@@ -300,8 +300,8 @@ def test_a_request_of_which_servers_crash_is_found_and_one_that_was_under_way_is
     os.close(journal.fd)
 
 
-def test_only_kernels_that_give_requests_again_let_a_mount_be_taken_over() -> None:
-    assert can_be_taken_over("6.9.0-amd64")
-    assert can_be_taken_over("7.0")
-    assert not can_be_taken_over("6.8.12")
-    assert not can_be_taken_over("5.15.0-91-generic")
+def test_it_is_known_which_kernels_give_requests_again() -> None:
+    assert gives_again("6.9.0-amd64")
+    assert gives_again("7.0")
+    assert not gives_again("6.8.12")
+    assert not gives_again("5.15.0-91-generic")
