@@ -200,7 +200,7 @@ class UnderWay:
                 self._free.append(note)
 
     def left(self) -> dict[int, bytes]:
-        """The requests that are not answered, by number, the first one first. Of a long one it is the beginning."""
+        """The requests that are not answered, by number, the first one first, and cut at NOTED_BYTES."""
         notes = {unique: self._taken[unique] for unique in sorted(self._taken)}
         return {
             unique: bytes(note[: max(wire.U32.unpack_from(note)[0], wire.REQUEST.size)])

@@ -193,8 +193,8 @@ class Requests:
         others: list[bytes] = []
         if self._under_way is not None:
             given = self._under_way.left()
-            for unique, request in [*given.items()]:
-                if wire.U32.unpack_from(request)[0] > len(request):  # a command, of which the rest is lost
+            for unique, begun in [*given.items()]:
+                if wire.U32.unpack_from(begun)[0] > len(begun):  # a command, of which the rest is lost
                     del given[unique]
                     self._write_reply(wire.error(unique, errno.ESTALE))
             return given, others
