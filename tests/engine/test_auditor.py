@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 
 from mlfs.audit.report import Audit
+from mlfs.engine import auditor as auditing
 from mlfs.engine.auditor import LOOK_EVERY_S, Auditor, place_of
 from mlfs.follow.evidence import Read
 
@@ -102,7 +104,7 @@ def test_ranks_that_a_script_spawns_are_of_one_run(tmp_path: Path) -> None:
             process.kill()
 
 
-def test_what_nobody_has_registered_is_judged_when_readers_pause() -> None:
+def test_what_nobody_has_registered_is_judged_when_readers_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[Audit] = []
 
     class Runner:
@@ -127,6 +129,10 @@ def test_what_nobody_has_registered_is_judged_when_readers_pause() -> None:
             auditor.opened(reads)
             await trio.sleep(10 * LOOK_EVERY_S)
             assert len(looks) == 2
+            monkeypatch.setattr(auditing, "MOST_UNASKED", 1_000)
+            auditor.opened(reads * 8)
+            await trio.sleep(10 * LOOK_EVERY_S)
+            assert len(looks) == 2, "too many for what nobody asks for"
             nursery.cancel_scope.cancel()
 
     trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
