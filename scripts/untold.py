@@ -1,6 +1,6 @@
 """How many loaders are found that nobody registers, with the seeds that people choose: the table of docs/clients.md.
 
-    PYTHONPATH=tests python scripts/untold.py [--seeds 42,1337] [--only WORD] [--say]
+    PYTHONPATH=tests python scripts/untold.py [--seeds 42,1337] [--only WORD] [--say | --audit]
 
 In: seeds. Out: a line a seed, and one for each loader that is not found or lost again. No mount, no process: the order
 of each loader is mlfs's own, which tests/orders compares with the library, and its reads go through matching and
@@ -16,6 +16,7 @@ asked of the second one, as nothing else shows that.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import tempfile
 import time
@@ -27,11 +28,16 @@ from unittest.mock import patch
 from support.explaining import BATCH, FILES, SearchHere, explaining, simulate
 from support.trees import make_classes
 
+from mlfs.audit.findings import audit
+from mlfs.audit.reads import Kin, ReadLog
+from mlfs.audit.report import Audit
 from mlfs.explain.search_stages import SearchExtent, WordsAsked
+from mlfs.follow.evidence import UNTIMED, Read
 from mlfs.job import JobSpec, parse_job
 from mlfs.launchers import Whose
 from mlfs.orders.streams import build_streams
 from mlfs.tree.manifest import Manifest
+from mlfs.tree.scan import scan
 
 SEEDS = (0, 1, 7, 42, 123, 999, 1337, 2024, 2025, 3407)
 EPOCHS = 3
@@ -108,6 +114,21 @@ class QuickSearch(SearchHere):
         return SearchExtent(((0, 128),), 1 << 12, latest=1 << 12, hints=tuple(hints), again=again, words=words)
 
 
+def files_in(images: Path) -> Manifest:
+    """The data set that all loaders read, made in a directory."""
+    make_classes(images, FILES, 3, lambda index: b"x")
+    fd = os.open(images, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return scan(fd)
+    finally:
+        os.close(fd)
+
+
+def workers_of(fields: dict[str, Any]) -> tuple[int, ...]:
+    """With how many workers a rank each loader is shown: none and two, where its order does not hang on them."""
+    return (2,) if "num_workers" in fields else (0, 2)
+
+
 def job_of(fields: dict[str, Any], workers: int) -> JobSpec:
     """The job that a loader is, from its first epoch on."""
     told = {name: value for name, value in fields.items() if name not in ("start_epoch", "start_step")}
@@ -175,6 +196,14 @@ def agreement(fields: dict[str, Any], workers: int, images: Path) -> list[tuple[
     return found
 
 
+def audited(fields: dict[str, Any], workers: int, manifest: Manifest) -> Audit:
+    """What the auditor says of a loader's reads, of which it knows the processes, and no seed."""
+    log = ReadLog(lambda process, _: Kin(LAUNCHER, (process - FIRST_PID) // PIDS_OF_A_RANK))
+    for reads in reads_of(fields, manifest, workers):
+        log.add([Read(*read, UNTIMED) for read in reads])
+    return audit(log.reads())
+
+
 def is_found(fields: dict[str, Any], workers: int, shown: list[tuple[int, int]]) -> bool:
     """Whether a loader with this agreement is found, and not lost again."""
     unsure = UNSURE_READS * max(1, workers) * fields.get("world_size", 1)
@@ -190,25 +219,31 @@ def main() -> None:
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)), help="between commas")
     parser.add_argument("--only", default="", help="loaders whose name has this")
     parser.add_argument("--say", action="store_true", help="each loader's agreement")
+    parser.add_argument("--audit", action="store_true", help="what the auditor says of each loader's reads, no more")
     args = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="untold-") as scratch,
         patch("mlfs.explain.attempt.SeedSearch", QuickSearch),
         patch("mlfs.explain.words.FAR", 1 << 14),
     ):
-        make_classes(images := Path(scratch), FILES, 3, lambda index: b"x")
+        manifest = files_in(images := Path(scratch))
         for seed in map(int, args.seeds.split(",")):
             began_s, found, of = time.monotonic(), 0, 0
             for name in (name for name in LOADERS if args.only in name):
                 fields = {"seed": seed} | LOADERS[name]
-                for workers in (0, 2) if "num_workers" not in fields else (2,):
+                for workers in workers_of(fields):
+                    if args.audit:
+                        for said in audited(fields, workers, manifest).findings:
+                            print(f"{seed:5} {name}, {workers} workers: {said.kind}: {said.sentence}", flush=True)
+                        continue
                     shown = agreement(fields, workers, images)
                     good = is_found(fields, workers, shown)
                     found, of = found + good, of + 1
                     if args.say or not good:
                         epochs = " ".join(f"{count}/{reads}" for count, reads in shown)
                         print(f"{seed:5} {name}, {workers} workers: {epochs}{'' if good else '  <-'}", flush=True)
-            print(f"{seed:5} found {found} of {of}, {time.monotonic() - began_s:.0f} s", flush=True)
+            if not args.audit:
+                print(f"{seed:5} found {found} of {of}, {time.monotonic() - began_s:.0f} s", flush=True)
 
 
 if __name__ == "__main__":
