@@ -250,7 +250,7 @@ def _of_samples(loader: LoaderReads) -> Iterator[ScriptFault]:
         return
     over = min(len(rank.whole) for rank in loader.ranks)
     epochs = [[rank.epochs[epoch] for rank in loader.ranks] for epoch in range(over)]
-    if not all(map(_at_the_same_time, epochs)):
+    if not all(map(_at_the_same_time, epochs)) and not _one_after_the_other(loader, over):
         return  # ranks' epochs were cut otherwise, by a validation of one of them or a short epoch
     yield from _missing(loader, epochs, samples)
     if epochs and len(loader.ranks) > 1:
@@ -291,6 +291,16 @@ def _at_the_same_time(of_ranks: list[Stream]) -> bool:
     spans = [(int(part.at[0]), int(part.at[-1])) for part in of_ranks]
     shortest = min(end - begin for begin, end in spans)
     return min(end for _, end in spans) - max(begin for begin, _ in spans) >= SAME_TIME * shortest
+
+
+def _one_after_the_other(loader: LoaderReads, over: int) -> bool:
+    """Whether all ranks begin an epoch when all have ended the one before, so that short ones may lie side by side."""
+    return over > 1 and all(
+        max(int(rank.epochs[epoch].at[-1]) for rank in loader.ranks)
+        < min(int(rank.epochs[epoch + 1].at[0]) for rank in loader.ranks if len(rank.epochs) > epoch + 1)
+        for epoch in range(over)
+        if any(len(rank.epochs) > epoch + 1 for rank in loader.ranks)
+    )
 
 
 def _count(of_ranks: list[Stream]) -> int:

@@ -31,6 +31,8 @@ MOST_COMPARED = 1 << 16
 SAME_PAIRS = 0.6
 """Share of the samples with the same one after them in one worker. Batches go to workers in turn, so that at least all
 pairs within batches come again. A buffer that shuffles little keeps places, and no pairs."""
+CHANCE_PAIRS = 0.1
+"""Such a share at most has it in two shuffles, which have one such pair on average."""
 ASCENDING = 0.9
 """Share of ascending steps from which an order is that of the listing."""
 LONGEST_LAG = 4
@@ -107,10 +109,10 @@ def shuffled_by(stream: Stream) -> float:
 
 def is_hardly_shuffled(stream: Stream) -> bool:
     """Whether samples stay near their place in the listing, though the order is another one."""
-    samples = _without_runs(without_repeats(stream))
-    if len(samples) < 2 * FEWEST:
+    kept = _without_runs(without_repeats(stream))
+    if len(kept.samples) < 2 * FEWEST:
         return False
-    return _distance(samples) < HARDLY and not is_listing(stream)
+    return min(_distance(kept.samples), _distance_in_reader(kept)) < HARDLY and not is_listing(stream)
 
 
 def _distance(samples: NDArray[np.int32]) -> float:
@@ -120,8 +122,15 @@ def _distance(samples: NDArray[np.int32]) -> float:
     return float(np.abs(places - np.arange(len(samples))).mean() / len(samples))
 
 
-def _without_runs(stream: Stream) -> NDArray[np.int32]:
-    """The samples without those of an evaluation, which a reader goes through in ascending order."""
+def _distance_in_reader(stream: Stream) -> float:
+    """The same of readers that each read a batch at once, in any order: by the place in the reader of the sample."""
+    places = np.empty(len(stream.samples))
+    places[np.argsort(stream.samples, kind="stable")] = np.arange(len(stream.samples)) / len(stream.samples)
+    return float(np.abs(places - _shares_of_reader(stream)).mean())
+
+
+def _without_runs(stream: Stream) -> Stream:
+    """The reads without those of an evaluation, which a reader goes through in ascending order."""
     kept = np.ones(len(stream.at), np.bool_)
     for reader in distinct(stream.readers).tolist():
         own = np.flatnonzero(stream.readers == reader)
@@ -130,7 +139,7 @@ def _without_runs(stream: Stream) -> NDArray[np.int32]:
         for begins, ends in pairwise(edges):
             if ends - begins >= LONG_RUN:
                 kept[own[begins:ends]] = False
-    return stream.samples[kept]
+    return stream.where(kept)
 
 
 def are_alike(one: Stream, other: Stream) -> bool:
@@ -138,7 +147,9 @@ def are_alike(one: Stream, other: Stream) -> bool:
     one, other = (without_repeats(stream.where(slice(0, MOST_COMPARED))) for stream in (one, other))
     longer = max(len(one.samples), len(other.samples))
     moves = _moves(one, other)
-    if len(moves) < max(FEWEST_ALIKE, SAME_SAMPLES * longer) or np.median(moves) > max(MOVES, SAME_PLACE * len(moves)):
+    if len(moves) < max(FEWEST_ALIKE, SAME_SAMPLES * longer):
+        return False
+    if np.median(moves) > max(MOVES, SAME_PLACE * len(moves)) and _moves_in_reader(one, other) > SAME_PLACE:
         return False
     pairs = np.intersect1d(_pairs(one), _pairs(other))
     return len(pairs) >= SAME_PAIRS * len(moves) and not is_listing(one)
@@ -150,7 +161,8 @@ def differ(one: Stream, other: Stream) -> bool:
     moves = _moves(one, other)
     if 2 * len(moves) < min(len(one.samples), len(other.samples)):
         return True
-    return len(moves) >= FEWEST and bool(np.median(moves) > ANOTHER_PLACE * len(moves))
+    fewest = FEWEST if len(np.intersect1d(_pairs(one), _pairs(other))) > CHANCE_PAIRS * len(moves) else FEWEST // 4
+    return len(moves) >= fewest and bool(np.median(moves) > ANOTHER_PLACE * len(moves))
 
 
 def _moves(one: Stream, other: Stream) -> NDArray[np.int64]:
@@ -158,6 +170,22 @@ def _moves(one: Stream, other: Stream) -> NDArray[np.int64]:
     _, at_one, at_other = np.intersect1d(one.samples, other.samples, assume_unique=True, return_indices=True)
     moves: NDArray[np.int64] = np.abs(np.argsort(np.argsort(at_one)) - np.argsort(np.argsort(at_other)))
     return moves
+
+
+def _moves_in_reader(one: Stream, other: Stream) -> float:
+    """By how much most samples move that both streams read, as a share of what their reader reads. Many workers each
+    read a batch at once, in any order, and each of them its own batches in the same one. Args: as above."""
+    _, at_one, at_other = np.intersect1d(one.samples, other.samples, assume_unique=True, return_indices=True)
+    return float(np.median(np.abs(_shares_of_reader(one)[at_one] - _shares_of_reader(other)[at_other])))
+
+
+def _shares_of_reader(stream: Stream) -> NDArray[np.float64]:
+    """By read, the share of its reader's reads that come before it."""
+    order = np.argsort(stream.readers, kind="stable")
+    _, first, of = np.unique(stream.readers[order], return_index=True, return_counts=True)
+    shares = np.empty(len(order))
+    shares[order] = (np.arange(len(order)) - np.repeat(first, of)) / np.repeat(of, of)
+    return shares
 
 
 def _pairs(stream: Stream) -> NDArray[np.int64]:
