@@ -21,6 +21,8 @@ SAME_SAMPLES = 0.85
 batches that ranks are ahead of each other."""
 SAME_PLACE = 0.05
 """Most of the samples of a repeated order move by less than this share of its length. In two shuffles a third."""
+SAME_SHARE = 0.1
+"""The same, of the place among the reads of a worker, who may have read more or less of it in another epoch."""
 ANOTHER_PLACE = 0.2
 """Most of the samples of two different shuffles move by more than this share of their length, and those of one order
 that many workers read by less."""
@@ -149,7 +151,7 @@ def are_alike(one: Stream, other: Stream) -> bool:
     moves = _moves(one, other)
     if len(moves) < max(FEWEST_ALIKE, SAME_SAMPLES * longer):
         return False
-    if np.median(moves) > max(MOVES, SAME_PLACE * len(moves)) and _moves_in_reader(one, other) > SAME_PLACE:
+    if np.median(moves) > max(MOVES, SAME_PLACE * len(moves)) and _moves_in_reader(one, other) > SAME_SHARE:
         return False
     pairs = np.intersect1d(_pairs(one), _pairs(other))
     return len(pairs) >= SAME_PAIRS * len(moves) and not is_listing(one)

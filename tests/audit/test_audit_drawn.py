@@ -17,7 +17,7 @@ from support.drawn import cases
 from mlfs.audit.orders import Stream, shuffled_by
 
 SCRIPTS = cases(12)
-MOST_ALARMS, MOST_MISTAKEN = SCRIPTS // 20, SCRIPTS // 24
+MOST_ALARMS, MOST_MISTAKEN = SCRIPTS // 20, SCRIPTS // 48
 Case = Callable[[random.Random, Loop, Script], None]
 
 
