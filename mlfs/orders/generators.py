@@ -128,7 +128,10 @@ class Torch:
 
     def choices(self, n: int, count: int, /) -> Indices:
         """torch.randint(n, (count,))."""
-        return (self._drawing().take(count) % np.uint32(max(n, 1))).astype(np.int64)
+        if n < TORCH_SHORT_RANGE:
+            return (self._drawing().take(count) % np.uint32(max(n, 1))).astype(np.int64)
+        high, low = self._drawing().take(2 * count).reshape(count, 2).T.astype(np.uint64)
+        return ((high << np.uint64(32) | low) % np.uint64(n)).astype(np.int64)
 
     def weighted(self, weights: Weights, count: int, /) -> Indices:
         """torch.multinomial(weights, count, replacement=True). ATen/native/cpu/MultinomialKernel.cpp."""
