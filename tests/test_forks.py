@@ -33,7 +33,7 @@ def facts_of(mount: MlfsMount) -> dict[str, Any]:
             "directory": os.readlink(process / "cwd"),
             "files": sorted(without_numbers(file, mount) for file in files),
             "status": sorted(mount.status()),
-            "commands say": without_numbers(printed, mount),
+            "commands say": without_numbers(" ".join(printed.split()), mount),  # wrapped by lengths of numbers
         }
         said = mount.said
     return facts | {"mount says": without_numbers(said, mount)}
