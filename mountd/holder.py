@@ -63,6 +63,8 @@ HANGS_S = 10.0
 STANDS_BY_AFTER_S, LONGEST_AFTER_S = 1.0, 64.0
 # A server and a process that stands by may be killed at once. The other one is a fork as well, which costs little.
 STAND_BY = 2
+# One that is told to begin says at once that it does, unless it is stopped: then the other one has its turn.
+BEGINS_WITHIN_S = 5.0
 # The threads of a process end one after the other, unless they hang.
 THREADS_END_MS = 200
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -220,10 +222,11 @@ class MountHolder:
                 stands_by = self._stand_by_now.pop(0)
                 words = f"begin {counts[0]} {counts[1]} {len(self._stand_by_now)} {','.join(self._kept)} {why}"
                 begins = b""
+                stands_by.channel.settimeout(BEGINS_WITHIN_S)
                 with suppress(OSError):
                     socket.send_fds(stands_by.channel, [words.encode("ascii")], [*self._kept.values()])
                     begins = stands_by.channel.recv(LONGEST_WORDS_BYTES)
-                if not begins:  # it has died, perhaps with the server, and counts as none
+                if not begins:  # it has died, perhaps with the server, or is stopped: it counts as none
                     self._end(stands_by)
                     stands_by = None
 

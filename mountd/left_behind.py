@@ -516,6 +516,9 @@ class Holding:
         """Start another holder whenever it dies, for as long as the mount lives. `another` is told of each."""
         while True:
             await trio.lowlevel.wait_readable(self._channel)
+            with suppress(OSError):  # of a connection whose other end is gone
+                if self._channel.recv(LONGEST_WORDS_BYTES):
+                    continue  # the answer to `stand_alone`, for which nobody has waited so long
             log.warning("the holder (process %d) died: starting another one", self._holder)
             try:
                 await runner.run("look", self._start_another)

@@ -57,6 +57,9 @@ LOADS = """
 import mountd.holder
 mountd.holder.STANDS_BY_AFTER_S, mountd.holder.LOOK_MS = 0.0, 10
 loads = lambda: open(LOADED).read().split()
+def those_that_stand_by():
+    children = open("/proc/%d/task/%d/children" % (2 * (os.getppid(),))).read().split()
+    return [int(pid) for pid in children if int(pid) != os.getpid()]
 def load():
     print(os.getpid(), file=open(LOADED, "a"))
     return serve
@@ -90,9 +93,7 @@ def test_a_server_and_those_that_stand_by_are_killed_at_once_which_counts_once(t
         tmp_path,
         "keep(); say('serving')\n"
         "    if start.restarts < 2:\n"
-        "        children = open('/proc/%d/task/%d/children' % (2 * (os.getppid(),))).read().split()\n"
-        "        stand_by = [int(pid) for pid in children if int(pid) != os.getpid()]\n"
-        "        print(len(stand_by), flush=True)\n"
+        "        stand_by = those_that_stand_by(); print(len(stand_by), flush=True)\n"
         "        [os.kill(pid, signal.SIGKILL) for pid in stand_by[: 1 + start.restarts]]; kill()\n"
         "    print(len(loads())); say('over 7'); return 7",
         script_that_tells_of_loads(tmp_path / "loaded"),
@@ -101,14 +102,28 @@ def test_a_server_and_those_that_stand_by_are_killed_at_once_which_counts_once(t
     assert (code, printed) == (7, ["server 0 [] ", "2", begun[0], "2", begun[1], "2"])  # another one was loaded at last
 
 
+def test_of_those_that_stand_by_a_stopped_one_is_passed_over(tmp_path: Path) -> None:
+    code, printed, _ = held(
+        tmp_path,
+        "keep(); say('serving')\n"
+        "    if not start.restarts:\n"
+        "        stopped, other = sorted(those_that_stand_by()); print(other, flush=True)\n"
+        "        os.kill(stopped, signal.SIGSTOP); kill()\n"
+        "    print(os.getpid()); say('over 7'); return 7",
+        script_that_tells_of_loads(tmp_path / "loaded").replace(
+            "LOOK_MS = 0.0, 10", "LOOK_MS = 0.0, 10; mountd.holder.BEGINS_WITHIN_S = 0.1"
+        ),
+    )
+    assert (code, printed[2:]) == (7, ["server 1 ['fuse', 'other'] was killed by SIGKILL", printed[1]])
+
+
 def test_where_what_stands_by_is_killed_another_one_is_loaded(tmp_path: Path) -> None:
     loaded = tmp_path / "loaded"
     code, printed, _ = held(
         tmp_path,
         "keep(); say('serving')\n"
         "    if not start.restarts:\n"
-        "        children = open('/proc/%d/task/%d/children' % (2 * (os.getppid(),))).read().split()\n"
-        "        [os.kill(int(pid), signal.SIGKILL) for pid in children if int(pid) != os.getpid()]\n"
+        "        [os.kill(pid, signal.SIGKILL) for pid in those_that_stand_by()]\n"
         "        while len(loads()) < 2: time.sleep(0.01)\n"
         "        kill()\n"
         "    print(loads().index(str(os.getpid()))); say('over 7'); return 7",
