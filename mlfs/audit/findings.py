@@ -250,7 +250,7 @@ def _of_samples(loader: LoaderReads) -> Iterator[ScriptFault]:
         return
     over = min(len(rank.whole) for rank in loader.ranks)
     epochs = [[rank.epochs[epoch] for rank in loader.ranks] for epoch in range(over)]
-    together = all(map(_at_the_same_time, epochs))  # else a validation of one of them or a short epoch cut them otherwise
+    together = all(map(_at_the_same_time, epochs))  # else a validation of one of them or a short epoch cut them
     if together:
         yield from _missing(loader, epochs, samples)
     if epochs and len(loader.ranks) > 1:
