@@ -1,6 +1,6 @@
 """Runs a command over mounts that are there for it alone: nobody else sees them, and they end with the command.
 
-In: the settings of each mount, the command's words, what to ask of the mounts in the end. Out: the command's exit code
+In: the settings of each mount, the command, what to ask of the mounts in the end. Out: the command's exit code
 where it fails, else that of the answer. Called by `mlfs.cli.audit`.
 
 Root gets mounts of its own (a mount namespace). Another user gets a user namespace for them, in which he is root and
@@ -50,7 +50,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def run_over_own_mount(
-    settings: Sequence[Settings], words: Sequence[str], output: int | None, ask: Callable[[list[str]], int]
+    settings: Sequence[Settings], command: Sequence[str], output: int | None, ask: Callable[[list[str]], int]
 ) -> int:
     """Run a command over mounts of its sources. Returns its exit code where it fails, else what was asked for.
 
@@ -58,17 +58,17 @@ def run_over_own_mount(
         settings: of each mount, as `mlfs.config.load_config` takes them. output: the descriptor that is the command's
             standard output; None: this process's. ask: called with the mount points once the command has ended.
     """
-    if shutil.which(words[0]) is None:
-        if os.path.isfile(words[0]):
+    if shutil.which(command[0]) is None:
+        if os.path.isfile(command[0]):
             raise ConfigError(
-                f"{words[0]} is not executable", f"chmod +x, or its interpreter first: -- python {words[0]}"
+                f"{command[0]} is not executable", f"chmod +x, or its interpreter first: -- python {command[0]}"
             )
-        raise ConfigError(f"there is no command {words[0]}", "check the name behind --")
+        raise ConfigError(f"there is no command {command[0]}", "check the name behind --")
     sys.stdout.flush()
     outside, (hears, says) = os.getpid(), os.pipe()
     second = os.fork()
     if second == 0:
-        _be_second(says, partial(_run, outside, settings, words, output, ask))
+        _be_second(says, partial(_run, outside, settings, command, output, ask))
     os.close(says)
     _hear(lambda number, _: os.kill(second, number))
     code = os.waitstatus_to_exitcode(os.waitpid(second, 0)[1])
@@ -99,7 +99,7 @@ def _be_second(says: int, run: Callable[[], int]) -> NoReturn:
 
 
 def _run(
-    outside: int, settings: Sequence[Settings], words: Sequence[str], output: int | None,
+    outside: int, settings: Sequence[Settings], command: Sequence[str], output: int | None,
     ask: Callable[[list[str]], int],
 ) -> int:  # fmt: skip
     os.setsid()  # what a terminal ends its commands with comes once, from outside
@@ -107,7 +107,7 @@ def _run(
     is_root = _take_own_mounts(settings[0]["source"])
     end_with_parent(signal.SIGTERM, outside)
     with _mounted(settings) as mountpoints:
-        code = _outcome(words, output, partial(_before_it_runs, os.getpid(), None if is_root else user))
+        code = _outcome(command, output, partial(_before_it_runs, os.getpid(), None if is_root else user))
         answer = ask(mountpoints)
     return code or answer
 
@@ -251,23 +251,23 @@ def _say(line: str) -> None:
 # -- the command
 
 
-def _outcome(words: Sequence[str], output: int | None, before_it_runs: Callable[[], None]) -> int:
+def _outcome(command: Sequence[str], output: int | None, before_it_runs: Callable[[], None]) -> int:
     """Run the command to its end, with the signals that come meanwhile. Returns its exit code."""
-    command: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | None = None
     signals: list[int] = []
 
     def pass_on(number: int, _frame: object = None) -> None:
-        if command is None:
+        if process is None:
             signals.append(number)
         else:
             with suppress(ProcessLookupError):
-                os.killpg(command.pid, number)
+                os.killpg(process.pid, number)
 
     before = _hear(pass_on)
     try:
         # By its path, which leads to the mount now, where it lies in the data.
-        command = subprocess.Popen(
-            words,
+        process = subprocess.Popen(
+            command,
             stdout=output,
             cwd=os.getcwd(),
             start_new_session=True,
@@ -275,9 +275,9 @@ def _outcome(words: Sequence[str], output: int | None, before_it_runs: Callable[
         )
         for number in signals:
             pass_on(number)
-        code = command.wait()
+        code = process.wait()
     except (OSError, subprocess.SubprocessError) as error:
-        raise ConfigError(f"{words[0]} cannot be run: {error}", "check the name behind --") from None
+        raise ConfigError(f"{command[0]} cannot be run: {error}", "check the name behind --") from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

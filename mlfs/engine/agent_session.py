@@ -1,7 +1,7 @@
 """One agent of this node, from its HELLO to its end: how it is let in, its connection, the landing memory.
 
-In: packets for the agent, from any thread; words for other nodes' servers, from the loop; the agent's own packets. Out:
-the first two on the agent's socket; the third to the desk, or to the loop. Used by `peering`.
+In: packets for the agent, from any thread; messages for other nodes' servers, from the loop; the agent's own packets.
+Out: the first two on the agent's socket; the third to the desk, or to the loop. Used by `peering`.
 
 A thread of its own reads the agent's packets. The loop mostly sleeps where only requests and workers wake it
 (mountd.poll_wait), for up to 10 ms while lanes wait for the agent: they would wait for it and for the loop.
@@ -39,7 +39,7 @@ _MOST_PIDS = 1 << 22  # the kernel's limit
 
 
 class Hello(NamedTuple):
-    """An agent's words about itself.
+    """An agent's account of itself.
 
     Attributes:
         node: its number among so many `nodes`. patience_s: `--peer-timeout`. pid: its process. keeper: the one of
@@ -54,7 +54,7 @@ class Hello(NamedTuple):
 
 
 def hello_of(packet: bytes) -> Hello:
-    """The agent's words about itself. Raises: BadPacket for words that none of this version can have said."""
+    """The agent's account of itself. Raises: BadPacket for what none of this version can have said."""
     said = link.unpack(packet).value
     if not isinstance(said, dict) or said.get("protocol") != link.PROTOCOL:
         raise link.BadPacket("it is of another version of mlfs")
@@ -101,7 +101,7 @@ def listen(path: str) -> socket.socket:
 
 
 class AgentSession:
-    """One agent's connection, landing memory and words, for as long as it is there.
+    """One agent's connection, landing memory and messages, for as long as it is there.
 
     Attributes:
         node, nodes: the number of this node, and how many there are. about: what each has said of itself when it came.
@@ -120,13 +120,13 @@ class AgentSession:
         self.refused: dict[int, str] = {}
         self.counts: dict[str, int] = {}
         self._connection = connection
-        self._words: deque[bytes] = deque()
-        self._waiting = trio.Event()  # that words wait
+        self._messages: deque[bytes] = deque()
+        self._waiting = trio.Event()  # that messages wait
 
     def tell(self, value: Mapping[str, Any], to: int | None = None) -> None:
         """Say something to the server of a node, None: of all others. It comes after what was said before, and
         surely."""
-        self._words.append(link.pack_json(link.PacketKind.TELL, {"to": to, "value": value}))
+        self._messages.append(link.pack_json(link.PacketKind.TELL, {"to": to, "value": value}))
         self._waiting.set()
 
     # -- what becomes of the nodes
@@ -163,7 +163,7 @@ class AgentSession:
 
     @property
     def shares(self) -> str:
-        """The cluster, in words, that an agent that comes alone takes this node out of; "" where there is none."""
+        """With how many nodes the agent shares this one, in words; "" for none. An agent that comes alone ends it."""
         others = self.nodes - 1 - len(self.unreachable)
         return f"its agent (process {self.pid}) shares it with {others} other node{'s' * (others > 1)}" * (others > 0)
 
@@ -178,13 +178,13 @@ class AgentSession:
     # -- to the agent
 
     async def run(self) -> None:
-        """Send words as fast as the agent takes them."""
+        """Send messages as fast as the agent takes them."""
         while True:
             await self._waiting.wait()
             self._waiting = trio.Event()
-            while self._words:
-                if self.send(self._words[0]):
-                    self._words.popleft()
+            while self._messages:
+                if self.send(self._messages[0]):
+                    self._messages.popleft()
                 else:
                     await trio.lowlevel.wait_writable(self._connection)
 

@@ -1,7 +1,7 @@
 """The server's side of the agent: it lets this node's agent in, and joins the nodes that the agent speaks for.
 
 In: an agent's connection on a Unix socket that only this user can open; what its peers want; what became of what this
-node wants. Out: places for the scheduler (PeersJoined), samples that peers want (for mlfs.engine.giving), words of
+node wants. Out: places for the scheduler (PeersJoined), samples that peers want (for mlfs.engine.giving), messages of
 peers' servers. One agent at a time; when it dies or leaves, its peers are lost, and this node goes on alone. Runs on
 the loop; what agents send is read there, what lanes ask of peers is sent from their threads (mlfs.peers.desk).
 """

@@ -1,7 +1,7 @@
 """The jobs of a cluster: one node is told a job, and all follow it, each its own ranks, by one plan.
 
 In: jobs that are registered here; what the servers of other nodes say; what this node has room for. Out: jobs for
-`mlfs.engine.mount_jobs`, jobs to plan with for `mlfs.engine.shared_plan`, words for the other servers. A job begins
+`mlfs.engine.mount_jobs`, jobs to plan with for `mlfs.engine.shared_plan`, messages for the other servers. A job begins
 when a plan begins that is made with it, on all nodes at once. One of several jobs that are registered under one name
 counts, also when they come at the same moment on different nodes, and it is the same on all
 (`mlfs.plan.registrations`): what is under way for another one is given up before it begins. An order that a node has
@@ -178,8 +178,8 @@ class SharedJobs:
             streams = await self._runner.run("orders", self._build, spec)
         members = self._plan.members
         assert members is not None
-        words = words_of_job(fields)
-        self._tell({**words, "number": self._registrations.make(name, fields, members.own).number}, None)
+        message = message_of_job(fields)
+        self._tell({**message, "number": self._registrations.make(name, fields, members.own).number}, None)
         job = JobRun(self._of_this_node(spec), streams, self._jobs.manifest.sample_sizes)
 
         async def this_job() -> JobRun:
@@ -202,13 +202,13 @@ class SharedJobs:
     def _share(self, spec: JobSpec) -> None:
         fields = _fields(spec)
         try:
-            words = words_of_job(fields)
+            message = message_of_job(fields)
         except JobError as error:  # it goes on here
             log.warning("job %s: %s", spec.name, error)
             return
         members = self._plan.members
         assert members is not None
-        self._tell({**words, "number": self._registrations.had_before(spec.name, fields, members.own).number}, None)
+        self._tell({**message, "number": self._registrations.had_before(spec.name, fields, members.own).number}, None)
         self._follow(spec.name)
 
     def ended(self, name: str) -> bool:
@@ -224,7 +224,7 @@ class SharedJobs:
     def hear(self, node: int, value: Mapping[str, Any]) -> None:
         """The server of another node says something."""
         self._orders.hear(node, value)
-        if (fields := job_of_words(value)) is not None:
+        if (fields := job_of_message(value)) is not None:
             name = str(fields["name"])
             heard = self._registrations.hear(
                 name, Registration(int(value["number"]), int(value.get("by", node))), fields
@@ -267,7 +267,7 @@ class SharedJobs:
             return {}
         if fields is None:
             return {"ended": name, "registration": list(last)}
-        return {**words_of_job(fields), **last._asdict()}
+        return {**message_of_job(fields), **last._asdict()}
 
     # -- following
 
@@ -374,7 +374,7 @@ def _but_for_nodes(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name != "nodes"}
 
 
-def words_of_job(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+def message_of_job(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """A job as it is said to the others. The nodes of a served order may be a thousand, so long ones are packed.
 
     Raises:
@@ -390,13 +390,13 @@ def words_of_job(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"packed_job": packed}
 
 
-def job_of_words(words: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def job_of_message(message: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The job of which another node says something, None where it is about none. Raises ValueError."""
-    if "packed_job" not in words:
-        job: Mapping[str, Any] | None = words.get("job")
+    if "packed_job" not in message:
+        job: Mapping[str, Any] | None = message.get("job")
         return job
     try:
-        text = zlib.decompressobj().decompress(base64.b85decode(words["packed_job"]), LONGEST_JOB_BYTES)
+        text = zlib.decompressobj().decompress(base64.b85decode(message["packed_job"]), LONGEST_JOB_BYTES)
     except zlib.error as error:
         raise ValueError(f"a job cannot be unpacked: {error}") from None
     unpacked: Mapping[str, Any] = json.loads(text)

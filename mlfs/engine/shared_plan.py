@@ -1,7 +1,7 @@
-"""Carries out what `mlfs.plan.cluster_plan` decides: one plan for all nodes, in threads, words and events.
+"""Carries out what `mlfs.plan.cluster_plan` decides: one plan for all nodes, in threads, messages and events.
 
 In: the nodes that joined, those that are lost or back, the jobs to plan with, what the servers of other nodes say. Out:
-plans for the scheduler, words for the other servers. Reads are counted in the worker pool `plan`, which has a thread
+plans for the scheduler, messages for the other servers. Reads are counted in the worker pool `plan`, which has a thread
 of its own; those of a job once, as long as this node plans for all.
 """
 

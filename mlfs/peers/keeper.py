@@ -1,6 +1,6 @@
 """The keeper: the process of `mlfs peers`, which runs the node's agent and COMMAND beside each other and knows no MPI.
 
-In: what the agent does, COMMAND's words, signals. Out: COMMAND's exit code. Launchers of MPI end a job's processes when
+In: what the agent does, COMMAND, signals. Out: COMMAND's exit code. Launchers of MPI end a job's processes when
 one of them dies, and COMMAND is to live as its mount does. So MPI is in the agent alone, a child; COMMAND has a session
 of its own, which no signal of the launcher reaches but by the keeper. The launcher has started the keeper, which
 lives for as long as COMMAND, so nobody takes an agent's end for the end of the node.
@@ -53,10 +53,10 @@ class KeeperLine:
         self.end = end
         self._said = said
 
-    def say(self, *words: object) -> None:
+    def say(self, *report: object) -> None:
         """Tell the keeper something. One that is gone does not hear it."""
         with suppress(OSError):
-            os.write(self._said, json.dumps(words).encode() + b"\n")
+            os.write(self._said, json.dumps(report).encode() + b"\n")
 
     def hear(self) -> bool:
         """Once `end` can be read: whether COMMAND is done, and the agent may stay; else it shall leave."""
@@ -70,16 +70,16 @@ class Keeper:
     """Runs the agent and COMMAND, and passes signals on to COMMAND.
 
     Args:
-        words: COMMAND; empty: the agent alone. join_timeout_s: COMMAND begins when all nodes have joined, and after so
-            long in any case. say: prints a line.
+        command: COMMAND; empty: the agent alone. join_timeout_s: COMMAND begins when all nodes have joined, and after
+            so long in any case. say: prints a line.
     """
 
-    def __init__(self, words: Sequence[str], join_timeout_s: float, say: Callable[[str], None]) -> None:
-        self._words = list(words)
+    def __init__(self, command: Sequence[str], join_timeout_s: float, say: Callable[[str], None]) -> None:
+        self._command = list(command)
         self._join_timeout_s = join_timeout_s
         self._say = say
         self._end_signal = 0  # the first signal that ends this command
-        self._command: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._agent = self._leave = self._said = -1
         self._ended = -1  # can be read once COMMAND has ended
         self._heard = b""
@@ -97,7 +97,7 @@ class Keeper:
             self._await_others()
             if self._failure is not None:
                 raise self._failure
-            code = self._with_command() if self._words else self._without()
+            code = self._with_command() if self._command else self._without()
         finally:
             self._end_agent(stays=code == 0)
             for number in (*_FORWARDED, _LAUNCHERS_OWN):
@@ -136,8 +136,8 @@ class Keeper:
         ears = [fd for fd in (self._wake, self._said, self._ended) if fd >= 0]
         wait_s = None if until_s is None else max(0.0, until_s - time.monotonic())
         ready = select.select(ears, [], [], wait_s)[0]
-        if self._ended in ready and self._command is not None:
-            self._command.wait()
+        if self._ended in ready and self._process is not None:
+            self._process.wait()
             os.close(self._ended)
             self._ended = -1
         if self._wake in ready:
@@ -150,9 +150,9 @@ class Keeper:
         if number not in _FORWARDED:
             return
         self._end_signal = self._end_signal or number
-        if self._command is not None and self._ended >= 0:
+        if self._process is not None and self._ended >= 0:
             with suppress(ProcessLookupError):
-                os.killpg(self._command.pid, number)
+                os.killpg(self._process.pid, number)
 
     def _hear(self) -> None:
         """The agent says something, or is gone."""
@@ -176,12 +176,12 @@ class Keeper:
         elif word == "failed":
             message, hint, code = values
             self._failure = MlfsError(message, hint, ExitCode(code))
-            if self._command is not None:
+            if self._process is not None:
                 self._say(f"{self._failure}; this node goes on alone")
         elif word == "broke":  # as when it is killed: MPI may raise because another node's agent has died
             self._broke = True
             (said,) = values
-            self._say(f"{said} (its mount goes on alone{', COMMAND, too' * bool(self._words)}: see `mlfs status`)")
+            self._say(f"{said} (its mount goes on alone{', COMMAND, too' * bool(self._command)}: see `mlfs status`)")
         elif word == "stays":
             self._stays = True
         elif word == "leaves":
@@ -196,7 +196,7 @@ class Keeper:
         if not (self._leaving or self._leaves or self._failure or self._broke):
             how = f"signal {-self._agent_code}" if self._agent_code < 0 else f"exit code {self._agent_code}"
             self._say(
-                f"this node's agent is gone ({how}): its mount goes on alone{', COMMAND, too' * bool(self._words)}"
+                f"this node's agent is gone ({how}): its mount goes on alone{', COMMAND, too' * bool(self._command)}"
             )
 
     # -- one after the other
@@ -206,7 +206,7 @@ class Keeper:
         while not (self._joined or self._end_signal or self._said < 0):
             self._turn(until_s)
             if time.monotonic() >= until_s and not self._joined:
-                begins = "COMMAND begins, and " if self._words else ""
+                begins = "COMMAND begins, and " if self._command else ""
                 self._say(
                     f"not all nodes have joined within {self._join_timeout_s:g} s (--join-timeout): {begins}this node"
                     " serves alone until they do"
@@ -218,18 +218,20 @@ class Keeper:
             return 128 + self._end_signal
         try:
             # This process has one thread.
-            self._command = subprocess.Popen(
-                self._words,
+            self._process = subprocess.Popen(
+                self._command,
                 env=_without_launcher(),
                 start_new_session=True,
                 preexec_fn=partial(_as_command, os.getpid()),  # noqa: PLW1509
             )
         except OSError as error:
-            raise ConfigError(f"{self._words[0]} cannot be run: {error.strerror}", "check the name behind --") from None
-        self._ended = os.pidfd_open(self._command.pid)
+            raise ConfigError(
+                f"{self._command[0]} cannot be run: {error.strerror}", "check the name behind --"
+            ) from None
+        self._ended = os.pidfd_open(self._process.pid)
         while self._ended >= 0:
             self._turn()
-        code = int(self._command.returncode)
+        code = int(self._process.returncode)
         return code if code >= 0 else 128 - code
 
     def _without(self) -> int:
@@ -242,7 +244,7 @@ class Keeper:
     def _end_agent(self, stays: bool) -> None:
         """Have the agent leave: once all nodes are done, where COMMAND has ended well."""
         self._leaving = True
-        if stays and self._words and self._joined and not self._end_signal:
+        if stays and self._command and self._joined and not self._end_signal:
             with suppress(OSError):
                 os.write(self._leave, _DONE)
             self._until(lambda: self._stays or self._leaves, _ANSWER_PATIENCE_S)

@@ -1,4 +1,4 @@
-"""The words between the server of a mount and the agent of its node, over a Unix socket of the user's own.
+"""The messages between the server of a mount and the agent of its node, over a Unix socket of the user's own.
 
 In: records or JSON. Out: packets, and back. A packet is whole or not there (SOCK_SEQPACKET), so a side that dies leaves
 no half ones. The bytes of samples lie in memory that both have mapped, made by the server and handed over with HELLO:

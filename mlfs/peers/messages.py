@@ -1,4 +1,4 @@
-"""The words between agents: requests for samples, answers, signs of life.
+"""The messages between agents: requests for samples, answers, signs of life.
 
 Pure. In: records as numpy arrays. Out: the bytes of one message, and back. A message is a head of eight bytes, its kind
 and how many records follow, and the records. The bytes of samples travel apart from messages (mlfs.peers.transport).

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlfs.engine.shared_jobs import LONGEST_PACKED_BYTES, LONGEST_PLAIN_BYTES, job_of_words, words_of_job
+from mlfs.engine.shared_jobs import LONGEST_PACKED_BYTES, LONGEST_PLAIN_BYTES, job_of_message, message_of_job
 from mlfs.errors import JobError
 from mlfs.job import parse_job
 from mlfs.peers.link import LARGEST_BYTES, PacketKind, pack_json
@@ -25,20 +25,20 @@ def job_of(nodes: int) -> dict[str, Any]:
 @pytest.mark.parametrize("nodes", [1, 2000])
 def test_a_job_comes_as_it_was_said_and_fits_into_a_packet(nodes: int) -> None:
     fields = job_of(nodes)
-    words = words_of_job(fields)
-    assert ("packed_job" in words) == (len(json.dumps(fields)) > LONGEST_PLAIN_BYTES)
-    assert pack_json(PacketKind.TELL, words)
-    assert job_of_words(json.loads(json.dumps(words))) == fields
+    message = message_of_job(fields)
+    assert ("packed_job" in message) == (len(json.dumps(fields)) > LONGEST_PLAIN_BYTES)
+    assert pack_json(PacketKind.TELL, message)
+    assert job_of_message(json.loads(json.dumps(message))) == fields
     assert parse_job(fields | {"ranks": [0]}).nodes is not None
 
 
 def test_a_job_that_no_packet_holds_is_refused_when_it_is_registered() -> None:
     with pytest.raises(JobError, match="too long to be told to other nodes"):
-        words_of_job(job_of(8000))
+        message_of_job(job_of(8000))
     assert len(pack_json(PacketKind.TELL, {"packed_job": "x" * LONGEST_PACKED_BYTES})) <= LARGEST_BYTES
 
 
 def test_what_is_no_job_is_refused() -> None:
-    assert job_of_words({"ended": "train"}) is None
+    assert job_of_message({"ended": "train"}) is None
     with pytest.raises(ValueError, match="a job cannot be unpacked"):
-        job_of_words({"packed_job": "00000"})
+        job_of_message({"packed_job": "00000"})
