@@ -39,6 +39,11 @@ late read a few samples of an epoch in the next one."""
 AT_ONCE = 3
 """Times as many come again at the beginning of an epoch as in that quarter: in draws with replacement it is ever more
 of them."""
+TOGETHER = 0.85
+"""An epoch gives back that share at least of what the one before had, but for chance, and to each rank: to one that is
+further behind, and still reads the one before, it gives less. Then the loader's epochs are not its own."""
+CHANCE = 3
+"""Standard deviations that are chance."""
 OF_THE_SAME = 0.05
 """Share of what new workers read that the epoch has had, from which they begin another one. After an epoch that ended
 early it is no more than what that epoch had."""
@@ -145,21 +150,28 @@ def _loader_of_reader(stream: Stream, ranks: NDArray[np.int64]) -> dict[int, int
 def _loader(run: int, stream: Stream, ranks: NDArray[np.int64]) -> LoaderReads:
     of_reads = ranks[stream.readers]
     of_ranks = {rank: stream.where(of_reads == rank) for rank in np.unique(of_reads).tolist()}
-    together = _cuts(stream)
-    # Ranks may read what others read, and yet each of them no sample twice.
-    begins = {rank: _cuts(own) if together is None else together for rank, own in of_ranks.items()}
-    cut = [_rank_reads(rank, own, begins[rank]) for rank, own in of_ranks.items()]
+    count = len(distinct(stream.samples))
+    together = _cuts(stream, of_reads, count)
+    # Ranks may read what others read, and yet each of them no sample twice; and they may be far apart.
+    begins = {
+        rank: _cuts(own, np.zeros_like(own.at), count) if together is None else together
+        for rank, own in of_ranks.items()
+    }
+    cut = [_rank_reads(rank, own, stream, begins[rank]) for rank, own in of_ranks.items()]
     shows = all(begins[one.rank] is not None or len(one.epochs) > 1 for one in cut)
     return LoaderReads(run, stream, tuple(cut), shows)
 
 
-def _cuts(stream: Stream) -> NDArray[np.int64] | None:
-    """The numbers of the reads with which epochs begin, by samples that come again all at once; None where they come
-    again at any time."""
-    samples = stream.samples
-    count = len(distinct(samples))
-    most = WINDOW if count >= FEW_SAMPLES else max(FEWEST_IN_WINDOW, count // 2)
-    before = _last_time(samples)
+def _cuts(stream: Stream, ranks: NDArray[np.int64], count: int) -> NDArray[np.int64] | None:
+    """The numbers of the reads with which epochs begin, by samples that come again all at once to all ranks; None where
+    they come again at any time, or to some ranks far sooner than to others.
+
+    Args:
+        ranks: shape (n,), the rank of each read. count: samples of the loader.
+    """
+    own = len(distinct(stream.samples))
+    most = WINDOW if own >= FEW_SAMPLES else max(FEWEST_IN_WINDOW, own // 2)
+    before = _last_time(stream.samples)
     cuts, start = [0], 0
     while True:
         again = before[start:] >= start
@@ -169,13 +181,32 @@ def _cuts(stream: Stream) -> NDArray[np.int64] | None:
         where = np.flatnonzero(dense)
         if not len(where) or len(again) < 2 * most:
             rest = again[-(len(again) // 4) :] if len(again) >= 4 else again
-            return stream.at[cuts] if rest.mean() <= CAME_BEFORE else None
+            to_all = _come_again(stream, ranks, [*cuts, len(stream.at)], before, count)
+            return stream.at[cuts] if rest.mean() <= CAME_BEFORE and to_all else None
         cut = int(where[0])
         late, coming = again[cut - cut // 4 : cut], again[cut : cut + window].mean()
         if cut < most // 2 or late.mean() > min(CAME_BEFORE, coming / AT_ONCE):
             return None
         start += cut
         cuts.append(start)
+
+
+def _come_again(
+    stream: Stream, ranks: NDArray[np.int64], edges: list[int], before: NDArray[np.int64], count: int
+) -> bool:
+    """Whether samples come again to all ranks from when an epoch begins, as many of them as the one before has had.
+
+    Args:
+        ranks, count: as above. edges: between the epochs. before: by read, that of the same sample before it.
+    """
+    for start, begin, end in zip(edges, edges[1:], edges[2:], strict=False):
+        reads = np.bincount(ranks[begin:end])
+        again = np.bincount(ranks[begin:end], before[begin:end] >= start)
+        share = len(distinct(stream.samples[start:begin])) / count
+        fewest = TOGETHER * share * reads - CHANCE * np.sqrt(reads * share * (1 - share))
+        if share < COMES_AGAIN or (again < fewest).any():
+            return False
+    return True
 
 
 def _last_time(samples: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -187,9 +218,9 @@ def _last_time(samples: NDArray[np.int32]) -> NDArray[np.int64]:
     return before
 
 
-def _rank_reads(rank: int, stream: Stream, begins: NDArray[np.int64] | None) -> RankReads:
-    """Cut a rank's reads where its workers are others, and where the loader's epochs begin."""
-    starts = set(_generations(stream))
+def _rank_reads(rank: int, stream: Stream, every: Stream, begins: NDArray[np.int64] | None) -> RankReads:
+    """Cut a rank's reads, of every one of the loader, where its workers are others, and where epochs begin."""
+    starts = set(_generations(stream, every))
     if begins is not None:
         # Workers of the next epoch begin at about that time, some earlier; the ends of short ones are near each other.
         near = len(stream.at) // (4 * len(starts)) if len(starts) > 1 else len(stream.at) // (8 * len(begins))
@@ -202,9 +233,9 @@ def _rank_reads(rank: int, stream: Stream, begins: NDArray[np.int64] | None) -> 
     return RankReads(rank, epochs, bool(longest) and len(epochs[-1].at) >= COMPLETE * longest)
 
 
-def _generations(stream: Stream) -> list[int]:
+def _generations(stream: Stream, every: Stream) -> list[int]:
     """The reads from which all readers of a rank are others than before, and read what was read in the epoch: those of
-    a last validation outlive the training's, and read something else."""
+    a last validation outlive the training's, and read something else. Args: every: the reads of all ranks."""
     _, births = np.unique(stream.readers, return_index=True)
     order = np.argsort(births)
     _, from_the_end = np.unique(stream.readers[::-1], return_index=True)
@@ -212,8 +243,8 @@ def _generations(stream: Stream) -> list[int]:
     starts, alive_to = [0], -1
     for birth, death in zip(births[order].tolist(), deaths[order].tolist(), strict=True):
         if birth > alive_to and birth - starts[-1] >= FEWEST // 4:
-            coming = stream.samples[birth : birth + WINDOW]
-            if np.isin(coming, stream.samples[starts[-1] : birth]).mean() > OF_THE_SAME:
+            epoch = slice(*np.searchsorted(every.at, stream.at[[starts[-1], birth]]).tolist())
+            if np.isin(stream.samples[birth : birth + WINDOW], every.samples[epoch]).mean() > OF_THE_SAME:
                 starts.append(birth)
         alive_to = max(alive_to, death)
     return starts

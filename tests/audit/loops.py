@@ -59,6 +59,20 @@ class Script:
             batches = (at // loop.batch for at in range(len(validation)))
             self._reads += [(s, readers[b % len(readers)]) for s, b in zip(validation, batches, strict=True)]
 
+    def run_apart(self, loop: Loop, epochs: Sequence[Epoch]) -> None:
+        """A run whose ranks wait for nobody: each goes through its epochs at a pace of its own."""
+        run, timed = next(self._processes), []
+        for rank in range(len(epochs[0])):
+            main, pace, now = self._process(run, rank), self._rng.uniform(0.6, 1), 0.0
+            workers = [self._process(run, rank) for _ in range(loop.workers)]
+            for epoch in epochs:
+                reads = self._of_rank(loop, epoch[rank], workers or [main])
+                timed += [(now + at / pace, read) for at, read in enumerate(reads)]
+                now += len(reads) / pace
+                if not loop.persistent:
+                    workers = [self._process(run, rank) for _ in range(loop.workers)]
+        self._reads += [read for _, read in sorted(timed)]
+
     def run_unsharded(self, loop: Loop, epochs: Sequence[Epoch]) -> None:
         """A run whose workers each go through all that the rank reads."""
         run = next(self._processes)

@@ -30,6 +30,23 @@ def plain(rng: random.Random, loop: Loop, script: Script) -> None:
     script.run(loop, dealt(loop, lambda epoch: shuffled(rng, loop.samples)))
 
 
+def ranks_apart(rng: random.Random, loop: Loop, script: Script) -> None:
+    script.run_apart(loop, dealt(loop, lambda epoch: shuffled(rng, loop.samples)))
+
+
+def resumed_apart(rng: random.Random, loop: Loop, script: Script) -> None:
+    loop = loop._replace(ranks=max(2, loop.ranks))
+    epochs, cut = halves(rng, loop)
+    script.run_apart(loop, [epochs[0], [rank[:cut] for rank in epochs[1]]])
+    script.run_apart(loop, rng.choice([epochs[1:], [[rank[cut:] for rank in epochs[1]], *epochs[2:]]]))
+
+
+def started_again_apart(rng: random.Random, loop: Loop, script: Script) -> None:
+    loop = loop._replace(ranks=max(2, loop.ranks), persistent=False)
+    epochs, cut = halves(rng, loop)
+    script.run_apart(loop, [epochs[0], [rank[:cut] for rank in epochs[1]], *epochs[1:]])
+
+
 def with_validation(rng: random.Random, loop: Loop, script: Script) -> None:
     validation = list(range(loop.samples, loop.samples * 6 // 5))
     script.run(loop, dealt(loop, lambda epoch: shuffled(rng, loop.samples)), validation, rng.random() < 0.5)
@@ -169,7 +186,8 @@ def early_ends_begun_anew(rng: random.Random, loop: Loop, script: Script) -> Non
 
 
 MEANT = [
-    plain, with_validation, with_a_drawn_validation, in_listing_order, all_ranks_evaluate, with_replacement, weighted,
+    plain, ranks_apart, resumed_apart, started_again_apart, with_validation, with_a_drawn_validation,
+    in_listing_order, all_ranks_evaluate, with_replacement, weighted,
     a_part_of_each_shuffle, repeated_augmentation, each_sample_twice, epochs_that_end_early, images_and_labels, clips,
     resumed, epoch_begun_anew, run_begun_anew, each_file_twice_at_once, easy_samples_first, short_first_epoch,
     validation_within_epochs, runs_with_one_seed, short_pass_after_a_killed_run, folds,
