@@ -145,6 +145,7 @@ _LOOPS: Final = (
     _Loop(6.0, "numpy", _RULES, _AGAIN, counted=True),
     _Loop(6.0, "numpy-legacy", _RULES, _AGAIN, counted=True),
     _Loop(6.0, "python", _RULES, _AGAIN, counted=True, most=MOST_FOR_LOOPS),
+    _Loop(6.0, "jax", ("fold-in",), _AGAIN, counted=True),
 )
 
 GENERATORS: Final = frozenset(loop.generator for loop in _LOOPS)

@@ -77,7 +77,7 @@ _TORCH: Final = (
     Sampler(
         "torch-stateful",
         "mlfs.orders.torch_samplers:stateful_order",
-        _GENERATOR | fields("num_samples"),
+        _GENERATOR | fields("replacement num_samples"),
         fields("num_workers"),  # with workers it shuffles twice an epoch
         {"generator": "default"},
         _OF_TORCH,

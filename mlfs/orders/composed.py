@@ -55,22 +55,22 @@ _MOST_PASSES: Final = 10_000
 # Dealings of a stream without an end: a piece of it has no order's start to be filled up from.
 _OF_ENDLESS: Final = ("strided", "batches", "first", "alike")
 _OF_TORCH: Final = ("torch", "loader", "own", "shared", "sampler", "default")
-_LOOPS: Final = (*_OF_TORCH, "numpy", "numpy-legacy", "python")
+_LOOPS: Final = (*_OF_TORCH, "numpy", "numpy-legacy", "python", "jax")
 _PERMUTING: Final = tuple(name for name in LIBRARIES if name not in ("datapipe", "tensorflow"))
 # By kind of draw that not every generator makes, those that do, and the field that it needs.
 _DRAWN_BY: Final[Mapping[Kind, tuple[str, ...]]] = {
     "permutation": _PERMUTING,
     "shuffle": _PERMUTING,
-    "sample": _LOOPS,
-    "sorted-sample": _LOOPS,
+    "sample": (*_LOOPS, "polars"),
+    "sorted-sample": (*_LOOPS, "polars"),
     "with-replacement": _LOOPS,
     "weighted": ("torch", "loader", "numpy", "numpy-legacy", "python"),
     "repeat-factors": ("torch", "loader"),
     "per-group": ("numpy-legacy", "numpy"),
     "clips": ("torch", "loader"),
-    "buffer": ("python", "datapipe", "tensorflow"),
+    "buffer": ("python", "numpy", "datapipe", "tensorflow"),
     "filling-buffer": ("python",),
-    "blocks": (*_LOOPS, "polars", "jax"),
+    "blocks": (*_LOOPS, "polars"),
 }
 _NEEDED: Final[Mapping[Kind, str]] = {
     "with-replacement": "num_samples", "weighted": "weights_file", "repeat-factors": "weights_file",

@@ -20,6 +20,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from mlfs.orders.order import Indices
 from mlfs.orders.shuffle import Permutation, Shuffles, shuffle_from_targets
 from mlfs.orders.stopping import stop_if_asked
 
@@ -79,6 +80,14 @@ class JaxGenerator(Shuffles):
             key, drawn = _split(key)
             values = values[np.argsort(_bits(drawn, n), kind="stable")]
         x[:] = values
+
+    def choices(self, n: int, count: int, /) -> Indices:
+        """jax.random.randint(key, (count,), 0, n); jax.random.choice(key, n, (count,)) is the same."""
+        span = np.uint32(max(n, 1))
+        high, low = (_bits(key, count) % span for key in _split(self._key))
+        # Arithmetic of 32 bits wraps, also where jax did not mean it to: for spans above 2^16 the multiplier is 0.
+        multiplier = np.uint32(((1 << 16) % int(span)) ** 2 & _WORD_MASK) % span
+        return ((high * multiplier + low) % span).astype(np.int64)
 
 
 def _split(key: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:

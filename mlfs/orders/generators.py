@@ -201,6 +201,21 @@ class _Numpy(Shuffles):
         """rng.integers(below); 2**31 is the usual one."""
         return int(getattr(self._rng, self._below)(below or _USUAL_BELOW))
 
+    def buffer(self, n: int, size: int, /) -> Indices | Permutation:
+        """datasets' IterableDataset.shuffle: a full buffer is shuffled, and half of it handed out.
+
+        Source: datasets/iterable_dataset.py, BufferShuffledExamplesIterable (datasets 5.2).
+        """
+        held, left = np.empty(0, dtype=np.int32), np.arange(n, dtype=np.int32)
+        parts = [held]
+        while len(held) or len(left):
+            held, left = np.append(held, left[: size - len(held)]), left[size - len(held) :]
+            self.shuffle(held)
+            handed_out = size - size // 2 if len(held) == size else len(held)
+            parts.append(held[:handed_out])
+            held = held[handed_out:]
+        return np.concatenate(parts)
+
     def skip(self, words: int, /) -> None:
         """Pass over words; default_rng has 64 bits, and draws of 32 take them in pairs."""
         for start in range(0, words, _SKIPPED_AT_ONCE):
@@ -216,9 +231,8 @@ class _NumpyLegacy(_Numpy):
     def __init__(self, seed: Seed) -> None:
         self._rng = np.random.RandomState(seed)
 
-    def sample(self, n: int, count: int, /) -> Indices | Permutation:
-        """np.random.choice(n, count, replace=False), the beginning of a permutation; pandas' sample calls it."""
-        return np.asarray(self._rng.permutation(n)[:count])
+    # np.random.choice(n, count, replace=False), which pandas' sample calls, is the beginning of a permutation.
+    sample = Shuffles.sample
 
 
 class _Tensorflow:

@@ -142,6 +142,10 @@ class Shuffles:
         self.shuffle(values)
         return values
 
+    def sample(self, n: int, count: int, /) -> npt.NDArray[Any]:
+        """The beginning of a permutation."""
+        return self.permutation(n)[:count]
+
 
 # -- numba's help, if it is installed (`pip install mlfs[fast]`): the loop as machine code
 #

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 REPEATS: Final = 3
 ROUND: Final = 256
+_CHUNK: Final = 32  # torchdata calls randint for so many at a time
 
 
 def random_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
@@ -58,8 +59,11 @@ def random_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) 
         hint = 'the default generator only seeds; with "replacement" there are no permutations'
         message = 'job field "trailing_permutation" must be left out: it changes nothing for this job'
         raise JobError(message, hint, "trailing_permutation")
-    draw: Kind = "with-replacement" if spec.replacement else "sample"
-    return _one_stream(spec, n_samples, Parts(spec.generator or "default", GOES_ON, draw))
+    return _one_stream(spec, n_samples, Parts(spec.generator or "default", GOES_ON, _drawn(spec)))
+
+
+def _drawn(spec: JobSpec) -> Kind:
+    return "with-replacement" if spec.replacement else "sample"
 
 
 def subset_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
@@ -109,7 +113,7 @@ def _one_stream(spec: JobSpec, n_samples: int, parts: Parts) -> Composition:
 
 
 class _Paused(Torch):
-    """A generator of which others take words after the first permutation of an epoch."""
+    """A generator of which others take words after the first chunk of an epoch: a permutation, or 32 draws."""
 
     def __init__(self, seed: int, pause: int) -> None:
         super().__init__(seed)
@@ -121,9 +125,15 @@ class _Paused(Torch):
         self.skip(self._pause)
         return first if len(first) == count else np.concatenate([first, super().sample(n, count - len(first))])
 
+    def choices(self, n: int, count: int, /) -> Indices:
+        """torch.randint(n, (32,)), and again and again."""
+        first = super().choices(n, _CHUNK)
+        self.skip(self._pause)
+        return np.append(first, super().choices(n, -(-max(count - _CHUNK, 0) // _CHUNK) * _CHUNK))[:count]
+
 
 def stateful_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
-    """The same for every rank: permutations of one generator that goes on.
+    """The same for every rank: permutations, or draws with replacement, of one generator that goes on.
 
     Raises:
         JobError: too many samples for torch's 32-bit rule; words_between where it changes nothing.
@@ -136,12 +146,12 @@ def stateful_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None
     # Words from the first iterator of the first epoch to the one that is read, and in each epoch beside those.
     lead = rest = 0
     if n_samples <= MOST_OF_TORCH:
-        once = words_of_randperm(n_samples)
-        drawn = once * -(-(spec.num_samples or n_samples) // max(1, n_samples))
+        once, chunk = (_CHUNK, _CHUNK) if spec.replacement else (words_of_randperm(n_samples), max(1, n_samples))
+        drawn = once * -(-(spec.num_samples or n_samples) // chunk)
         lead, rest = (once + base_words, drawn) if workers else (0, drawn + base_words)
     pause = 0 if workers else base_words
     library = Library(lambda seed: _Paused(seed, pause), base_words=lead, words=lambda kind, n, count: rest)
-    parts = Parts("own", GOES_ON, "sample", seed_drawn_by="torch" if default else None)
+    parts = Parts("own", GOES_ON, _drawn(spec), seed_drawn_by="torch" if default else None)
     return _one_stream(spec, n_samples, parts._replace(library=library))
 
 

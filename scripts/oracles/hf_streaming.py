@@ -1,4 +1,4 @@
-"""HF datasets: the shards that workers open of an IterableDataset that shuffle(seed) has shuffled."""
+"""HF datasets: an IterableDataset that shuffle(seed) has shuffled: rows of one shard; shards that workers open."""
 
 from __future__ import annotations
 
@@ -18,8 +18,19 @@ def cases(draw: random.Random, count: int) -> Iterator[Case]:
     """Examples from a generator, as those of files are."""
     from datasets import IterableDataset
 
-    for _ in range(count):
+    for _ in range(count // 2):
+        n, size, seed = draw.randint(1, 120), draw.randint(1, 150), draw.randrange(2**32)
+        rows = IterableDataset.from_generator(_rows, gen_kwargs={"n": n})
+        read = [row["index"] for row in rows.shuffle(seed=seed, buffer_size=size)]
+        job: dict[str, Any] = {"draw": "buffer", "generator": "numpy", "buffer_size": size, "seeding": "same"}
+        yield Case(job | {"seed": seed}, n, [(0, 0, read)])
+    for _ in range(count - count // 2):
         yield _of_shards(draw, IterableDataset)
+
+
+def _rows(n: int) -> Iterator[dict[str, int]]:
+    for index in range(n):
+        yield {"index": index}
 
 
 OPENED: list[int] = []

@@ -23,13 +23,13 @@ def _case(draw: random.Random) -> Case:
     n, world, epochs = draw.randint(1, 120), draw.randint(1, 4), 3
     seed = draw.choice((0, 1, 42, draw.randrange(1 << 31), -draw.randrange(1 << 31)))
     seeding = draw.choice(("same", "fold-in", "split", "seed+epoch"))
-    kind = draw.choice(("permutation", "shuffle", "choice"))
+    kind = draw.choice(("permutation", "shuffle", "sample", "with-replacement"))
     count = n if kind == "shuffle" else draw.randint(1, n)
     job = {
         "sampler": "composed",
         "generator": "jax",
         "seed": seed,
-        "draw": "shuffle" if kind == "shuffle" else "permutation",
+        "draw": kind,
         "seeding": seeding,
         "num_samples": count,
         "world_size": world,
@@ -56,4 +56,4 @@ def _drawn(jax: Any, key: Any, kind: str, n: int, count: int, before: list[int])
         return jax.permutation(key, n).tolist()[:count]
     if kind == "shuffle":
         return jax.permutation(key, jnp.array(before)).tolist()
-    return jax.choice(key, n, (count,), replace=False).tolist()
+    return jax.choice(key, n, (count,), replace=kind == "with-replacement").tolist()

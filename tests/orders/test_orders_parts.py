@@ -86,6 +86,28 @@ def test_webdataset_hands_out_while_its_buffer_fills(n: int, size: int, initial:
     )
 
 
+def of_hf(n: int, size: int, rng: np.random.Generator) -> Iterator[int]:
+    """BufferShuffledExamplesIterable of datasets/iterable_dataset.py (datasets 5.2)."""
+    held: list[int] = []
+    for sample in range(n):
+        held.append(sample)
+        if len(held) >= size:
+            order = rng.permutation(len(held)).tolist()
+            out = len(held) - size // 2
+            yield from [held[at] for at in order[:out]]
+            held = [held[at] for at in order[out:]]
+    if held:
+        yield from [held[at] for at in rng.permutation(len(held)).tolist()]
+
+
+@given(n=st.integers(0, 60), size=st.integers(1, 70), seed=st.integers(0, 2**40))
+@settings(max_examples=40, deadline=None)
+def test_hf_hands_out_half_of_a_full_buffer(n: int, size: int, seed: int) -> None:
+    fields = {"draw": "buffer", "generator": "numpy", "buffer_size": size, "seeding": "same", "seed": seed}
+    reads = list(of_hf(n, size, np.random.default_rng(seed)))
+    assert_same_order(n, lambda epoch, rank: reads, epochs=EPOCHS, **fields)
+
+
 # -- blocks
 
 
@@ -180,7 +202,7 @@ def test_a_stream_is_as_long_as_is_said(dealing: str, n: int, world: int, batch:
     ("fields", "field", "way_out"),
     [
         ({"draw": "buffer", "generator": "python"}, "buffer_size", "needs it"),
-        ({"draw": "buffer", "buffer_size": 9}, "generator", "python, datapipe"),
+        ({"draw": "buffer", "buffer_size": 9}, "generator", "python, numpy"),
         ({"draw": "permutation", "buffer_size": 9}, "buffer_size", "buffer, filling-buffer"),
         ({"draw": "blocks"}, "block_size", "needs it"),
         ({"draw": "sample", "generator": "cpp", "seeding": "same"}, "generator", "cpp draws permutation, shuffle"),

@@ -88,7 +88,7 @@ def test_a_million_weights_are_summed_as_torch_does(tmp_path: Path) -> None:
 
 def check_stateful(n: int, **fields: Any) -> None:
     def make(own: torch.Generator | None) -> Any:
-        return torchdata_sampler.RandomSampler(range(n), num_samples=fields["num_samples"], generator=own)
+        return torchdata_sampler.RandomSampler(range(n), fields["replacement"], fields["num_samples"], own)
 
     made = library(n, make, fields, StatefulDataLoader)
     assert_same_order(n, made, sampler="torch-stateful", epochs=4, num_workers=0, **fields)
@@ -99,8 +99,7 @@ GENERATED: dict[str, Any] = {
     "generator": st.sampled_from(["default", "own", "shared"]),
 }
 SHUFFLED = {"n": st.integers(1, 120), "words_before": st.integers(0, 700), **GENERATED}
-COUNTED = {"num_samples": st.none() | st.integers(1, 300), **SHUFFLED}
-DRAWN = {"replacement": st.booleans(), **COUNTED}
+DRAWN = {"replacement": st.booleans(), "num_samples": st.none() | st.integers(1, 300), **SHUFFLED}
 WEIGHTED = {
     "weights": st.lists(st.floats(0, 1e6, allow_subnormal=False), min_size=1, max_size=80).filter(lambda w: sum(w) > 0),
     "num_samples": st.none() | st.integers(2, 200),
@@ -116,12 +115,12 @@ QUIET = pytest.mark.filterwarnings("ignore:'set_vital'")
 test_random_is_torchs = LONG(WHOLE_ONES(SOME(given(**DRAWN)(check_random))))
 test_subset_is_torchs = SOME(given(**SHUFFLED)(check_subset))
 test_weighted_is_torchs = SOME(given(**WEIGHTED)(check_weighted))
-test_stateful_is_torchdatas = QUIET(SOME(given(**COUNTED)(check_stateful)))
+test_stateful_is_torchdatas = QUIET(LONG(WHOLE_ONES(SOME(given(**DRAWN)(check_stateful)))))
 
 test_random_is_torchs_in_many_cases = pytest.mark.oracle(MANY(given(**DRAWN)(check_random)))
 test_subset_is_torchs_in_many_cases = pytest.mark.oracle(MANY(given(**SHUFFLED)(check_subset)))
 test_weighted_is_torchs_in_many_cases = pytest.mark.oracle(MANY(given(**WEIGHTED)(check_weighted)))
-test_stateful_is_torchdatas_in_many_cases = QUIET(pytest.mark.oracle(MANY(given(**COUNTED)(check_stateful))))
+test_stateful_is_torchdatas_in_many_cases = QUIET(pytest.mark.oracle(MANY(given(**DRAWN)(check_stateful))))
 
 
 @pytest.mark.parametrize("persistent", [False, True])
