@@ -24,7 +24,7 @@ from mlfs.explain.question import DataSet
 from mlfs.explain.recipes import Recipe, repeats_samples
 from mlfs.explain.screen import EpochPlaces, screen
 from mlfs.explain.search_stages import COMMON_SEEDS, SAMPLER_SEED_WORD, Draw, WordsAsked
-from mlfs.explain.usual import LOOPS_OF_TORCH, preset_of
+from mlfs.explain.usual import LOOPS_OF_TORCH, WAYS_OF_DEFAULT, preset_of
 from mlfs.explain.word_search import place_nearby
 from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.job import JobSpec
@@ -115,14 +115,12 @@ def _streams(spec: JobSpec, n: int, epoch: int) -> list[Indices]:
     if default or (spec.sampler == "torch-distributed" and spec.world_size == 1):
         seed = _drawn(spec, epoch) if default else spec.seed + (epoch if spec.set_epoch else 0)
         return [np.array(order_head(n, seed, 0, _HEAD), dtype=np.int64)]
-    order, streams = build_order(spec, n), list[Indices]()
-    for rank in spec.ranks:
-        stream = order.rank_stream(epoch, rank)
-        turns = (spec.num_workers or 1) if spec.worker_dealing == "samples" else 1
-        if spec.endless and epoch:  # the batch before may have the end of one pass and the beginning of the next
-            stream = np.concatenate([order.rank_stream(epoch - 1, rank)[-spec.batch_size * turns :], stream])
-        streams += [stream[turn::turns] for turn in range(turns)]
-    return streams
+    order, turns = build_order(spec, n), (spec.num_workers or 1) if spec.worker_dealing == "samples" else 1
+    streams, step = [order.rank_stream(epoch, rank) for rank in spec.ranks], spec.batch_size * turns
+    if spec.endless and epoch:  # the batch before may have the end of one pass and the beginning of the next
+        ends, later = [order.rank_stream(epoch - 1, rank)[-step:] for rank in spec.ranks], np.array(streams)[:, :-step]
+        streams = list(np.hstack([np.where(np.isin(ends, later), -1, ends), later]))  # of one pass alone
+    return [stream[turn::turns] for stream in streams for turn in range(turns)]
 
 
 def _drawn(spec: JobSpec, epoch: int) -> int:
@@ -206,16 +204,6 @@ def _step(words: int) -> Fields:
 # -- what was found
 
 
-# An epoch takes these from the default generator beside its iterator's base_seed and its sampler's seed. Nothing; less,
-# as workers that stay have one base_seed for all epochs; so it is with a validation loader's, too, in timm for one; a
-# validation loader's base_seed in each epoch; that and its sampler's seed.
-BETWEEN: tuple[dict[str, object], ...] = (
-    {"words_between": 0},
-    {"words_between": 0, "persistent_workers": True},
-    {"words_between": 0, "words_once": 2, "persistent_workers": True},
-    {"words_between": 2},
-    {"words_between": 4},
-)
 MOST_DRAWS = 16
 
 
@@ -357,17 +345,14 @@ def explanations(finding: Finding, draws: Sequence[Draw]) -> list[Fields]:
         once | {"words_between": BASE_SEED_WORDS},
         *(loop for loop in loops if preset_of(loop) == loop),
     ]  # by a person: a small number
-    default: Fields = common | {"sampler": COMPOSED, "generator": "default"}
-    ways = [random | {"generator": "default"} | between for between in BETWEEN]
-    ways += [default | {"seeding": rule} for rule in ("seed+epoch", "same")]  # it is seeded anew in each epoch
     drawn = [
-        way | {"seed": seed, "words_before": before}
-        for way in ways
+        common | way | {"seed": seed, "words_before": before}
+        for way in WAYS_OF_DEFAULT
         for seed, before in draws[:MOST_DRAWS]
         if before >= 0
     ]
     drawn += [  # a sampler without a loader around it
-        default | {"generator": "sampler", "seed": seed, "words_before": before + BASE_SEED_WORDS}
+        common | {"sampler": COMPOSED, "generator": "sampler", "seed": seed, "words_before": before + BASE_SEED_WORDS}
         for seed, before in draws[:MOST_DRAWS]
     ]
     return chosen + drawn if finding.seed < COMMON_SEEDS and not draws else drawn + chosen

@@ -151,7 +151,22 @@ _LOOPS: Final = (
 GENERATORS: Final = frozenset(loop.generator for loop in _LOOPS)
 """Those of loops of one's own; samplers with names of their own take others."""
 
-_TORCH_DEFAULT: Final[Fields] = {"sampler": "torch-random", "generator": "default"}
+# What an epoch takes from torch's default generator beside its iterator's base_seed and its sampler's seed. Nothing;
+# less, as workers that stay have one base_seed for all epochs; so it is with a validation loader's, too, in timm for
+# one; a validation loader's base_seed in each epoch; that and its sampler's seed. Last: it is seeded anew.
+WAYS_OF_DEFAULT: Final[tuple[Fields, ...]] = (
+    *(
+        {"sampler": "torch-random", "generator": "default"} | between
+        for between in (
+            {"words_between": 0},
+            {"words_between": 0, "persistent_workers": True},
+            {"words_between": 0, "words_once": 2, "persistent_workers": True},
+            {"words_between": 2},
+            {"words_between": 4},
+        )
+    ),
+    *({"sampler": COMPOSED, "generator": "default", "seeding": rule} for rule in ("seed+epoch", "same")),
+)
 # torchdata's loader with workers reads the second permutation of its generator: see `mlfs.orders.torch_samplers`.
 _STATEFUL: Final[Fields] = {"sampler": "torch-stateful", "num_workers": 1}
 # The buffer that Keras' data set draws from is eight batches long. 32 is its default.
@@ -173,9 +188,7 @@ _OF_DLIO: Final = UsualOrder(0.0, (_DLIO,), seeds=(124,))
 def _samplers(n: int) -> Iterator[UsualOrder]:
     """Samplers that are no loops of one's own."""
     again = {"persistent_workers": True}
-    yield UsualOrder(
-        1.0, (_TORCH_DEFAULT, _TORCH_DEFAULT | again, _TORCH_DEFAULT | {"words_between": 2}), by_words=True
-    )
+    yield UsualOrder(1.0, WAYS_OF_DEFAULT, by_words=True)
     for generator in ("own", "shared"):
         yield UsualOrder(1.0, ({"sampler": "torch-random", "generator": generator},), by_words=True)
     yield UsualOrder(2.0, ({"sampler": "accelerate", "use_seedable_sampler": True},), by_words=True)
@@ -196,7 +209,8 @@ def _samplers(n: int) -> Iterator[UsualOrder]:
         of_ranks: Fields = {"world_size": world}
         yield UsualOrder(6.0, ({"sampler": "dali", "shuffle": True} | of_ranks,), seeds=())
         yield UsualOrder(6.0, ({"sampler": "dali", "shuffle_after_epoch": True} | of_ranks,), seeds=())
-        yield UsualOrder(6.0, ({"sampler": "paddle"} | of_ranks,), seeds=())
+        if world > 1:  # else it is RandomState's, seeded with the epoch
+            yield UsualOrder(6.0, ({"sampler": "paddle"} | of_ranks,), seeds=())
     for world in _WORLDS_THAT_REPEAT:
         repeated: Fields = {"sampler": "ra-sampler", "world_size": world}
         # timm's sampler with its own defaults is the one with seed 0.
