@@ -86,7 +86,7 @@ def confirm(seed: int, reading: Reading, data_set: DataSet, fewest_bits: float =
     h, n = reading, data_set.n
     values = data_set.heads[h.head][h.skipped :]
     furthest = h.rank + h.world * (step(len(values), h.batch, h.workers) + 1)
-    places = _places(data_set, order_head(n, seed, h.words_before, min(_FURTHEST, 8 * furthest + 4096)))
+    places = places_in(order_head(n, seed, h.words_before, min(_FURTHEST, 8 * furthest + 4096)), data_set.heads)
     pattern = pattern_of(places[h.head][h.skipped :], h.rank, h.world)
     if pattern is None or (bits := bits_of_distinct(n, pattern.matched)) < fewest_bits:
         return None
@@ -165,7 +165,7 @@ def refine(finding: Finding, data_set: DataSet) -> Finding:
         return (_pieces(data_set) or finding)._replace(data_set=finding.data_set)
     heads: Sequence[Sequence[int]] = data_set.heads
     if finding.seed >= 0:
-        heads = _places(data_set, order_head(data_set.n, finding.seed, finding.words_before, _FURTHEST))
+        heads = places_in(order_head(data_set.n, finding.seed, finding.words_before, _FURTHEST), heads)
     batch, workers, ranks = learn(heads, finding.world)
     ranks = tuple(sorted({*ranks, *finding.ranks}))
     return finding._replace(batch=finding.batch or batch, workers=finding.workers or workers, ranks=ranks)
@@ -210,10 +210,10 @@ def begins_at(places: Sequence[int], reads: int = _FEWEST_IN_A_ROW) -> int:
     return first[0] if in_a_row else -1
 
 
-def _places(data_set: DataSet, order: Sequence[int]) -> list[list[int]]:
+def places_in(order: Sequence[int], heads: Sequence[Sequence[int]]) -> list[list[int]]:
     """The first reads of each process as places in the beginning of an order; -1 for what is not in it."""
     place_of = {value: place for place, value in enumerate(order)}
-    return [[place_of.get(value, -1) for value in head] for head in data_set.heads]
+    return [[place_of.get(value, -1) for value in head] for head in heads]
 
 
 def learn(heads: Sequence[Sequence[int]], world: int) -> tuple[int | None, int | None, tuple[int, ...]]:

@@ -48,7 +48,6 @@ from mlfs.follow.matching import Open
 from mlfs.follow.score import Cell
 from mlfs.follow.sentences import in_words, register_flags
 from mlfs.follow.shape import LearnedLoader
-from mlfs.job import JobSpec
 from mlfs.job.names import built_in
 from mlfs.orders.composed import WordsDrawn
 
@@ -692,13 +691,16 @@ class Correction:
 
     def statistics(self, explains: Callable[[JobRun], JobRun | None]) -> CaseStatistics:
         """Frozen figures."""
-        true = explains(self.job) if self.job.is_set_aside else None
+        told, true, instead = self.job.spec, explains(self.job) if self.job.is_set_aside else None, None
+        if true is not None:
+            named = true.spec.model_copy(update={"name": told.name, "epochs": told.epochs})
+            instead = Instead(in_words(told), in_words(true.spec), register_flags(named, ""))
         return CaseStatistics(
             self.is_searched,
             self._searches,
             None if self._attempt is None else self._attempt.statistics(),
             likely_causes(self.job, in_vain=self._in_vain > (1 if self.is_searched else 0)),
-            None if true is None else Instead(*registered_and_true(self.job.spec, true.spec)),
+            instead,
         )
 
 
@@ -795,9 +797,3 @@ def likely_causes(job: JobRun, in_vain: bool) -> str:
     )
     causes = [cause for applies, cause in found_by_searches if applies and not in_vain]
     return ", ".join([*causes, "another sampler, data set or layout than registered", "an order that no seed gives"])
-
-
-def registered_and_true(registered: JobSpec, true: JobSpec) -> tuple[str, str, str]:
-    """The registration in words, what the reads say instead, and the flags of `mlfs register` that say that."""
-    named = true.model_copy(update={"name": registered.name, "epochs": registered.epochs})
-    return in_words(registered), in_words(true), register_flags(named, "")

@@ -15,22 +15,24 @@ from typing import NamedTuple
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.explain.confirm import Finding, begins_at, confirm_sequential, order_head, reads_otherwise, refine
+from mlfs.explain.confirm import Finding, begins_at, confirm_sequential, order_head, places_in, reads_otherwise, refine
 from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates_apart
 from mlfs.explain.evidence import NEXT_EPOCH_BITS
 from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields, job_of, proposed
-from mlfs.explain.first_reads import FirstReads
+from mlfs.explain.first_reads import REPEATED_OPENS, FirstReads
 from mlfs.explain.question import DataSet
 from mlfs.explain.recipes import Recipe, repeats_samples
 from mlfs.explain.screen import EpochPlaces, screen
 from mlfs.explain.search_stages import COMMON_SEEDS, SAMPLER_SEED_WORD, Draw, WordsAsked
 from mlfs.explain.usual import LOOPS_OF_TORCH, WAYS_OF_DEFAULT, preset_of
 from mlfs.explain.word_search import place_nearby
+from mlfs.explain.words import ONWARD
 from mlfs.follow.hypothesis import Hypothesis, Origin
 from mlfs.job import JobSpec
 from mlfs.job.parse import COMPOSED
 from mlfs.job.spec import DATA_FIELDS
 from mlfs.launchers import Whose, whose
+from mlfs.orders.generators import BASE_SEED_WORDS
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.order import Indices, build_order
 from mlfs.orders.torch_samplers import REPEATS
@@ -133,12 +135,9 @@ def _drawn(spec: JobSpec, epoch: int) -> int:
 
 # A validation loader, or the random crops of some thousand images: looked at in an instant.
 NEAR = 1 << 16
-# Random crops of a hundred thousand images: some tenths of a second.
-ONWARD = 1 << 20
 # Each takes that long: as many as one search finds at once when it is not known which generator is right.
 MOST_GENERATORS = 16
-BASE_SEED_WORDS = SEED_WORDS = 2
-"""What a loader's iterator and its sampler's seed take from the default generator."""
+SEED_WORDS = 2  # what a sampler's seed takes from the default generator, beside what its loader's iterator does
 
 
 def goes_on(drawings: Sequence[JobSpec], last: int, data_set: DataSet) -> NextEpoch | None:
@@ -417,12 +416,11 @@ def ranks_of_batches(
     Args:
         workers: that seem to read all of it. heads, readers: as of `dealt`.
     """
-    position_of = {value: position for position, value in enumerate(order)}
     worlds = {reader.world for reader in readers}
     given = worlds.pop() if len(worlds) == 1 else 0  # by the launcher, the same to all processes
     begun: dict[int, list[int]] = {}
-    for head, reader in zip(heads, readers, strict=True):
-        start, rank = begins_at([position_of.get(value, -1) for value in head]), reader.rank if given else reader.parent
+    for places, reader in zip(places_in(order, heads), readers, strict=True):
+        start, rank = begins_at(places), reader.rank if given else reader.parent
         if (given or reader.parent) and start >= 0 and start % batch_size == 0:
             begun.setdefault(rank, []).append(start // batch_size)
     if given and any(batch % given != rank for rank, batches in begun.items() for batch in batches):
@@ -472,8 +470,6 @@ _WORLDS_REPEATED = (1, 2)
 # The second of two opens in a row is the next place of the stream, but at the end of a batch: 7 of 8 in batches of 8.
 # In a plain permutation it is so in 2 of 3 at most, and if each file is opened twice in 3 of 4.
 _LEAST_SHARE_REPEATED = 0.8
-# So many opens show the repeats of five samples.
-_FEWEST_OPENS = 15
 # So much of the permutation: wide enough for the first batches of 32 workers with batches of 512.
 _HEAD_REPEATED = 1 << 13
 
@@ -490,7 +486,7 @@ def repeated(finding: Finding, opens: Sequence[Sequence[int]]) -> Fields | None:
 
 def repeated_permutation(n: int, seed: int, opens: Sequence[Sequence[int]]) -> Fields | None:
     """Fields of repeated augmentation, if it explains the reads by torch's permutation of n samples by a seed."""
-    heads = [head for head in opens if len(head) >= _FEWEST_OPENS]
+    heads = [head for head in opens if len(head) >= REPEATED_OPENS]
     place_of = {index: place for place, index in enumerate(order_head(n, seed, 0, _HEAD_REPEATED))}
     for world in _WORLDS_REPEATED:
         starts = [start for head in heads if (start := _start(head, place_of, world)) is not None]

@@ -138,10 +138,6 @@ class FirstReads:
                 found.update(children)
         return found
 
-    def short_of(self, needed: int) -> set[int]:
-        """Processes that have read fewer files, and may read more."""
-        return {pid for pid, one in self.processes.items() if len(one.first) < needed}
-
     def nearly_ready(self, needed: int) -> set[int]:
         """The children of those parents of which one child has read half as many files: other ranks of one job, say."""
         slow = (of for of in self._families() if 2 * max(len(one.first) for one in of.values()) >= needed)
@@ -164,6 +160,11 @@ class FirstReads:
             if len(together) > FEW_READS and _is_plain(together):
                 found.update(short)
         return found
+
+    def but_walkers(self) -> FirstReads:
+        """Those of the others."""
+        walkers = self.walkers()
+        return self.of(lambda pid: pid not in walkers)
 
     def searched_with(self, needed: int) -> set[int]:
         """Processes that have read `needed` files; of those of a parent that walk the directories only the first."""

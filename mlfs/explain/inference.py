@@ -121,11 +121,6 @@ class Build(NamedTuple):
     streams: MakeStreams
 
 
-def _but_walkers(reads: FirstReads) -> FirstReads:
-    walkers = reads.walkers()
-    return reads.of(lambda process: process not in walkers)
-
-
 class Inference:
     """Finds out in what order reads come that no registered job explains, or one that was set aside. `run` must be
     running."""
@@ -328,8 +323,8 @@ class Inference:
         if not found:
             self._in_vain += searches
             # A worker that has read less may be the one whose reads tell: it is searched with once it has read enough.
-            processes -= self._reads.short_of(self._needed)
-            processes |= self._reads.walkers()
+            known = self._reads.processes
+            processes = {pid for pid in processes if len(known[pid].first) >= self._needed} | self._reads.walkers()
             self._left_alone.add(processes)
             self._alone = self._alone.joined(self._reads.of(processes.__contains__))
             self._reads = self._reads.of(lambda process: process not in processes)
@@ -337,14 +332,14 @@ class Inference:
 
     def _without_walkers(self) -> FirstReads:
         """The reads that may show a shuffled order: all but those of processes that walk the directories by now."""
-        return _but_walkers(self._reads)
+        return self._reads.but_walkers()
 
     def _explicable(self) -> FirstReads:
         """The same, and the reads of processes that are left alone: what is found may explain them too. Those that have
         read on for long may be of an epoch before."""
         processes = self._alone.processes
         begun = self._alone.of(lambda process: len(processes[process].first) < MOST_FIRST_READS)
-        return _but_walkers(begun.joined(self._reads))
+        return begun.joined(self._reads).but_walkers()
 
     async def _try_offered(self) -> bool:
         """Go by what explains other nodes' reads, if it is neither known here already nor refuted."""
@@ -394,7 +389,7 @@ class Inference:
         heads = self._reads.of(walkers.__contains__).heads(needed)
         if not heads or len(heads[0]) < needed:
             return False
-        others = self._reads.of(lambda process: process not in walkers).heads(needed)
+        others = self._without_walkers().heads(needed)
         jobs = self._jobs
         ranked = await jobs.runner.run(POOL, of_walk, jobs.manifest, heads, others, needed, self._make_samples)
         if ranked is None:

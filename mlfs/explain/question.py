@@ -122,7 +122,7 @@ _LATE_HEADS = 2  # that may have read something else first
 _HEADS_OF_OTHER_NODES, _HEADS_OF_LARGE_WORLDS, _LARGE_WORLD = 8, 4, 16
 _WITHOUT_GAP = 8  # reads that come without a gap where the batch is no small one
 _MOST_RANK = 64
-MOST_SKIPPED = 2
+MOST_SKIPPED = 4
 """Reads of a process before its first epoch: a look at a sample or two."""
 # A DataLoader whose generator is the sampler's draws its base_seed from it first: 2 words.
 SHARED_GENERATOR_WORDS = 2

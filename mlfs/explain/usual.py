@@ -136,14 +136,11 @@ _LOOPS: Final = (
     _Loop(1.5, "python", _RULES, ("shuffle", "permutation")),
     _Loop(4.0, "python", _RULES, ("sample",), counted=True, most=MOST_FOR_LOOPS),
     _Loop(4.0, "polars", ("same", *_EACH_EPOCH), most=MOST_FOR_LOOPS),
-    _Loop(4.0, "jax", ("same", *_EACH_EPOCH)),
-    _Loop(4.0, "jax", ("fold-in",)),
-    _Loop(4.0, "jax", ("split",)),
+    *(_Loop(4.0, "jax", rules) for rules in (("same", *_EACH_EPOCH), ("fold-in",), ("split",))),
     _Loop(5.0, "numpy-legacy", ("[seed,epoch]",)),
     _Loop(5.0, "torch", _RULES, _AGAIN, counted=True),
     _Loop(4.0, "numpy", _RULES, ("sample",), counted=True),
-    _Loop(6.0, "numpy", _RULES, _AGAIN, counted=True),
-    _Loop(6.0, "numpy-legacy", _RULES, _AGAIN, counted=True),
+    *(_Loop(6.0, generator, _RULES, _AGAIN, counted=True) for generator in ("numpy", "numpy-legacy")),
     _Loop(6.0, "python", _RULES, _AGAIN, counted=True, most=MOST_FOR_LOOPS),
     _Loop(6.0, "jax", ("fold-in",), _AGAIN, counted=True),
 )
@@ -154,19 +151,18 @@ GENERATORS: Final = frozenset(loop.generator for loop in _LOOPS)
 # What an epoch takes from torch's default generator beside its iterator's base_seed and its sampler's seed. Nothing;
 # less, as workers that stay have one base_seed for all epochs; so it is with a validation loader's, too, in timm for
 # one; a validation loader's base_seed in each epoch; that and its sampler's seed. Last: it is seeded anew.
-WAYS_OF_DEFAULT: Final[tuple[Fields, ...]] = (
-    *(
-        {"sampler": "torch-random", "generator": "default"} | between
-        for between in (
-            {"words_between": 0},
-            {"words_between": 0, "persistent_workers": True},
-            {"words_between": 0, "words_once": 2, "persistent_workers": True},
-            {"words_between": 2},
-            {"words_between": 4},
-        )
-    ),
-    *({"sampler": COMPOSED, "generator": "default", "seeding": rule} for rule in ("seed+epoch", "same")),
+_BETWEEN: Final[tuple[Fields, ...]] = (
+    {"words_between": 0},
+    {"words_between": 0, "persistent_workers": True},
+    {"words_between": 0, "words_once": 2, "persistent_workers": True},
+    {"words_between": 2},
+    {"words_between": 4},
 )
+_GOES_ON: Final[Fields] = {"sampler": "torch-random", "generator": "default"}
+_ANEW: Final[Fields] = {"sampler": COMPOSED, "generator": "default"}
+WAYS_OF_DEFAULT: Final = (
+    *(_GOES_ON | between for between in _BETWEEN), *(_ANEW | {"seeding": rule} for rule in ("seed+epoch", "same")),
+)  # fmt: skip
 # torchdata's loader with workers reads the second permutation of its generator: see `mlfs.orders.torch_samplers`.
 _STATEFUL: Final[Fields] = {"sampler": "torch-stateful", "num_workers": 1}
 # The buffer that Keras' data set draws from is eight batches long. 32 is its default.
@@ -198,13 +194,10 @@ def _samplers(n: int) -> Iterator[UsualOrder]:
         stateful = _STATEFUL | {"generator": generator}
         yield UsualOrder(2.0, (stateful, stateful | again))
     # model.fit on TensorFlow, then any loop.
-    for batch in _BATCHES_OF_KERAS:
-        keras: Fields = {"sampler": "keras", "batch_size": batch}
-        yield UsualOrder(2.0, (keras | {"passes_between": 1}, keras), most=MOST_FOR_LOOPS)
-    for size in (n, *_BUFFERS):
-        if size <= n:
-            tf_data: Fields = {"sampler": "tf-data", "buffer_size": size}
-            yield UsualOrder(2.0, (tf_data | {"passes_between": 1}, tf_data), most=MOST_FOR_LOOPS)
+    of_threads: list[Fields] = [{"sampler": "keras", "batch_size": batch} for batch in _BATCHES_OF_KERAS]
+    of_threads += [{"sampler": "tf-data", "buffer_size": size} for size in (n, *_BUFFERS) if size <= n]
+    for fields in of_threads:
+        yield UsualOrder(2.0, (fields | {"passes_between": 1}, fields), most=MOST_FOR_LOOPS)
     for world in _WORLDS:
         of_ranks: Fields = {"world_size": world}
         yield UsualOrder(6.0, ({"sampler": "dali", "shuffle": True} | of_ranks,), seeds=())
@@ -235,8 +228,7 @@ def _libraries() -> Iterator[UsualOrder]:
             grouped |= {"per_group": per_group, "column": "directory", "seeding": "goes-on"}
             grouped |= {} if batch is None else {"groups_at_once": max(1, batch // per_group)}
             yield UsualOrder(2.0 + number / 2, (grouped,), most=MOST_FOR_LOOPS)
-    default: Fields = {"sampler": COMPOSED, "generator": "default", "seeding": "seed+epoch"}
-    yield UsualOrder(3.0, (default | {"seed_drawn_by": "torch", "seed_below": 10**9},))
+    yield UsualOrder(3.0, (_ANEW | {"seeding": "seed+epoch", "seed_drawn_by": "torch", "seed_below": 10**9},))
 
 
 # Worker processes that have a list of shards dealt to them.

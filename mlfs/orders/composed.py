@@ -23,7 +23,7 @@ import numpy as np
 
 from mlfs.errors import JobError
 from mlfs.job.parse import COMPOSED
-from mlfs.job.refusals import show
+from mlfs.job.refusals import refuse, show
 from mlfs.orders.counters import JaxGenerator
 from mlfs.orders.deal import DEALINGS, in_turn
 from mlfs.orders.draws import Column, Draws, Endless, EpochDraw, Kind, Values, by_length, drawing_of, of_one_group
@@ -427,8 +427,7 @@ def _check_draw(parts: Parts, spec: JobSpec) -> None:
     right = "by-length, or left out: an endless stream has no last batches"
     _refuse(parts.grouping == "batches" and parts.endless, "grouping", parts.grouping, right)
     if kind == "weighted" and parts.generator in _OF_TORCH and parts.num_samples == 1:
-        message = 'job field "num_samples" is 1: that order is not known'
-        raise JobError(message, 'write it down and use "sampler": "explicit"', "num_samples")
+        refuse("num_samples", 1, "more: that order is not known", 'write it down and use "sampler": "explicit"')
 
 
 def _check_ends(parts: Parts, spec: JobSpec) -> None:
@@ -474,7 +473,7 @@ class ComposedOrder(Composition):
             right = (
                 f"one of {', '.join(RULES)}, or a sum of seed, epoch, rank, worker and numbers such as 1000*seed+epoch"
             )
-            raise JobError(f'job field "seeding" is "{text}", must be {right}', "", "seeding")
+            refuse("seeding", text, right)
         whole = n_samples * (spec.copies or 1)
         given = spec.model_dump(include=set(Parts._fields) - {"seed", "seeding"}, exclude_none=True)
         parts = Parts(**{"generator": "torch", "seeding": seeding} | given)

@@ -61,13 +61,11 @@ class JaxGenerator(Shuffles):
 
     def fold_in(self, data: int) -> JaxGenerator:
         """jax.random.fold_in(key, data)."""
-        x, y = threefry(self._key, np.zeros(1, np.uint32), np.array([data & _WORD_MASK], np.uint32))
-        return JaxGenerator(key=(int(x[0]), int(y[0])))
+        return JaxGenerator(key=_key_of(self._key, data & _WORD_MASK))
 
     def split(self) -> JaxGenerator:
         """key, subkey = jax.random.split(key): goes on with the first, and gives the second."""
-        kept, given = _split(self._key)
-        self._key = kept
+        given, self._key = _key_of(self._key, 1), _key_of(self._key, 0)
         return JaxGenerator(key=given)
 
     def shuffle(self, x: Permutation, /) -> None:
@@ -77,22 +75,22 @@ class JaxGenerator(Shuffles):
         values = x.copy()
         for _ in range(rounds):
             stop_if_asked()
-            key, drawn = _split(key)
+            drawn, key = _key_of(key, 1), _key_of(key, 0)
             values = values[np.argsort(_bits(drawn, n), kind="stable")]
         x[:] = values
 
     def choices(self, n: int, count: int, /) -> Indices:
         """jax.random.randint(key, (count,), 0, n); jax.random.choice(key, n, (count,)) is the same."""
         span = np.uint32(max(n, 1))
-        high, low = (_bits(key, count) % span for key in _split(self._key))
+        high, low = (_bits(_key_of(self._key, number), count) % span for number in (0, 1))
         # Arithmetic of 32 bits wraps, also where jax did not mean it to: for spans above 2^16 the multiplier is 0.
         multiplier = np.uint32(((1 << 16) % int(span)) ** 2 & _WORD_MASK) % span
         return ((high * multiplier + low) % span).astype(np.int64)
 
 
-def _split(key: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
-    x, y = threefry(key, np.zeros(2, np.uint32), np.arange(2, dtype=np.uint32))
-    return (int(x[0]), int(y[0])), (int(x[1]), int(y[1]))
+def _key_of(key: tuple[int, int], number: int) -> tuple[int, int]:
+    x, y = threefry(key, np.zeros(1, np.uint32), np.array([number], np.uint32))
+    return int(x[0]), int(y[0])
 
 
 def _bits(key: tuple[int, int], n: int) -> Words:

@@ -35,17 +35,8 @@ _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 
 
-def shuffle_mt19937(n: int, seed: int) -> Permutation:
-    """The source of each element after std::shuffle(..., std::mt19937(seed)), shape (n,), 0 <= n < 2^31."""
-    return _shuffle(n, TorchWords(seed), 32)
-
-
-def shuffle_mt19937_64(n: int, seed: int) -> Permutation:
-    """The source of each element after std::shuffle(..., std::mt19937_64(seed)), shape (n,), 0 <= n < 2^31."""
-    return _shuffle(n, Mt64Words(seed), 64)
-
-
-def _shuffle(n: int, words: TorchWords | Mt64Words, bits: Bits) -> Permutation:
+def std_shuffle(n: int, words: TorchWords | Mt64Words, bits: Bits) -> Permutation:
+    """The source of each element after std::shuffle with such a generator, shape (n,), 0 <= n < 2^31."""
     targets = np.zeros(n, dtype=np.int64)
     if n < 2:
         return shuffle_from_targets(targets, "growing")

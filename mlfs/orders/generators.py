@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.errors import JobError
+from mlfs.job.refusals import refuse
 from mlfs.orders.counters import JaxGenerator, op_seeds, pass_seeds, shuffle_pass
-from mlfs.orders.cpp_random import index_shuffle, shuffle_mt19937, shuffle_mt19937_64
+from mlfs.orders.cpp_random import Mt64Words, index_shuffle, std_shuffle
 from mlfs.orders.mt19937 import PythonGenerator, TorchWords, next_randperm, words_of_randperm
 from mlfs.orders.order import Indices
 from mlfs.orders.polars import PolarsGenerator
@@ -102,7 +102,22 @@ def running_sum(weights: Weights) -> npt.NDArray[np.float64]:
     return sums
 
 
-class Torch:
+class _Permutes:
+    """A generator that is made for one permutation, which no draw changes; and what permutes as such a one does."""
+
+    def __init__(self, permute: Callable[[int, int], Permutation | Indices], seed: int) -> None:
+        self._permute, self._seed = permute, seed
+
+    def permutation(self, n: int, /) -> Permutation | Indices:
+        """The permutation of 0 .. n-1."""
+        return self._permute(n, self._seed)
+
+    def shuffle(self, x: Permutation, /) -> None:
+        """The same of any elements: x[:] = x[torch.randperm(len(x))], for one."""
+        x[:] = x[self.permutation(len(x))]
+
+
+class Torch(_Permutes):
     """torch.Generator: `randperm` is its shuffle, and its sample the beginning of that."""
 
     def __init__(self, seed: int) -> None:
@@ -111,10 +126,6 @@ class Torch:
     def _drawing(self) -> TorchWords:
         """The words of which a permutation, or numbers below another, are made."""
         return self._words
-
-    def shuffle(self, x: Permutation, /) -> None:
-        """x[:] = x[torch.randperm(len(x))]."""
-        x[:] = x[self.permutation(len(x))]
 
     def permutation(self, n: int, /) -> Permutation:
         """torch.randperm(n)."""
@@ -146,10 +157,7 @@ class Torch:
         """torch.empty((), dtype=torch.int64).random_(), as far as torch reads a seed; else torch.randint(below)."""
         if below is None:
             return self._words.random_int64_seed()
-        if below < TORCH_SHORT_RANGE:
-            return int(self._words.take(1)[0]) % below
-        high, low = self._words.take(2).tolist()
-        return int((high << 32 | low) % below)
+        return int(self.choices(below, 1)[0])
 
     def buffer(self, n: int, size: int, /) -> Indices | Permutation:
         """The datapipe shuffle() of a DataLoader: its iterator draws a seed for the pipes and base_seed."""
@@ -176,10 +184,10 @@ class _Numpy(Shuffles):
     """numpy.random.default_rng. RandomState calls some of its functions by other names: `_NumpyLegacy` has those."""
 
     # By name: a copy of the object must call its own generator.
-    _below = "integers"
+    _make, _below = "default_rng", "integers"
 
     def __init__(self, seed: Seed) -> None:
-        self._rng: Any = np.random.default_rng(seed)
+        self._rng: Any = getattr(np.random, self._make)(seed)
 
     def shuffle(self, x: Permutation, /) -> None:
         """rng.shuffle(x)."""
@@ -226,11 +234,7 @@ class _Numpy(Shuffles):
 class _NumpyLegacy(_Numpy):
     """numpy.random.RandomState."""
 
-    _below = "randint"
-
-    def __init__(self, seed: Seed) -> None:
-        self._rng = np.random.RandomState(seed)
-
+    _make, _below = "RandomState", "randint"
     # np.random.choice(n, count, replace=False), which pandas' sample calls, is the beginning of a permutation.
     sample = Shuffles.sample
 
@@ -248,21 +252,6 @@ class _Tensorflow:
     def buffer(self, n: int, size: int, /) -> Permutation:
         """shuffle(size)."""
         return shuffle_pass(n, size, self._seeds)
-
-
-class _Permutes:
-    """A generator that is made for one permutation; no draw changes it."""
-
-    def __init__(self, permute: Callable[[int, int], Permutation | Indices], seed: int) -> None:
-        self._permute, self._seed = permute, seed
-
-    def permutation(self, n: int, /) -> Permutation | Indices:
-        """The permutation of 0 .. n-1."""
-        return self._permute(n, self._seed)
-
-    def shuffle(self, x: Permutation, /) -> None:
-        """The same of any elements."""
-        x[:] = x[self.permutation(len(x))]
 
 
 class Library(NamedTuple):
@@ -331,8 +320,8 @@ LIBRARIES: Final[Mapping[str, Library]] = {
     "datapipe": Library(Torch, worker_words=BASE_SEED_WORDS, words=_words_of_datapipe),
     "tensorflow": Library(_Tensorflow, has_keys=True),
     # std::shuffle with std::mt19937, std::mt19937_64
-    "cpp": _permuting(shuffle_mt19937),
-    "cpp-64": _permuting(shuffle_mt19937_64),
+    "cpp": _permuting(lambda n, seed: std_shuffle(n, TorchWords(seed), 32)),
+    "cpp-64": _permuting(lambda n, seed: std_shuffle(n, Mt64Words(seed), 64)),
     "grain": _permuting(index_shuffle, most=_WORD - 1),
 }
 """Each library by the name that a job gives it. Modules of their own have the sources of the others."""
@@ -343,8 +332,7 @@ def check_seed(generator: str, seed: int, field: str, whom: str) -> None:
     low, high = LIBRARIES[generator].least, LIBRARIES[generator].most
     if (low is not None and seed < low) or (high is not None and seed > high):
         allowed = f"{low} or more" if high is None else f"{low} to {high}"
-        message = f'job field "{field}" is {seed}, must be {allowed} for {whom}'
-        raise JobError(message, f"the generator {generator} takes no other", field)
+        refuse(field, seed, f"{allowed} for {whom}", f"the generator {generator} takes no other")
 
 
 # -- how the generator of an epoch is seeded: it goes on from the epoch before, or is made anew from a number

@@ -72,9 +72,7 @@ def hf_streaming_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = 
     workers, at_once = spec.num_workers or 1, (spec.shards_at_once or _HF_SHARDS_AT_ONCE) if spec.shuffle else 1
 
     def shuffled(seed: int) -> Indices:
-        shards = np.arange(n_samples, dtype=np.int32)
-        LIBRARIES["numpy"].make(seed).shuffle(shards)
-        return shards.astype(np.int64)
+        return np.asarray(LIBRARIES["numpy"].make(seed).permutation(n_samples), dtype=np.int64)
 
     @lru_cache(maxsize=EPOCHS_KEPT)
     def listed(epoch: int) -> Indices:

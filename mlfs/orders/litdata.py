@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from mlfs.errors import JobError
+from mlfs.job.refusals import refuse
 from mlfs.orders.deal import in_turn
 from mlfs.orders.litdata_resume import LoaderShape, left_to_read
 from mlfs.orders.order import EPOCHS_KEPT, Indices, KnowsFiles, Resolve
@@ -42,8 +43,7 @@ class LitDataOrder:
 
     def __init__(self, spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> None:
         if not 0 <= spec.seed <= _LARGEST_SEED:
-            message = f'job field "seed" is {spec.seed}, must be 0 to {_LARGEST_SEED}'
-            raise JobError(message, "numpy's RandomState takes no other", "seed")
+            refuse("seed", spec.seed, f"0 to {_LARGEST_SEED}", "numpy's RandomState takes no other")
         self._nodes = spec.physical_nodes or 1
         if spec.world_size % self._nodes:
             message = f'job field "physical_nodes" is {self._nodes}: it does not divide the ranks'

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from mlfs.errors import JobError
+from mlfs.job.refusals import refuse
 from mlfs.orders.order import EPOCHS_KEPT, Indices, KnowsFiles, Resolve
 
 if TYPE_CHECKING:
@@ -40,8 +41,7 @@ class MosaicMLOrder:
         of_shards = spec.shuffle_algo in ("py1s", "py2s")
         canonical = spec.canonical_nodes or (64 * nodes if of_shards else nodes)
         if canonical > MOST_CANONICAL_NODES:
-            message = f'job field "canonical_nodes" is {canonical}, must be 1 to {MOST_CANONICAL_NODES}'
-            raise JobError(message, "leave it out if the script does", "canonical_nodes")
+            refuse("canonical_nodes", canonical, f"1 to {MOST_CANONICAL_NODES}", "leave it out if the script does")
         if spec.world_size % nodes or (canonical % nodes and nodes % canonical):
             message = f'job field "physical_nodes" is {nodes}: it does not divide the ranks, or the canonical nodes'
             raise JobError(message, "give the nodes that the job runs on", "physical_nodes")

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from mlfs.errors import JobError
 from mlfs.job.names import sampler_factories, sampler_names
+from mlfs.job.refusals import refuse
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
@@ -72,9 +73,7 @@ def build_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -
     """
     point = sampler_factories().get(spec.sampler)
     if point is None:
-        raise JobError(
-            f'job field "sampler" is "{spec.sampler}", must be one of {", ".join(sampler_names())}', "", "sampler"
-        )
+        refuse("sampler", spec.sampler, f"one of {', '.join(sampler_names())}")
     try:
         factory = point.load()
     except Exception as error:  # whatever another package does when it is imported

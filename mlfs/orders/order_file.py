@@ -187,19 +187,20 @@ class ExplicitOrder:
         if line.text.isdigit() and len(line.text) <= _MAX_DIGITS and int(line.text) < self._n_samples:
             return int(line.text)
         allowed = f"must be an index from 0 to {self._n_samples - 1}, like the first line"
-        raise _bad_line(path, line, allowed, "")
+        raise bad_line(path, line, allowed, "")
 
     def _read_path(self, path: str, line: Line) -> int:
         index = -1 if self._resolve is None else self._resolve(line.text)
         if index < 0:
             hint = 'is the path relative to the job\'s root? "layout": "sorted" takes every file as a sample'
-            raise _bad_line(path, line, "is not the path of a sample", hint)
+            raise bad_line(path, line, "is not the path of a sample", hint)
         return index
 
 
-def _bad_line(path: str, line: Line, what: str, hint: str) -> JobError:
+def bad_line(path: str, line: Line, what: str, hint: str, field: str = "order_file") -> JobError:
+    """The error of a line that cannot be used. Args: what: is wrong. field: as of `read_lines`."""
     text = line.text[:80].decode("utf-8", "surrogateescape")
-    return JobError(f"order file {path!r}, line {line.number}: {text!r} {what}", hint, "order_file")
+    return JobError(f"{field.replace('_', ' ')} {path!r}, line {line.number}: {text!r} {what}", hint, field)
 
 
 # -- a number for each sample

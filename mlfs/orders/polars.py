@@ -24,17 +24,19 @@ _LONG: Final = (1 << 64) - 1
 _ASKED_EVERY: Final = 1 << 14
 
 
+def splitmix64(seed: int, step: int) -> int:
+    """The word of that number, from 1, of the generator that seeds others (Steele, Lea and Flood 2014)."""
+    mixed = (seed + step * 0x9E3779B97F4A7C15) & _LONG
+    mixed = ((mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9) & _LONG
+    mixed = ((mixed ^ mixed >> 27) * 0x94D049BB133111EB) & _LONG
+    return mixed ^ mixed >> 31
+
+
 class PolarsGenerator(Shuffles):
     """The generator that one call of polars makes. A million samples take some seconds: its words come one by one."""
 
     def __init__(self, seed: int) -> None:
-        state = []
-        for step in range(1, 5):
-            mixed = (seed + step * 0x9E3779B97F4A7C15) & _LONG
-            mixed = ((mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9) & _LONG
-            mixed = ((mixed ^ mixed >> 27) * 0x94D049BB133111EB) & _LONG
-            state.append(mixed ^ mixed >> 31)
-        self._a, self._b, self._c, self._d = state
+        self._a, self._b, self._c, self._d = (splitmix64(seed, step) for step in range(1, 5))
 
     def shuffle(self, x: Permutation, /) -> None:
         """pl.Series(x).shuffle(seed)."""

@@ -28,6 +28,7 @@ from mlfs.job.ranks import ranks_in
 from mlfs.orders.layouts.layout import NOTHING
 from mlfs.orders.mt19937 import randperm
 from mlfs.orders.order import EPOCHS_KEPT, Indices, Order
+from mlfs.orders.polars import splitmix64
 from mlfs.served.locality import Ids, Nodes, deal_to_ranks
 from mlfs.served.partition import footprints, partition_by_hash
 from mlfs.served.refill import Refill, refill_of
@@ -181,11 +182,4 @@ class ServedOrder:
 def _permute(seed: int, epoch: int, n: int, draw: int) -> npt.NDArray[np.int32]:
     """A permutation that all nodes draw alike: torch's, with a seed that is a hash of the job's, the epoch and the
     draw, so that no two of them are shuffled alike."""
-    mask = (1 << 64) - 1
-    mixed = seed & mask
-    for part in (epoch, draw):
-        mixed = (mixed + (part + 1) * 0x9E3779B97F4A7C15) & mask
-        mixed = ((mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9) & mask
-        mixed = ((mixed ^ mixed >> 27) * 0x94D049BB133111EB) & mask
-        mixed ^= mixed >> 31
-    return randperm(n, mixed & 0xFFFFFFFF)
+    return randperm(n, splitmix64(splitmix64(seed, epoch + 1), draw + 1))  # of which it takes the low word

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from mlfs.errors import JobError
+from mlfs.job.refusals import refuse
 from mlfs.orders.composed import Composition, Parts, check
 from mlfs.orders.draws import Kind
 from mlfs.orders.generators import BASE_SEED_WORDS, BY_EPOCH, GOES_ON, RESEEDED, SAME, Library, Torch
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 REPEATS: Final = 3
 ROUND: Final = 256
 _CHUNK: Final = 32  # torchdata calls randint for so many at a time
+_LEFT_OUT: Final = "left out: it changes nothing for this job"
 
 
 def random_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Composition:
@@ -57,8 +58,7 @@ def random_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) 
     """
     if spec.trailing_permutation is not None and (spec.generator == "default" or spec.replacement):
         hint = 'the default generator only seeds; with "replacement" there are no permutations'
-        message = 'job field "trailing_permutation" must be left out: it changes nothing for this job'
-        raise JobError(message, hint, "trailing_permutation")
+        refuse("trailing_permutation", spec.trailing_permutation, _LEFT_OUT, hint)
     return _one_stream(spec, n_samples, Parts(spec.generator or "default", GOES_ON, _drawn(spec)))
 
 
@@ -80,8 +80,7 @@ def weighted_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None
         JobError: the file cannot be used, or torch would not draw by this rule.
     """
     if spec.replacement is False:
-        message = 'job field "replacement" is false: that order is not known'
-        raise JobError(message, 'write it down and use "sampler": "explicit"', "replacement")
+        refuse("replacement", False, "true: that order is not known", 'write it down and use "sampler": "explicit"')
     return _one_stream(spec, n_samples, Parts(_itself(spec), GOES_ON, "weighted"))
 
 
@@ -140,8 +139,7 @@ def stateful_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None
     """
     default, between = spec.generator == "default", spec.words_between or 0
     if default and between:
-        message = f'job field "words_between" is {between}, must be left out: it changes nothing for this job'
-        raise JobError(message, "the default generator only seeds, when the loader is made", "words_between")
+        refuse("words_between", between, _LEFT_OUT, "the default generator only seeds, when the loader is made")
     workers, base_words = bool(spec.num_workers), BASE_SEED_WORDS if spec.generator == "shared" else 0
     # Words from the first iterator of the first epoch to the one that is read, and in each epoch beside those.
     lead = rest = 0
@@ -171,8 +169,7 @@ def ra_sampler_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = No
     """torchvision's reference sampler. Raises JobError: too many samples, or repeats that are no whole number."""
     repeats = REPEATS if spec.repeats is None else spec.repeats
     if not float(repeats).is_integer():
-        message = f'job field "repeats" is {repeats:g}, must be a whole number for "{spec.sampler}"'
-        raise JobError(message, "timm-repeat-aug takes any number", "repeats")
+        refuse("repeats", repeats, f'a whole number for "{spec.sampler}"', "timm-repeat-aug takes any number")
     reads = n_samples // ROUND * ROUND // spec.world_size
     return Composition(_of_all_ranks(spec)._replace(repeats=repeats, reads=reads), spec, n_samples)
 
@@ -209,8 +206,8 @@ def accelerate_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = No
         JobError: more samples than torch's 32-bit rule shuffles, or a generator that the loader draws from too.
     """
     if spec.generator == "shared":
-        message = 'job field "generator" is "shared", must be "own" or left out: that order is not known'
-        raise JobError(message, '"own" is for a RandomSampler that was given a generator', "generator")
+        hint = '"own" is for a RandomSampler that was given a generator'
+        refuse("generator", "shared", '"own" or left out: that order is not known', hint)
     before, between = spec.words_before or 0, spec.words_between or 0
     if not spec.shuffle:
         parts = Parts("torch", GOES_ON, "none")

@@ -17,7 +17,8 @@ from support.drawn import cases
 
 from mlfs.errors import JobError
 from mlfs.orders.counters import op_seeds, philox_words, shuffle_pass
-from mlfs.orders.cpp_random import Mt64Words, index_shuffle, seed_sequence, shuffle_mt19937, shuffle_mt19937_64
+from mlfs.orders.cpp_random import Mt64Words, index_shuffle, seed_sequence
+from mlfs.orders.generators import LIBRARIES
 from mlfs.orders.mt19937 import PythonGenerator, TorchWords
 from mlfs.orders.order import build_order
 
@@ -92,14 +93,14 @@ def one_by_one(words: TorchWords | Mt64Words) -> Callable[[], int]:
 @given(n=st.integers(0, 300), seed=SEEDS)
 @settings(max_examples=cases(30), deadline=None)
 def test_short_std_shuffles_are_libstdcxxs(n: int, seed: int) -> None:
-    assert shuffle_mt19937(n, seed).tolist() == std_shuffle(n, one_by_one(TorchWords(seed)), 32)
+    assert LIBRARIES["cpp"].make(seed).permutation(n).tolist() == std_shuffle(n, one_by_one(TorchWords(seed)), 32)
     wide = seed << 32 | seed
-    assert shuffle_mt19937_64(n, wide).tolist() == std_shuffle(n, one_by_one(Mt64Words(wide)), 64)
+    assert LIBRARIES["cpp-64"].make(wide).permutation(n).tolist() == std_shuffle(n, one_by_one(Mt64Words(wide)), 64)
 
 
 @pytest.mark.parametrize("n", [65_535, 65_536, 65_537, 300_001])
 def test_long_std_shuffles_draw_words_again_where_libstdcxx_does(n: int) -> None:
-    assert shuffle_mt19937(n, 524287).tolist() == std_shuffle(n, one_by_one(TorchWords(524287)), 32)
+    assert LIBRARIES["cpp"].make(524287).permutation(n).tolist() == std_shuffle(n, one_by_one(TorchWords(524287)), 32)
 
 
 def test_a_seed_sequence_is_the_cpp_standards() -> None:

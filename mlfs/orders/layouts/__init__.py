@@ -20,7 +20,7 @@ from mlfs.orders.layouts.links import Links, Paths
 from mlfs.orders.layouts.listers import LISTED
 from mlfs.orders.layouts.litdata import find_chunks
 from mlfs.orders.layouts.rows import ROWS, find_rows
-from mlfs.orders.order_file import read_lines
+from mlfs.orders.order_file import Line, bad_line, read_lines
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
@@ -130,10 +130,7 @@ def find_listed(spec: JobSpec, tree: Tree, links: Links) -> SampleIds:
         for column, name in enumerate(line.text.split(b"\t")):
             entry = paths.file(name)
             if entry < 0:
-                shown = name[:80].decode("utf-8", "surrogateescape")
                 hint = "paths are relative to the job's root, several files of a sample have tabs between"
-                raise JobError(
-                    f"manifest file {path!r}, line {line.number}: {shown!r} is not a file", hint, "manifest_file"
-                )
+                raise bad_line(path, Line(line.number, name), "is not a file", hint, "manifest_file")
             ids[at, column] = entry
     return ids[:, 0] if width == 1 else ids
