@@ -136,6 +136,7 @@ _LOOPS: Final = (
     _Loop(1.5, "python", _RULES, ("shuffle", "permutation")),
     _Loop(4.0, "python", _RULES, ("sample",), counted=True, most=MOST_FOR_LOOPS),
     _Loop(4.0, "polars", ("same", *_EACH_EPOCH), most=MOST_FOR_LOOPS),
+    _Loop(6.0, "polars", ("same", *_EACH_EPOCH), ("sample",), counted=True, most=MOST_FOR_LOOPS),
     *(_Loop(4.0, "jax", rules) for rules in (("same", *_EACH_EPOCH), ("fold-in",), ("split",))),
     _Loop(5.0, "numpy-legacy", ("[seed,epoch]",)),
     _Loop(5.0, "torch", _RULES, _AGAIN, counted=True),

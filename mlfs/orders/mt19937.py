@@ -248,8 +248,9 @@ class PythonGenerator(Shuffles):
             drawn = (words >> np.uint32(32 - bits)).astype(np.int64)
             taken = _accepted(drawn, first)[:count]
             used = int(taken[-1]) + 1 if len(taken) == count else len(drawn)
-            self._words.go_on_from(*before)
-            self._words.skip(used)
+            if used < len(words):  # the others are drawn again
+                self._words.go_on_from(*before)
+                self._words.skip(used)
             parts.append(drawn[taken])
             first -= len(taken)
             count -= len(taken)
