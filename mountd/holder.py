@@ -15,9 +15,10 @@ The server's words: `standby PID`, with the channel to the process that it has f
 it hears the same when nothing stands by any more; `keep NAME...`, with a descriptor each, in the place of all that was
 kept before; `serving`, when it answers; `alive`, each second from then on; `renew`, with a config in memory: servers
 to come have that, and load the code that is on the disk now; `way`, when it ends itself for that; `over CODE`, when it
-ends by itself, or the mount has ended: nothing is kept any more. The process that stands by hears `begin RESTARTS
-HOLDER_RESTARTS STAND_BY NAME,... WHY`, with the descriptors, and says `begins`; or nothing, and then it ends with the
-holder. STAND_BY is how many others do.
+ends by itself, or the mount has ended: nothing is kept any more. The process that stands by hears `begin HOLDER
+RESTARTS HOLDER_RESTARTS STAND_BY NAME,... WHY`, with the descriptors, and says `begins`. STAND_BY is how many others
+do. Holder and server both keep the channels to what stands by, of which they tell each other (`standby PID`): so that
+outlives either of them, and ends with both.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
@@ -75,19 +76,30 @@ class Start(NamedTuple):
 
     Attributes:
         config: of the mount, as JSON. report_fd: where it tells `mlfs mount` how its start goes; -1: nobody asks.
-        channel: to its holder. kept: descriptors by name, that the server before it has left; none for the first.
+        channel: to its holder. holder: that process, which may not be its parent. kept: descriptors by name, that the
+            server before it has left; none for the first.
         restarts: how often a server was started again. why: how the one before it ended, in words.
-        holder_restarts: how often the holder was. stand_by: how many processes stand by already.
+        holder_restarts: how often the holder was. stand_by: how many processes stood by before this one began.
+        forked: those that it has forked since.
     """
 
     config: str
     report_fd: int
     channel: socket.socket
+    holder: int
     kept: Mapping[str, int]
     restarts: int = 0
     why: str = ""
     holder_restarts: int = 0
     stand_by: int = 0
+    forked: Sequence[StandsBy] = ()
+
+
+class StandsBy(NamedTuple):
+    """A process that stands by, and a channel to it. In that process, as fork(2) has it: 0, and its own end."""
+
+    pid: int
+    channel: socket.socket
 
 
 Serve = Callable[[Start], int]
@@ -217,10 +229,11 @@ class MountHolder:
         counts = self._deaths.restarts, self._holder_restarts
         adopt(True)  # what is to stand by
         try:
-            stands_by = None
+            stands_by, holder = None, os.getpid()
             while self._stand_by_now and stands_by is None:
                 stands_by = self._stand_by_now.pop(0)
-                words = f"begin {counts[0]} {counts[1]} {len(self._stand_by_now)} {','.join(self._kept)} {why}"
+                numbers = f"{holder} {counts[0]} {counts[1]} {len(self._stand_by_now)}"
+                words = f"begin {numbers} {','.join(self._kept)} {why}"
                 begins = b""
                 stands_by.channel.settimeout(BEGINS_WITHIN_S)
                 with suppress(OSError):
@@ -230,8 +243,6 @@ class MountHolder:
                     self._end(stands_by)
                     stands_by = None
 
-            holder = os.getpid()
-
             def serve(channel: socket.socket) -> int:
                 if not self._kept:  # one that takes over hears of signals once it can act on them
                     from mlfs.processes import end_with_parent
@@ -239,10 +250,12 @@ class MountHolder:
                     # As long as the mount does not serve, whoever ends the holder means both.
                     end_with_parent(signal.SIGKILL, holder)
                     signal.pthread_sigmask(signal.SIG_SETMASK, before)
-                start = Start(self._config, self._report_fd, channel, self._kept, counts[0], why, counts[1])
+                start = Start(self._config, self._report_fd, channel, holder, self._kept, counts[0], why, counts[1])
                 return self._serve_or_stand_by(channel, start)
 
             self._server = stands_by or self._fork(serve)
+            for one in self._stand_by_now:
+                self._tell_of(one)
             if self._report_fd >= 0:
                 os.close(self._report_fd)  # the reports end when the server does
                 self._report_fd = -1
@@ -299,10 +312,18 @@ class MountHolder:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         try:
             self._stand_by_now.append(self._fork(stand_by))
+            self._tell_of(self._stand_by_now[-1])
         except OSError:
             return  # the machine lacks memory or processes: there is time
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _tell_of(self, stands_by: Child) -> None:
+        """Have the server keep a channel to it as well."""
+        assert self._server is not None
+        with suppress(OSError):  # it has died, or is stopped and does not hear: then the next one does without
+            words, fds = b"standby %d" % stands_by.pid, [stands_by.channel.fileno()]
+            socket.send_fds(self._server.channel, [words], fds, socket.MSG_DONTWAIT)
 
     def _serve_or_stand_by(self, channel: socket.socket, start: Start | None) -> int:
         """In a child: serve, or with None stand by and then serve; fork what stands by next before that."""
@@ -312,17 +333,22 @@ class MountHolder:
             if start is None:
                 return 0
             serve = load()
-            further = (fork_what_stands_by(channel) for _ in range(start.stand_by, STAND_BY))
-            next_channel = next(filter(None, further), None)
-            if next_channel is None:
-                return serve(start)
+            forked: list[StandsBy] = []
+            for _ in range(start.stand_by, STAND_BY):
+                one = fork_what_stands_by(channel)
+                forked += [one] if one is not None else []
+                if forked and not forked[-1].pid:
+                    break
+            else:
+                return serve(start._replace(forked=forked))
             for fd in (*start.kept.values(), *([start.report_fd] if start.report_fd >= 0 else [])):
                 os.close(fd)
-            channel.close()
-            channel, start = next_channel, None
+            for ends in (channel, *(other.channel for other in forked[:-1])):
+                ends.close()
+            channel, start = forked[-1].channel, None
 
     def _stand_by(self, channel: socket.socket, load: Callable[[], Serve]) -> Start | None:
-        """Load, and wait until the server has died. None: the holder has."""
+        """Load, and wait until the server has died. None: the holder has as well."""
         from mlfs.processes import LOADED, OF_STAND_BY, be_killed_again_as, be_killed_sooner, name_of, name_this
 
         sooner_before = be_killed_sooner(OF_STAND_BY)
@@ -336,9 +362,10 @@ class MountHolder:
             channel.send(b"begins")
         be_killed_again_as(sooner_before)
         name_this(before)
-        _, restarts, holder_restarts, stand_by, names, why = said.decode("ascii").split(" ", 5)
+        *numbers, names, why = said.decode("ascii").removeprefix("begin ").split(" ", 5)
+        holder, restarts, holder_restarts, stand_by = map(int, numbers)
         kept = dict(zip(names.split(","), fds, strict=True))
-        return Start(self._config, -1, channel, kept, int(restarts), why, int(holder_restarts), int(stand_by))
+        return Start(self._config, -1, channel, holder, kept, restarts, why, holder_restarts, stand_by)
 
     def _see_whether_it_hangs(self, server: Child) -> None:
         """Say once that the server hangs, and once that it goes on."""
@@ -392,6 +419,8 @@ class MountHolder:
                 said, fds, _, _ = socket.recv_fds(channel, LONGEST_WORDS_BYTES, MOST_KEPT)
             except BlockingIOError:
                 return
+            except ConnectionResetError:
+                continue  # it has ended without hearing all; what it said before that is still to be heard
             except OSError:
                 said, fds = b"", []
             self._hears = bool(said)
@@ -436,8 +465,10 @@ class MountHolder:
 
     def _end(self, stands_by: Child) -> None:
         with suppress(ProcessLookupError, ChildProcessError):
-            os.kill(stands_by.pid, signal.SIGKILL)
+            send_signal(stands_by, signal.SIGKILL)
             os.waitpid(stands_by.pid, 0)
+        if stands_by.pidfd >= 0:  # where another holder's server has forked it, it is no child of this one
+            select.select([stands_by.pidfd], [], [], BEGINS_WITHIN_S)
         self._see_end(stands_by)
 
     def _let_go(self, names: list[str]) -> None:
@@ -449,10 +480,8 @@ class MountHolder:
         try:
             if server is None:
                 self._signals.append(number)
-            elif server.pidfd >= 0:
-                signal.pidfd_send_signal(server.pidfd, number)
             else:
-                os.kill(server.pid, number)
+                send_signal(server, number)
         except ProcessLookupError:
             self._signals.append(number)
 
@@ -466,12 +495,21 @@ class MountHolder:
         return int(why.rpartition(" ")[2]) if why.rpartition(" ")[2].isdecimal() else 1
 
 
-def fork_what_stands_by(holder: socket.socket) -> socket.socket | None:
+def send_signal(process: Child, number: int) -> None:
+    """Send a signal to no other process that has come by its number. Raises: ProcessLookupError."""
+    if process.pidfd >= 0:
+        signal.pidfd_send_signal(process.pidfd, number)
+    else:
+        os.kill(process.pid, number)
+
+
+def fork_what_stands_by(holder: socket.socket) -> StandsBy | None:
     """Fork this process, which has loaded all that a server needs and has begun nothing, and tell the holder of it.
 
-    The holder becomes its parent, as the process between them ends at once. Returns in the fork its channel, else None,
-    also where the machine lacks processes: then the holder has another one load all anew.
+    The holder becomes its parent, as the process between them ends at once, unless it is another one's server that
+    forks. Returns None where the machine lacks processes: then the holder has another one load all anew.
     """
+    forked = None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     with suppress(OSError):
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -482,14 +520,15 @@ def fork_what_stands_by(holder: socket.socket) -> socket.socket | None:
                     if os.fork() == 0:
                         os.setsid()
                         theirs.send(b"%d" % os.getpid())
-                        return theirs.dup()
+                        return StandsBy(0, theirs.dup())
                 os._exit(0)
             os.waitpid(between, 0)
             theirs.close()
             if pid := mine.recv(LONGEST_WORDS_BYTES):
+                forked = StandsBy(int(pid), mine.dup())
                 socket.send_fds(holder, [b"standby " + pid], [mine.fileno()])
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return None
+    return forked
 
 
 def adopt(orphans: bool) -> None:

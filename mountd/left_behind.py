@@ -38,9 +38,9 @@ from mlfs.engine.digest import Uncounted
 from mlfs.engine.read_trail import ReadTrail
 from mlfs.engine.runner import Runner
 from mlfs.follow.job import JobRun
-from mlfs.processes import LOADED, children, name_of
+from mlfs.processes import LOADED, name_of
 from mountd import wire
-from mountd.holder import LONGEST_WORDS_BYTES, TABLES, Start
+from mountd.holder import LONGEST_WORDS_BYTES, TABLES, StandsBy, Start
 from mountd.mounts import MountEntry
 
 log = logging.getLogger("mlfs.daemon")
@@ -374,6 +374,13 @@ class LeftBehind:
 # -- the server's end of what holds it
 
 
+def is_there(stands_by: StandsBy) -> bool:
+    """Whether it has its end of the channel open, which nobody else has."""
+    end = select.poll()
+    end.register(stands_by.channel, 0)
+    return not end.poll(0)
+
+
 class Holding:
     """The server's connection to its holder, and what it leaves there.
 
@@ -389,12 +396,12 @@ class Holding:
         self._channel = start.channel
         self._kept = dict(start.kept)
         self.restarts, self.why, self._holder_restarts = start.restarts, start.why, start.holder_restarts
-        self._holder = os.getppid()
+        self._holder = start.holder
         self._started: subprocess.Popen[bytes] | None = None
         self._serves = False
         self._renewed = trio.Event()
         self.makes_way = False
-        self._old: set[int] = set()  # children of the holder before that
+        self._stand_by = [*start.forked]  # and those that the holder tells of
         for fd in self._kept.values():
             os.set_inheritable(fd, False)
         self.journal, self.places = Journal(self._kept.get("journal")), JobPlaces(self._kept.get("places"))
@@ -410,13 +417,16 @@ class Holding:
 
     def lives(self) -> tuple[tuple[str, int, int, str], ...]:
         """The processes, the server last: name, number, how often it was started again, how the one before it ended."""
-        loaded = [pid for pid in children(self._holder) if name_of(pid) == LOADED]
-        stands_by = ((f"standby-{number}", pid, 0, "") for number, pid in enumerate(loaded))
+        stands_by = ((f"standby-{number}", pid, 0, "") for number, pid in enumerate(self._loaded()))
         return (
             ("holder", self._holder, self._holder_restarts, "died" if self._holder_restarts else ""),
             *stands_by,
             ("server", os.getpid(), self.restarts, self.why),
         )
+
+    def _loaded(self) -> list[int]:
+        """The processes that stand by and have loaded all."""
+        return [one.pid for one in self._stand_by if is_there(one) and name_of(one.pid) == LOADED]
 
     def uncounted(self) -> Uncounted:
         """The reads that the server before this one has noted and not counted, and where those to come are noted."""
@@ -467,7 +477,7 @@ class Holding:
         fd = os.memfd_create("mlfs-config", os.MFD_CLOEXEC)
         os.write(fd, config.encode("ascii"))
         os.lseek(fd, 0, os.SEEK_SET)
-        self._old = {*children(self._holder)}
+        self._stand_by = []  # what has the old code ends with the holder
         self._tell("renew", [fd])
         os.close(fd)
         self._renewed.set()
@@ -478,7 +488,7 @@ class Holding:
             await self._renewed.wait()
             self._renewed = trio.Event()
             with trio.move_on_after(LOADED_S):
-                while not any(name_of(pid) == LOADED for pid in {*children(self._holder)} - self._old):
+                while not self._loaded():
                     await trio.sleep(0.1)
                 log.info("another server takes this mount over, as it was told to")
                 self._tell("way")
@@ -494,8 +504,9 @@ class Holding:
     def stand_alone(self) -> None:
         """Have the holder end what stands by, in the place of which this process may have threads; wait for that."""
         self._tell("alone")
-        if select.select([self._channel], [], [], AGAIN_S)[0]:
-            self._channel.recv(LONGEST_WORDS_BYTES)
+        while select.select([self._channel], [], [], AGAIN_S)[0]:
+            if self._channel.recv(LONGEST_WORDS_BYTES) in (b"alone", b""):
+                return
 
     def serves(self) -> None:
         """Say that the mount answers."""
@@ -517,8 +528,12 @@ class Holding:
         while True:
             await trio.lowlevel.wait_readable(self._channel)
             with suppress(OSError):  # of a connection whose other end is gone
-                if self._channel.recv(LONGEST_WORDS_BYTES):
-                    continue  # the answer to `stand_alone`, for which nobody has waited so long
+                said, fds, _, _ = socket.recv_fds(self._channel, LONGEST_WORDS_BYTES, 1)
+                if fds:
+                    self._stand_by = [one for one in self._stand_by if is_there(one)]
+                    self._stand_by.append(StandsBy(int(said.split()[1]), socket.socket(fileno=fds[0])))
+                if said:
+                    continue  # also the answer to `stand_alone`, for which nobody has waited so long
             log.warning("the holder (process %d) died: starting another one", self._holder)
             try:
                 await runner.run("look", self._start_another)
@@ -554,6 +569,9 @@ class Holding:
             self._started.wait()
         self._started = started
         self._holder, self._holder_restarts = started.pid, self._holder_restarts + 1
+        for one in self._stand_by:
+            if is_there(one):
+                self._tell(f"standby {one.pid}", [one.channel.fileno()])
         self._hand_over()
         if self._serves:
             self._tell("serving")

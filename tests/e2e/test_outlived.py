@@ -56,6 +56,10 @@ def processes(mount: MlfsMount) -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in mount.status()["processes"]}
 
 
+def standing_by(mount: MlfsMount) -> list[int]:
+    return [one["pid"] for name, one in processes(mount).items() if name.startswith("standby")]
+
+
 def kill_server(mount: MlfsMount, number: signal.Signals = signal.SIGKILL) -> None:
     """Kill it, and wait until another one answers."""
     before = mount.pid
@@ -167,6 +171,8 @@ def test_a_holder_that_is_killed_is_followed_by_another_one(source: Path, tmp_pa
             assert disk["samples"] > 0
             for number in range(1, 3):
                 server, holder = mount.pid, processes(mount)["holder"]
+                wait_until(lambda: len(standing_by(mount)) == 2)
+                stand_by = standing_by(mount)
                 os.kill(server, signal.SIGSTOP)  # the kernel sends SIGHUP to a stopped group that is left alone
                 wait_until(lambda stopped=server: stat_fields(stopped)[0] == b"T")
                 os.kill(holder["pid"], signal.SIGKILL)
@@ -175,12 +181,12 @@ def test_a_holder_that_is_killed_is_followed_by_another_one(source: Path, tmp_pa
                 wait_until(lambda before=holder["pid"]: processes(mount)["holder"]["pid"] != before)
                 assert processes(mount)["holder"]["restarts"] == number
                 assert (mount.pid, mount.status()["state"]) == (server, "serving")
-                wait_until(lambda: killed_in_order(mount) == ["standby-0", "server", "holder"])
-                stands_by = processes(mount)["standby-0"]["pid"]
+                assert standing_by(mount) == stand_by  # or the next server would have to be loaded first
+                assert killed_in_order(mount) == ["standby-0", "standby-1", "server", "holder"]
                 held.seek(number * 3_000_000)
                 assert held.read(10) == content_at(number)
                 kill_server(mount)
-                assert mount.pid == stands_by
+                assert (mount.pid, processes(mount)["holder"]["restarts"]) == (stand_by[0], number)
                 held.seek(number * 3_000_000 + 200_000)
                 assert held.read(10) == content_at(number, 200_000)
             mount.settle()
