@@ -117,7 +117,7 @@ def scenes() -> list[Any]:
             )
             drawn += [(registered, kind, start, rng.choice((0, 2))) for start in starts]
     random.Random(0).shuffle(drawn)
-    return [pytest.param(*one, id="{}, {} {}, {} workers".format(*one)) for one in drawn[: cases(12)]]
+    return [pytest.param(*one, id="{}, {} {}, {} workers".format(*one)) for one in drawn[: cases(9)]]
 
 
 def is_predicted(jobs: FakeJobs, opened: Opened) -> bool:
