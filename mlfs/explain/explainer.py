@@ -83,15 +83,12 @@ class Explainer:
         if self._inference is not None:
             self._inference.begin_with(opens)
 
-    def _explained_instead(self, job: JobRun) -> JobRun | None:
-        """The job that nobody registered and that has the order of a registered job's reads."""
-        return None if self._inference is None else self._inference.job_with_samples_of(job)
-
     # -- for the status
 
     def statistics(self) -> ExplainerStatistics:
         """Frozen figures."""
-        cases = self._registered.statistics(self._explained_instead) if self._registered is not None else {}
+        found = None if self._inference is None else self._inference.job_with_samples_of
+        cases = self._registered.statistics(found or (lambda job: None)) if self._registered is not None else {}
         if self._inference is not None:
             return ExplainerStatistics(self._inference.statistics(), cases)
         state = InferenceState.OFF if self._build is None else InferenceState.WATCHING

@@ -184,7 +184,6 @@ _OF_DLIO: Final = UsualOrder(0.0, (_DLIO,), seeds=(124,))
 
 def _samplers(n: int) -> Iterator[UsualOrder]:
     """Samplers that are no loops of one's own."""
-    again = {"persistent_workers": True}
     yield UsualOrder(1.0, WAYS_OF_DEFAULT, by_words=True)
     for generator in ("own", "shared"):
         yield UsualOrder(1.0, ({"sampler": "torch-random", "generator": generator},), by_words=True)
@@ -193,7 +192,7 @@ def _samplers(n: int) -> Iterator[UsualOrder]:
     yield UsualOrder(2.0, ({"sampler": "grain"},))
     for generator in ("default", "shared", "own"):
         stateful = _STATEFUL | {"generator": generator}
-        yield UsualOrder(2.0, (stateful, stateful | again))
+        yield UsualOrder(2.0, (stateful, stateful | {"persistent_workers": True}))
     # model.fit on TensorFlow, then any loop.
     of_threads: list[Fields] = [{"sampler": "keras", "batch_size": batch} for batch in _BATCHES_OF_KERAS]
     of_threads += [{"sampler": "tf-data", "buffer_size": size} for size in (n, *_BUFFERS) if size <= n]

@@ -208,14 +208,18 @@ class Composition:
         if parts.draw == "none" and not parts.endless and worker is None:
             return self._positions(self._count(self._n), rank)
         drawing = rank if parts.seeding.rank else 0, (worker or 0) if parts.seeding.worker else 0
-        if parts.shard_first or worker is not None:
+        if (parts.shard_first and not self._is_whole(self._n)) or worker is not None:
             mine = self._positions(self._n, rank)
             if worker is not None:
                 mine = mine[self._positions(len(mine), worker, self._spec.num_workers)]
             return mine if parts.draw == "none" else mine[self._draws_of(*drawing, len(mine)).epoch(epoch)]
         epochs = self._stream_of(drawing[0]) if parts.endless else self._draws_of(*drawing, self._n)
         drawn = epochs.epoch(epoch)
-        return drawn[self._positions(len(drawn), rank)]
+        return drawn if self._is_whole(len(drawn)) else drawn[self._positions(len(drawn), rank)]
+
+    def _is_whole(self, n: int) -> bool:
+        """Whether n positions are read as they come, by one rank."""
+        return self._spec.world_size == 1 == self._parts.repeats and self._dealt(n) == n
 
     def _count(self, n: int) -> int:
         """How many indices a pass has of n; of a kind that does not say it, about as many."""

@@ -159,8 +159,14 @@ class PythonGenerator(Shuffles):
 
     def shuffle(self, x: Permutation, /) -> None:
         """random.shuffle(x)."""
+
+        def draw(rng: random.Random) -> list[int]:
+            order = list(range(len(x)))
+            rng.shuffle(order)
+            return order
+
         if len(x) < _SHORT:
-            x[:] = x[self._by_python(lambda rng: _shuffled(rng, len(x)))]
+            x[:] = x[self._by_python(draw)]
             return
         targets = np.zeros(len(x), dtype=np.int64)
         i = len(x) - 1
@@ -255,12 +261,6 @@ class PythonGenerator(Shuffles):
             first -= len(taken)
             count -= len(taken)
         return np.concatenate(parts)
-
-
-def _shuffled(rng: random.Random, n: int) -> list[int]:
-    order = list(range(n))
-    rng.shuffle(order)
-    return order
 
 
 def _accepted(drawn: npt.NDArray[np.int64], first: int) -> npt.NDArray[np.intp]:

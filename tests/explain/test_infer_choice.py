@@ -79,6 +79,14 @@ def test_the_end_of_the_epoch_before_does_not_choose_what_reads_it_again() -> No
     assert chosen(ranked, DataSet(N - 8, tuple(ends)), (1, 0)) == (endless, 1)
 
 
+def test_a_stream_without_an_end_is_told_by_one_pass() -> None:
+    """A sample that one rank reads where its pass begins comes up again where the other one reads of the next pass."""
+    loop: Fields = {"name": "j", "epochs": 9, "seed": 2025, "world_size": 2, "batch_size": 8, "seeding": "goes-on"}
+    ends, begins = ((268, 574, 374), (557, 474, 562, 65)), ((457, 108, 36, 89, 360), (34, 417, 552, 310, 103))
+    heads = (begins[0], (*ends[0], 157, 516), (*ends[1], 276, 321), begins[1])
+    assert chosen(parsed([loop | {"endless": True}, loop]), DataSet(600, heads), (1, 0)) == (0, 1)
+
+
 def test_a_sample_that_comes_up_again_is_the_one_that_goes_on() -> None:
     order = np.array([3, 1, 4, 1, 5, 2, 3, 0])
     heads = ((3, 1, 4, 1), (5, 2, 3), (0, 9))
