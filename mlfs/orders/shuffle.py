@@ -60,7 +60,7 @@ def shuffle_from_targets(targets: npt.NDArray[Any], direction: Direction = "forw
         raise ValueError(f"cannot shuffle {n} elements: {MOST_ELEMENTS} are the most")
     if direction == "forward":
         return _forward(targets)
-    turned = _forward((n - 1) - targets[::-1].astype(np.int64))
+    turned = _forward(np.subtract(max(0, n - 1), targets[::-1], dtype=np.uint32, casting="unsafe"))
     backward = np.subtract(n - 1, turned[::-1], dtype=np.int32)
     if direction == "backward":
         return backward
