@@ -55,8 +55,8 @@ class CountedOpens:
 
     def told_closed(self, entries: Iterable[int]) -> None:
         """Nobody has these files open any more: the next READ of one is of another open."""
-        for entry in entries:
-            self._told.pop(entry, None)
+        for entry in self._told.keys() & entries:
+            del self._told[entry]
 
     def asked(self, entry: int) -> bool:
         """The first READ of an open that was not made by a request; whether that was not told before, and counted."""

@@ -178,9 +178,8 @@ class Digest:
         """
         self.meets({pid for _, pid in opened})
         now_s = self._clock()
-        for entry, pid in opened:
-            self._note(entry, pid, OPENS)
-            self._events.append((OPENS, entry, pid, now_s, 0))
+        self._trail.note_all(opened, OPENS)
+        self._events.extend([(OPENS, entry, pid, now_s, 0) for entry, pid in opened])
         self._released.extend(closed)
         self._soon.now()
 

@@ -8,6 +8,7 @@ record before, and is not among those that are given out.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -48,6 +49,14 @@ class ReadTrail:
         """A read comes."""
         self.end = number = self.end + 1
         _RECORD.pack_into(self._memory, number % RECORDS * _RECORD.size, sample, thread, kind, number)
+
+    def note_all(self, reads: Iterable[tuple[int, int]], kind: int) -> None:
+        """Reads come together, each a sample and its thread."""
+        number, memory, pack_into = self.end, self._memory, _RECORD.pack_into
+        for sample, thread in reads:
+            number += 1
+            pack_into(memory, number % RECORDS * _RECORD.size, sample, thread, kind, number)
+        self.end = number
 
     def since(self, number: int) -> list[Noted]:
         """The reads behind so many, in their order, as far as they are kept."""

@@ -138,6 +138,16 @@ def test_users_are_told_how_to_share_a_mount() -> None:
 
 
 @pytest.mark.parametrize(
+    ("is_root", "kernel", "said"),
+    [(True, "6.8.0", "without a request"), (False, "6.8.0", "only root is told"), (False, "6.7.9", "needs Linux 6.8")],
+)
+def test_who_has_the_silent_channel(is_root: bool, kernel: str, said: str) -> None:
+    machine = MadeUp(kernel=kernel)
+    machine.is_root = is_root
+    assert said in next(finding.said for finding in looked_at(machine) if finding.what == "--channel silent")
+
+
+@pytest.mark.parametrize(
     ("mount", "newest_s", "levels", "word"),
     [
         (SourceMount("nfs4", frozenset({"relatime"})), 0.0, [Level.OK], "network"),

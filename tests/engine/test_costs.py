@@ -94,7 +94,7 @@ COSTS = {
         "the same events; matched to its rank with a batch of others; the next use is looked at",
     ),
     "a staged read of a registered job that the kernel tells of, and does not ask for": (
-        Cost(57, 0.2, 3200, SELDOM),
+        Cost(54, 0.2, 3200, SELDOM),
         "the same, told with a batch, which is two reads of the descriptor",
     ),
     "a staged read of a job that was found": (
