@@ -247,7 +247,8 @@ class BlockReads:
                 return None
             given_bytes += len(data)
             found.append((block, PlaceKind.RAM, data))
-        self._counted.gave(PlaceKind.RAM, given_bytes)
+        if given_bytes:
+            self._counted.gave(PlaceKind.RAM, given_bytes)
         stream = self._comes_to(entry, generation, blocks, offset, end)
         for block, kind, data in found:
             count(kind, len(data))
