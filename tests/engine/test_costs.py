@@ -121,6 +121,10 @@ COSTS = {
         Cost(98, 1.2, 124000, SELDOM),
         "whether somebody goes on, a range of one copy or two, which the loop reads by itself",
     ),
+    "a READ of a reader in order, of a large file that nobody has read": (
+        Cost(112, 0.4, 158000, 0.18),
+        "one in eight takes a block: a waiter, a fetch by a worker, a copy to keep; the others find it in memory",
+    ),
 }
 """The most of each, a tenth above what it was when the bound was set, and what it is for."""
 
@@ -395,10 +399,40 @@ async def ranges_read(directory: Path, spent: Spent) -> int:
         return len(begins)
 
 
+async def in_order(directory: Path, spent: Spent) -> int:
+    in_blocks = partial(Samples.in_blocks, above_bytes=4 << 20, block_bytes=1 << 20)
+    size, asked = 16 << 20, 128 << 10
+    async with running(directory, 1, size, staging=1 << 30, ram=1 << 30, samples_of=in_blocks) as mount:
+        ranges = mount.engine.ranges
+        handle = await ranges.open(mount.files[0])
+        with spent.counted(mount):
+            for begin in range(0, size, asked):
+                data = ranges.read_at_once(handle, begin, asked)
+                data = data if data is not None else await ranges.read_large(handle, begin, asked)
+                assert len(data) == asked
+                await trio.sleep(0.001)
+            await trio.sleep(1)  # copies are kept
+        ranges.close_large(handle)
+        assert mount.source.bytes_read == size
+        return size // asked
+
+
 CASES = dict(
     zip(
         COSTS,
-        (by_kernel, unfollowed, registered, silent, found, on_demand, ahead, rows_ahead, rows_read, ranges_read),
+        (
+            by_kernel,
+            unfollowed,
+            registered,
+            silent,
+            found,
+            on_demand,
+            ahead,
+            rows_ahead,
+            rows_read,
+            ranges_read,
+            in_order,
+        ),
         strict=True,
     )
 )
