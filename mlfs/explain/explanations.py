@@ -203,9 +203,6 @@ def _step(words: int) -> Fields:
 # -- what was found
 
 
-MOST_DRAWS = 16
-
-
 def of_walk(
     manifest: Manifest,
     heads: Sequence[Sequence[int]],
@@ -347,12 +344,12 @@ def explanations(finding: Finding, draws: Sequence[Draw]) -> list[Fields]:
     drawn = [
         common | way | {"seed": seed, "words_before": before}
         for way in WAYS_OF_DEFAULT
-        for seed, before in draws[:MOST_DRAWS]
+        for seed, before in draws[:MOST_GENERATORS]
         if before >= 0
     ]
     drawn += [  # a sampler without a loader around it
         common | {"sampler": COMPOSED, "generator": "sampler", "seed": seed, "words_before": before + BASE_SEED_WORDS}
-        for seed, before in draws[:MOST_DRAWS]
+        for seed, before in draws[:MOST_GENERATORS]
     ]
     return chosen + drawn if finding.seed < COMMON_SEEDS and not draws else drawn + chosen
 
