@@ -50,6 +50,9 @@ early it is no more than what that epoch had."""
 COMPLETE = 0.98
 """An epoch as long as that share of the longest one before it is complete: padding and dropped ends differ."""
 
+NEARLY_ALL = 0.9
+"""Share of the samples that the last epoch must have had to be over: batches that are dropped are fewer."""
+
 
 class RankReads(NamedTuple):
     """The reads of one rank with a loader.
@@ -159,6 +162,9 @@ def _loader(run: int, stream: Stream, ranks: NDArray[np.int64]) -> LoaderReads:
     }
     cut = [_rank_reads(rank, own, stream, begins[rank]) for rank, own in of_ranks.items()]
     shows = all(begins[one.rank] is not None or len(one.epochs) > 1 for one in cut)
+    last = distinct(np.concatenate([one.epochs[-1].samples for one in cut]))
+    if len(last) < NEARLY_ALL * count:  # as long as the rest of an epoch before, or without its validation
+        cut = [one._replace(is_over=False) for one in cut]
     return LoaderReads(run, stream, tuple(cut), shows)
 
 

@@ -8,7 +8,7 @@ repeated augmentation repeat samples; an epoch may end early. docs/audit.md says
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -23,6 +23,7 @@ from mlfs.audit.orders import (
     are_alike,
     differ,
     distinct,
+    firsts,
     is_hardly_shuffled,
     is_listing,
     shuffled_by,
@@ -51,6 +52,11 @@ PARTIAL = 0.95
 """An epoch of less than that share of a whole one is the part that was left of it."""
 READ_AHEAD = 0.1
 """Share of an epoch that workers have read and the script has not used when a run ends: it is read once more."""
+GOES_ON, ANEW = 1 + MISSING / 2, 0.3
+"""Parts of an epoch that ended early which the next one must have, so that it is seen whether it is begun anew; and by
+how much larger the share of that epoch's samples is then, of all that comes first."""
+BEGUN, FEWEST_BEGUN = 0.1, 2 * FEWEST
+"""Share of an epoch, and samples of it, from which its order is compared while it goes on."""
 FAR_FROM_CHANCE = 0.5
 """Share of the samples that a part of another shuffle would have read again, or left out, below which two runs read one
 order."""
@@ -204,25 +210,43 @@ def _ranks_alike(loader: LoaderReads) -> Iterator[ScriptFault]:
 
 
 def _epochs_alike(loader: LoaderReads, rank: RankReads) -> Iterator[ScriptFault]:
-    whole = rank.whole
-    if len(whole) < 2:
+    epochs, now = rank.whole, rank.epochs[-1]
+    if not rank.is_over and _may_be_compared(epochs, now):
+        epochs = rank.epochs
+    if len(epochs) < 2:
         return
-    repeats = [are_alike(one, other) for one, other in pairwise(whole)]
-    count = len(whole[-1].at)
+    repeats = [_begins_alike(one, other) if other is now else are_alike(one, other) for one, other in pairwise(epochs)]
+    count = len(epochs[-1].at)
     if all(repeats):
-        sentence = f"all {len(whole)} epochs of rank {rank.rank} have one order, {count:,} reads each"
+        sentence = f"all {len(epochs)} epochs of rank {rank.rank} have one order, {count:,} reads "
+        sentence += "each" if len(epochs) == len(rank.whole) else "of the last one so far"
         mend = "call sampler.set_epoch(epoch) before each epoch"
-        yield ScriptFault(Kind.SAME_ORDER, loader.run, len(whole) - 1, count, sentence, mend)
+        yield ScriptFault(Kind.SAME_ORDER, loader.run, len(epochs) - 1, count, sentence, mend)
         return
-    for epoch in range(1, len(whole)):
+    for epoch in range(1, len(epochs)):
+        alike = _begins_alike if epoch == len(rank.whole) else are_alike
         for earlier in range(epoch):
-            if _is_begun_anew(whole[earlier], whole[epoch]):
+            if _is_begun_anew(epochs[earlier], epochs[epoch]):
                 continue
-            if repeats[epoch - 1] if earlier == epoch - 1 else are_alike(whole[earlier], whole[epoch]):
+            if repeats[epoch - 1] if earlier == epoch - 1 else alike(epochs[earlier], epochs[epoch]):
                 sentence = f"epoch {epoch} of rank {rank.rank} has the order of epoch {earlier}"
                 mend = "restore the sampler's epoch, or call sampler.set_epoch(epoch) with the epoch that follows"
-                yield ScriptFault(Kind.REPLAYED, loader.run, epoch, len(whole[epoch].at), sentence, mend)
+                yield ScriptFault(Kind.REPLAYED, loader.run, epoch, len(epochs[epoch].at), sentence, mend)
                 return
+
+
+def _may_be_compared(whole: Sequence[Stream], now: Stream) -> bool:
+    """Whether an epoch that goes on may be compared with those before. Ranks that a launcher has started again begin
+    the last one anew, and have others for workers."""
+    lengths = [len(epoch.at) for epoch in whole]
+    if not lengths or len(now.at) < max(FEWEST_BEGUN, BEGUN * max(lengths)) or min(lengths) < COMPLETE * max(lengths):
+        return False
+    return len(whole) > 1 or len(np.intersect1d(now.readers, whole[-1].readers)) > 0
+
+
+def _begins_alike(whole: Stream, now: Stream) -> bool:
+    """Whether an epoch that goes on has the order with which a whole one has begun."""
+    return are_alike(whole.where(slice(0, len(now.at))), now)
 
 
 def _is_begun_anew(cut: Stream, whole: Stream) -> bool:
@@ -272,20 +296,33 @@ def _missing(loader: LoaderReads, epochs: list[list[Stream]], samples: NDArray[n
     # One that was read a little later, when another rank had begun the next epoch, was read as often as all others.
     times = np.unique(loader.stream.samples, return_counts=True)[1]
     seldom = times < np.median(times)
-    for epoch in range(1, len(epochs)):
+    for epoch in range(1, len(epochs) - any(rank.is_over for rank in loader.ranks)):  # a validation may go on
         others = np.delete(read, epoch, axis=0)
         by_all, by_any = others.all(axis=0), others.any(axis=0)
-        left_out = int((by_all & ~read[epoch] & seldom).sum())
-        if epoch + 1 < len(epochs) and _is_begun_anew(epochs[epoch][0], epochs[epoch + 1][0]):
+        gone = by_all & ~read[epoch]
+        left_out = int((gone & seldom).sum())
+        parts = [(rank.epochs[epoch + first_epoch], rank.epochs[epoch + first_epoch + 1]) for rank in loader.ranks]
+        if _count([after for _, after in parts]) < GOES_ON * _count(epochs[epoch]) or _is_gone_through_again(parts):
             continue
         settled = by_any.sum() - by_all.sum() <= MISSING / 2 * by_any.sum()
-        if settled and left_out > max(FEWEST // 4, MISSING * by_all.sum()):
+        if settled and left_out > max(FEWEST // 4, MISSING * by_all.sum(), gone.sum() / 2):
             number = epoch + first_epoch
             common = int(by_all.sum())
             sentence = f"epoch {number} leaves out {left_out:,} of the {common:,} samples of all other epochs"
             mend = "see whether the loop left that epoch early, or a rank or worker failed in it"
             yield ScriptFault(Kind.MISSING, loader.run, number, left_out, sentence, mend)
             return
+
+
+def _is_gone_through_again(parts: list[tuple[Stream, Stream]]) -> bool:
+    """Whether what each rank has read of an epoch is what comes first in the next one, to it or to most workers: ranks
+    that were started again begin it anew. Another shuffle has as much of it behind."""
+    begin, anew = (np.concatenate([firsts(both[which]) for both in parts]) for which in (0, 1))
+    if np.isin(anew, begin).mean() > 1 / 2:
+        return True
+    first = [np.isin(after.samples[: len(part.at)], part.samples) for part, after in parts]
+    then = [np.isin(after.samples[len(part.at) :], part.samples) for part, after in parts]
+    return bool(np.concatenate(first).mean() - np.concatenate(then).mean() > ANEW)
 
 
 def _at_the_same_time(of_ranks: list[Stream]) -> bool:
@@ -312,8 +349,8 @@ def _count(of_ranks: list[Stream]) -> int:
 def _repeated(loader: LoaderReads, epochs: list[list[Stream]]) -> Iterator[ScriptFault]:
     """Each rank reads every sample once, and yet ranks read the same ones: what they are dealt overlaps."""
     for epoch, of_ranks in enumerate(epochs):
-        if any(len(distinct(part.samples)) < (1 - OVERLAP / 5) * len(part.at) for part in of_ranks):
-            continue  # drawn with replacement, or repeated on purpose
+        if any(map(_repeats, of_ranks)):
+            continue
         if min(len(part.at) for part in of_ranks) < 2 * FEWEST:
             continue  # what workers are ahead of each other is as much as an epoch
         # At its ends ranks are in two epochs, as some are ahead.
@@ -327,6 +364,11 @@ def _repeated(loader: LoaderReads, epochs: list[list[Stream]]) -> Iterator[Scrip
             mend = "give all ranks' samplers one seed, and each rank its own part: sampler=DistributedSampler(data)"
             yield ScriptFault(Kind.REPEATED, loader.run, epoch, several, sentence, mend)
             return
+
+
+def _repeats(part: Stream) -> bool:
+    """Whether a rank reads samples twice: drawn with replacement, repeated on purpose, or evaluated, too."""
+    return len(distinct(part.samples)) < (1 - OVERLAP / 5) * len(part.at)
 
 
 def _at_the_same_step(of_ranks: list[Stream]) -> bool:
@@ -344,19 +386,22 @@ def _all_listing(of_ranks: list[Stream]) -> bool:
 
 def _unequal(loader: LoaderReads, epochs: list[list[Stream]]) -> Iterator[ScriptFault]:
     """Ranks get unequally many samples of one shuffle, in each epoch. Samples that a rank alone reads in all epochs are
-    a part of its own, or an evaluation: a rank that has more of these reads more on purpose."""
+    a part of its own, or an evaluation, but for those that it is dealt so by chance: if what it reads more is as many
+    of these, it reads more on purpose."""
     counts = np.array([[len(part.at) for part in of_ranks] for of_ranks in epochs])
     sums = counts.sum(axis=0)
     least, most = int(sums.argmin()), int(sums.argmax())
     enough = max(FEWEST // 4, UNEQUAL * sums[most])
-    alone = _read_alone(epochs)
     # Ranks that are ahead have read more of an epoch for a while, and no more in all.
-    if len(epochs) < 2 or sums[most] - sums[least] <= enough or not (counts[:, most] > counts[:, least]).all():
+    gaps = counts[:, most] - counts[:, least]
+    if len(epochs) < 2 or sums[most] - sums[least] <= enough or gaps.min() <= gaps.max() / 2:
         return
-    by_chance = len(np.unique(np.concatenate([part.samples for of_ranks in epochs for part in of_ranks]))) * (
-        sums / sums.sum()
-    ) ** len(epochs)
-    if ((alone[most] - by_chance[most]) - (alone[least] - by_chance[least])) * len(epochs) > enough / 2:
+    if any(_repeats(of_ranks[most]) for of_ranks in epochs):
+        return
+    every, gap = len(_samples([part for of_ranks in epochs for part in of_ranks])), int(gaps.min())
+    rest = max(1, every - gap)
+    alone, dealt = _read_alone(epochs)[most], min(1, (sums[most] / len(epochs) - gap) / rest)
+    if alone + 2 * alone**0.5 > gap + rest * dealt ** len(epochs):
         return
     fewer, more = int(counts[-1, least]), int(counts[-1, most])
     sentence = (
@@ -406,12 +451,14 @@ def _replayed(before: LoaderReads, after: LoaderReads) -> Iterator[ScriptFault]:
     if len(before.ranks) != len(after.ranks):
         return
     first, second = before.ranks[0], after.ranks[0]
-    if not first.whole or len(second.whole) < 2:
+    if not (first.whole and second.whole):
+        return
+    if len(second.whole) < 2 and sum(len(epoch.at) for epoch in second.epochs[1:]) < FEWEST_BEGUN:
         return
     if are_alike(first.whole[0], second.whole[0]):
-        goes_on_in_another = len(first.whole) > 1 and differ(first.whole[1], second.whole[1])
+        goes_on_in_another = len(first.whole) > 1 and differ(first.whole[1], second.epochs[1])
     else:
-        goes_on_in_another = _is_rest_in_order_of(first, second) and differ(first.whole[0], second.whole[1])
+        goes_on_in_another = _is_rest_in_order_of(first, second) and differ(first.whole[0], second.epochs[1])
     if goes_on_in_another:
         sentence = "a resumed run began with the order of epoch 0 of the run before, and then went on in another one"
         mend = "restore the sampler's epoch before the first batch: sampler.set_epoch(epoch)"
@@ -432,8 +479,7 @@ def _rest_of_epoch(before: LoaderReads, after: LoaderReads) -> Iterator[ScriptFa
     """A run that begins with a part of an epoch goes on where the run before has ended, if all is well."""
     rest = _samples([rank.epochs[0] for rank in after.ranks])
     done = _samples([rank.epochs[-1] for rank in before.ranks])
-    # The epoch that follows may end early, too.
-    every = np.union1d(np.union1d(rest, done), _samples([rank.epochs[1] for rank in after.ranks]))
+    every = np.union1d(distinct(before.stream.samples), distinct(after.stream.samples))
     if max(len(rest), len(done)) >= PARTIAL * len(every) or min(len(rest), len(done)) < FEWEST_ALIKE // 2:
         return
     again, never = len(np.intersect1d(rest, done)), len(every) - len(np.union1d(rest, done))

@@ -28,18 +28,19 @@ class Loop(NamedTuple):
 
 
 class Script:
-    """Plays runs of scripts in one mount."""
+    """Plays runs of scripts in one mount. Attributes: ends: how many reads there were when each epoch was over."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._processes = count(100)
         self._kin: dict[int, Kin] = {}
         self._reads: list[tuple[int, int]] = []
+        self.ends: list[int] = []
 
-    def audit(self) -> Audit:
-        """What the auditor says of all that was read."""
+    def audit(self, at: int | None = None) -> Audit:
+        """What the auditor says of so many reads; None: of all."""
         log = ReadLog(lambda process, _: self._kin[process])
-        log.add([Read(sample, process, 1, UNTIMED) for sample, process in self._reads])
+        log.add([Read(sample, process, 1, UNTIMED) for sample, process in self._reads[:at]])
         return audit(log.reads())
 
     def run(
@@ -56,6 +57,7 @@ class Script:
             if not loop.persistent:
                 workers = [[self._process(run, rank) for _ in range(loop.workers)] for rank in ranks]
             readers = [main[0]] if in_process or not loop.workers else [self._process(run, 0) for _ in range(2)]
+            self.ends.append(len(self._reads))
             batches = (at // loop.batch for at in range(len(validation)))
             self._reads += [(s, readers[b % len(readers)]) for s, b in zip(validation, batches, strict=True)]
 
@@ -72,6 +74,7 @@ class Script:
                 if not loop.persistent:
                     workers = [self._process(run, rank) for _ in range(loop.workers)]
         self._reads += [read for _, read in sorted(timed)]
+        self.ends.append(len(self._reads))
 
     def run_unsharded(self, loop: Loop, epochs: Sequence[Epoch]) -> None:
         """A run whose workers each go through all that the rank reads."""
@@ -81,6 +84,7 @@ class Script:
                 workers = [self._process(run, rank) for _ in range(loop.workers)]
                 for at in range(0, len(samples), loop.batch):
                     self._reads += [(s, worker) for worker in workers for s in samples[at : at + loop.batch]]
+            self.ends.append(len(self._reads))
 
     def _process(self, run: int, rank: int) -> int:
         process = next(self._processes)
