@@ -184,8 +184,8 @@ def test_who_is_not_understood_is_looked_at_again_in_another_pass() -> None:
     assert not any(left_alone.begins(entry, 7) for entry in (*range(300), 299))  # the last one opened twice
     assert not left_alone.begins(5000, 7)  # a row
     # The first reads of its next pass are of files that it had not read in this one.
-    assert not any(left_alone.begins(entry, 7) for entry in (400, 500))
-    assert [*left_alone.begins(5, 7)] == [400, 500, 5]
+    assert not any(left_alone.begins(entry, 7) for entry in (400, 500, 410, 510))
+    assert [*left_alone.begins(5, 7)] == [400, 500, 410, 510, 5]
     assert [[*left_alone.begins(entry, process)] for entry, process in ((6, 7), (5, 9))] == [[6], [5]]
     assert not any(left_alone.begins(entry, 8) for entry in (*range(20), 5, *range(20, 600), 7))  # drawn, maybe again
     assert len(left_alone) == 1
