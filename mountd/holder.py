@@ -59,13 +59,14 @@ LOOK_MS, LOOK_SOON_MS = 1000, 10
 # A server that has said nothing for so long is stopped, or its loop hangs. It is not replaced: it may go on, and two of
 # them would answer the same requests.
 HANGS_S = 10.0
-# Where nothing stands by any more, another process is loaded, behind the start of a server and of its first readers. A
+# Where one that stands by has died, another one is loaded, behind the start of a server and of its first readers. A
 # machine that lacks memory kills it again: the pause between two such loads is twice that before.
 STANDS_BY_AFTER_S, LONGEST_AFTER_S = 1.0, 64.0
 # A server and a process that stands by may be killed at once. The other one is a fork as well, which costs little.
 STAND_BY = 2
-# One that is told to begin says at once that it does, unless it is stopped: then the other one has its turn.
-BEGINS_WITHIN_S = 5.0
+# One that is told to begin says so at once, or when it has loaded, which may take long on a busy machine. It is looked
+# this often whether it is stopped: then another one has its turn.
+LOOK_WHETHER_STOPPED_S, BEGINS_WITHIN_S = 0.1, 60.0
 # The threads of a process end one after the other, unless they hang.
 THREADS_END_MS = 200
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -234,12 +235,14 @@ class MountHolder:
                 stands_by = self._stand_by_now.pop(0)
                 numbers = f"{holder} {counts[0]} {counts[1]} {len(self._stand_by_now)}"
                 words = f"begin {numbers} {','.join(self._kept)} {why}"
-                begins = b""
-                stands_by.channel.settimeout(BEGINS_WITHIN_S)
+                begins, until_s = b"", time.monotonic() + BEGINS_WITHIN_S
+                stands_by.channel.settimeout(LOOK_WHETHER_STOPPED_S)
                 with suppress(OSError):
                     socket.send_fds(stands_by.channel, [words.encode("ascii")], [*self._kept.values()])
-                    begins = stands_by.channel.recv(LONGEST_WORDS_BYTES)
-                if not begins:  # it has died, perhaps with the server, or is stopped: it counts as none
+                    while not begins and not is_stopped(stands_by) and time.monotonic() < until_s:
+                        with suppress(TimeoutError):
+                            begins = stands_by.channel.recv(LONGEST_WORDS_BYTES) or b"died"
+                if begins != b"begins":  # it has died, perhaps with the server, or is stopped: it counts as none
                     self._end(stands_by)
                     stands_by = None
 
@@ -291,11 +294,11 @@ class MountHolder:
         return Child(mine, pid, pidfd_of(pid))
 
     def _have_one_stand_by(self, server: Child) -> None:
-        """Load the server that comes next, while the mount serves, where nothing stands by any more."""
+        """Load a server to come, while the mount serves, where one that stood by has died."""
         for one in [one for one in self._stand_by_now if is_over(one)]:
             self._stand_by_now.remove(one)
             self._see_end(one)
-        if self._stand_by_now or self._serves_since is None or "fuse" not in self._kept:
+        if len(self._stand_by_now) >= STAND_BY or self._serves_since is None or "fuse" not in self._kept:
             return
         now_s = time.monotonic()
         if now_s < max(self._serves_since + STANDS_BY_AFTER_S, self._loads_at_s):
@@ -468,7 +471,7 @@ class MountHolder:
             send_signal(stands_by, signal.SIGKILL)
             os.waitpid(stands_by.pid, 0)
         if stands_by.pidfd >= 0:  # where another holder's server has forked it, it is no child of this one
-            select.select([stands_by.pidfd], [], [], BEGINS_WITHIN_S)
+            select.select([stands_by.pidfd], [], [], LONGEST_PAUSE_S)
         self._see_end(stands_by)
 
     def _let_go(self, names: list[str]) -> None:
@@ -568,15 +571,24 @@ def is_over(process: Child) -> bool:
         knows_us = os.readlink("/proc/self") == str(os.getpid())
     except OSError:
         knows_us = False
-    says = b""
-    with suppress(OSError), open(f"/proc/{process.pid}/status", "rb") as status:
-        says = status.read()
+    says = _status_of(process)
     # There is none of it, or this process may not see it, or lacks a descriptor; or /proc is another namespace's.
     if process.pidfd >= 0 and not (says and knows_us):
         return bool(select.select([process.pidfd], [], [], 0)[0])
     if not says:
         return True
     return any(words in says for words in (b"\nState:\tZ", b"\nState:\tX", b"\nCoreDumping:\t1"))
+
+
+def is_stopped(process: Child) -> bool:
+    """Whether a signal or a debugger has stopped it."""
+    return any(words in _status_of(process) for words in (b"\nState:\tT", b"\nState:\tt"))
+
+
+def _status_of(process: Child) -> bytes:
+    with suppress(OSError), open(f"/proc/{process.pid}/status", "rb") as status:
+        return status.read()
+    return b""
 
 
 def gone(fuse: int) -> bool:

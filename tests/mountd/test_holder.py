@@ -96,7 +96,8 @@ def test_a_server_and_those_that_stand_by_are_killed_at_once_which_counts_once(t
         "        stand_by = those_that_stand_by(); print(len(stand_by), flush=True)\n"
         "        [os.kill(pid, signal.SIGKILL) for pid in stand_by[: 1 + start.restarts]]; kill()\n"
         "    print(len(loads())); say('over 7'); return 7",
-        script_that_tells_of_loads(tmp_path / "loaded"),
+        # Nothing is loaded while a server runs.
+        script_that_tells_of_loads(tmp_path / "loaded").replace("LOOK_MS = 0.0", "LOOK_MS = 60.0"),
     )
     begun = [f"server {number} ['fuse', 'other'] was killed by SIGKILL" for number in (1, 2)]
     assert (code, printed) == (7, ["server 0 [] ", "2", begun[0], "2", begun[1], "2"])  # another one was loaded at last
@@ -110,9 +111,7 @@ def test_of_those_that_stand_by_a_stopped_one_is_passed_over(tmp_path: Path) -> 
         "        stopped, other = sorted(those_that_stand_by()); print(other, flush=True)\n"
         "        os.kill(stopped, signal.SIGSTOP); kill()\n"
         "    print(os.getpid()); say('over 7'); return 7",
-        script_that_tells_of_loads(tmp_path / "loaded").replace(
-            "LOOK_MS = 0.0, 10", "LOOK_MS = 0.0, 10; mountd.holder.BEGINS_WITHIN_S = 0.1"
-        ),
+        script_that_tells_of_loads(tmp_path / "loaded"),
     )
     assert (code, printed[2:]) == (7, ["server 1 ['fuse', 'other'] was killed by SIGKILL", printed[1]])
 
@@ -123,9 +122,10 @@ def test_where_what_stands_by_is_killed_another_one_is_loaded(tmp_path: Path) ->
         tmp_path,
         "keep(); say('serving')\n"
         "    if not start.restarts:\n"
-        "        [os.kill(pid, signal.SIGKILL) for pid in those_that_stand_by()]\n"
+        "        first, other = sorted(those_that_stand_by())\n"
+        "        os.kill(first, signal.SIGKILL)\n"
         "        while len(loads()) < 2: time.sleep(0.01)\n"
-        "        kill()\n"
+        "        os.kill(other, signal.SIGKILL); kill()\n"
         "    print(loads().index(str(os.getpid()))); say('over 7'); return 7",
         script_that_tells_of_loads(loaded),
     )
@@ -151,7 +151,8 @@ def test_what_cannot_stand_by_ends_and_is_no_other_holder(tmp_path: Path) -> Non
         script_that_tells_of_loads(loaded, load),
     )
     assert printed[1:] == ["server 1 ['fuse', 'other'] was killed by SIGKILL"]
-    assert (code, log, len(loaded.read_text().split())) == (7, "", 3)
+    assert (code, log) == (7, "")
+    assert len(loaded.read_text().split()) >= 3  # the server, what failed, and who came next
 
 
 def test_settings_with_which_no_server_begins_are_given_up_for_those_of_before(tmp_path: Path) -> None:
