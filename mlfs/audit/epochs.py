@@ -49,7 +49,6 @@ OF_THE_SAME = 0.05
 early it is no more than what that epoch had."""
 COMPLETE = 0.98
 """An epoch as long as that share of the longest one before it is complete: padding and dropped ends differ."""
-
 NEARLY_ALL = 0.9
 """Share of the samples that the last epoch must have had to be over: batches that are dropped are fewer."""
 

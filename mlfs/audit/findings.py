@@ -274,14 +274,15 @@ def _of_samples(loader: LoaderReads) -> Iterator[ScriptFault]:
         return
     over = min(len(rank.whole) for rank in loader.ranks)
     epochs = [[rank.epochs[epoch] for rank in loader.ranks] for epoch in range(over)]
-    together = all(map(_at_the_same_time, epochs))  # else a validation of one of them or a short epoch cut them
-    if together:
+    several = bool(epochs) and len(loader.ranks) > 1
+    if all(map(_at_the_same_time, epochs)):
         yield from _missing(loader, epochs, samples)
-    if epochs and len(loader.ranks) > 1:
-        if together:
+        if several:
             yield from _repeated(loader, epochs)
-        if together or _one_after_the_other(loader, over):
-            yield from _unequal(loader, epochs)
+    elif not _one_after_the_other(loader, over):
+        return  # ranks' epochs were cut otherwise, by a validation of one of them or a short epoch
+    if several:
+        yield from _unequal(loader, epochs)
 
 
 def _missing(loader: LoaderReads, epochs: list[list[Stream]], samples: NDArray[np.int32]) -> Iterator[ScriptFault]:

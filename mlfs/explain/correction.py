@@ -691,10 +691,11 @@ class Correction:
 
     def statistics(self, explains: Callable[[JobRun], JobRun | None]) -> CaseStatistics:
         """Frozen figures."""
-        told, true, instead = self.job.spec, explains(self.job) if self.job.is_set_aside else None, None
+        true = explains(self.job) if self.job.is_set_aside else None
+        registered, instead = self.job.spec, None
         if true is not None:
-            named = true.spec.model_copy(update={"name": told.name, "epochs": told.epochs})
-            instead = Instead(in_words(told), in_words(true.spec), register_flags(named, ""))
+            named = true.spec.model_copy(update={"name": registered.name, "epochs": registered.epochs})
+            instead = Instead(in_words(registered), in_words(true.spec), register_flags(named, ""))
         return CaseStatistics(
             self.is_searched,
             self._searches,

@@ -162,7 +162,7 @@ class FirstReads:
         return found
 
     def but_walkers(self) -> FirstReads:
-        """Those of the others."""
+        """The reads of processes that do not walk the directories."""
         walkers = self.walkers()
         return self.of(lambda pid: pid not in walkers)
 
