@@ -522,6 +522,8 @@ class _Service:
             self.channel.take_over(handlers, self.left.fuse, self.generation, self.left.suspects)
             self._keep(self.left.fuse)
             return
+        # Where `mlfs mount` was killed this raises: another one may have begun, which would be mounted below this one.
+        self.report({"progress": {"phase": "mounting"}})
         try:
             self.channel.mount(
                 handlers, self.config.mountpoint, options, self.config.allow_other, self.generation, self._keep
@@ -908,6 +910,11 @@ def main(start: Start) -> int:
             if is_last:
                 status.close()
         except BrokenPipeError:
+            with suppress(BrokenPipeError):
+                status.close()
+            if not is_last:
+                log.error("`mlfs mount` was killed before this mount served: nothing is mounted")
+                raise MlfsError("nobody waits for this mount any more", "mlfs mount") from None
             log.debug("nobody listens any more")
 
     holding = Holding(start)

@@ -184,6 +184,26 @@ def test_a_daemon_killed_while_it_scans_is_reported(slow: SlowSource, tmp_path: 
     assert still_there(slow)
 
 
+def test_what_a_killed_command_has_started_mounts_nothing(slow: SlowSource, tmp_path: Path) -> None:
+    """The next one would be mounted on top of it, and `mlfs unmount` would take away one of two."""
+    mount = MlfsMount(slow.path, state=tmp_path / "state")
+    try:
+        started = None
+        while started is None:
+            started = start_and_stop_the_source(mount, slow)
+        command, _ = started
+        command.kill()
+        command.communicate(timeout=PATIENCE_S)
+        os.kill(slow.pid, signal.SIGCONT)
+        assert happened(lambda: not mount.pids()), mount.pids()
+        assert not mount.is_mounted
+    finally:
+        os.kill(slow.pid, signal.SIGCONT)
+        for pid in mount.pids():
+            kill(pid)
+    assert still_there(slow)
+
+
 def test_with_a_full_disk_for_index_and_log_it_serves(tmp_path: Path) -> None:
     source = make_tree(tmp_path / "source", FILES)
     state = tmp_path / "state"
