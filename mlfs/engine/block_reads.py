@@ -35,7 +35,7 @@ from mlfs.engine.write_behind import WriteBehind
 from mlfs.limits import lacking
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.config import SOURCE
-from mlfs.plan.scheduler.events import AheadOfReader, BlockReached, Waiter, Waits
+from mlfs.plan.scheduler.events import AheadOfReader, BlockReached, MostWasAsked, Waiter, Waits
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.plan.scheduler.states import State
 
@@ -48,6 +48,9 @@ GAP_BYTES: Final = 128 << 10
 # The rest of a block comes as well once a reader of small ranges has left out so small a part of it: he costs the
 # source little more than he asked for, and most of the last requests for a block are one.
 LITTLE_LEFT: Final = 1 / 8
+# Once ranges have brought more than this part of a file, its rest comes while nobody else wants the source: who has
+# read so much here and there reads all of it, mostly.
+MOST: Final = 1 / 2
 # Blocks that are fetched ahead of one reader, at most: at 1 MiB a block enough for 1 GB/s at a latency of 8 ms.
 MOST_AHEAD: Final = 8
 # Readers of one file that are told apart by where they are, and files whose readers are remembered.
@@ -61,6 +64,8 @@ HUNG_S: Final = 60.0
 SAME_BYTES_S: Final = 1.0
 # A block in one of these states comes whole, whoever asks for it.
 COMING: Final = (State.QUEUED, State.FETCHING)
+# Threads for what nobody waits for.
+_ASIDE_POOL: Final = "near"
 # A block that others have fetched, and that is gone before it could be taken, is asked for again so often.
 TRIES: Final = 3
 
@@ -166,8 +171,10 @@ class BlockReads:
         self._ranges: dict[int, list[tuple[int, int, trio.Event]]] = {}  # by block, those that the source is asked for
         self._streams: OrderedDict[int, list[_Stream]] = OrderedDict()  # by file; who has read last stands last
         self._in_order: OrderedDict[_Stream, float] = OrderedDict()  # when each read last; who did so last stands last
+        self._given_bytes: OrderedDict[int, int] = OrderedDict()  # by file, what ranges have brought from the source
         self._hung_s: dict[int, float] = {}  # when a place did not give a range in time
         self._ahead = 0  # blocks that are being fetched ahead
+        self._runner, self._tidies = context.runner, False
         self._block_bytes = self._samples.file_blocks.block_bytes
         self._near = NearBlocks(context.runner, fetcher, most_near_bytes // max(1, self._block_bytes))
         self._most_at_once = hot.most_bytes // max(1, 2 * self._block_bytes)  # half of what can be held
@@ -369,11 +376,24 @@ class BlockReads:
             self._ranges[block].remove(under_way)
             if not self._ranges[block]:
                 del self._ranges[block]
+        self._tidy_pieces()
         self._check(entry, generation)
         self._count_range(entry, len(data), given_bytes, count)
         if whole is not None:
             self._write_behind.got_aside(whole)
         return data  # type: ignore[no-any-return]
+
+    def _tidy_pieces(self) -> None:
+        """Have a thread move pieces away that are too much for memory: the reader has his range meanwhile."""
+        pieces = self._places.source.pieces
+        if pieces.is_untidy and not self._tidies:
+            self._tidies = True
+            start(self._runner, _ASIDE_POOL, pieces.tidy, then=self._is_tidy)
+
+    def _is_tidy(self, _result: object, error: BaseException | None) -> None:
+        self._tidies = False
+        if error is not None:
+            log.error("pieces of blocks could not be moved away", exc_info=error)
 
     def _of_memory(self, block: int, place: int, begin: int, size: int) -> Buffer | None:
         """A range of a copy in memory; None where there is none any more. A thread would take longer to wake up."""
@@ -419,6 +439,16 @@ class BlockReads:
         if given_bytes:
             self._counted.gave(PlaceKind.SOURCE, given_bytes)
             self._digest.source_gave(entry, given_bytes)
+            self._gave(entry, given_bytes)
+
+    def _gave(self, entry: int, size_bytes: int) -> None:
+        """Ranges of a file have brought so much: the rest may come as well, if places have room for it."""
+        before, blocks = self._given_bytes.pop(entry, 0), self._samples.blocks_of(entry)
+        self._given_bytes[entry] = before + size_bytes
+        if len(self._given_bytes) > MOST_FILES:
+            self._given_bytes.popitem(last=False)
+        if before <= MOST * self._manifest.size_view[entry] < before + size_bytes:
+            self._step(MostWasAsked(blocks))
 
     def _wants_whole(self, block: int, begin: int, end: int, stream: _Stream) -> bool:
         """Whether all of a block is fetched for a READ that wants a part of it."""
@@ -520,7 +550,6 @@ class BlockReads:
 # brings no more than was asked for: where a data set is much larger than memory, none comes to the same block soon.
 # Nobody waits for these pages.
 
-_NEAR_POOL: Final = "near"
 # Blocks whose first READ is remembered.
 _MOST_READ_ONCE: Final = 1 << 16
 # Blocks that wait for the worker, at most. A further one has its turn with its next READ.
@@ -552,7 +581,7 @@ class NearBlocks:
             del self._read_once[block]
             self._near.add(block)
             self._waiting += 1
-            start(self._runner, _NEAR_POOL, self._fetcher.put_near, block, place, generation, then=self._is_over)
+            start(self._runner, _ASIDE_POOL, self._fetcher.put_near, block, place, generation, then=self._is_over)
 
     def _is_over(self, _result: object, _error: BaseException | None) -> None:
         self._waiting -= 1

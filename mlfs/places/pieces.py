@@ -30,6 +30,11 @@ from mlfs.tree.samples import Version
 LEAST_PIECE_BYTES: Final = 512
 # Pieces that have moved take 300 bytes of memory each.
 MOST_MOVED: Final = 1 << 17
+# Pieces move until so much of what may lie in memory is left there: then the next ranges move none.
+LEFT_IN_MEMORY: Final = 7 / 8
+# Forgotten pieces keep their room until so many are cut out of the file together, unless a copy needs it: each cut is a
+# change of the file system's journal, for which no reader has to wait.
+MOST_DROPPED: Final = 32
 # Offsets in a file of pieces only grow, and some file systems end at 16 TiB. Beyond this offset all of its pieces are
 # forgotten, and it begins again.
 LAST_OFFSET: Final = 8 << 40
@@ -153,7 +158,7 @@ class _Begun:
 
 
 class Pieces:
-    """The pieces of samples, at most so many bytes in memory; thread-safe.
+    """The pieces of samples, about so many bytes in memory, once they were tidied; thread-safe.
 
     Attributes:
         bytes: what lies in memory.
@@ -189,17 +194,29 @@ class Pieces:
         missing = [(first, data) for first, data in found if first >= 0]
         data = found[0][1] if len(found) == 1 else b"".join(part for _, part in found)
         whole = None
-        try:
+        with suppress(OSError, MemoryError):  # no memory is left for it, and none is needed
             if missing:
                 with self._lock:
                     complete = self._add(sample, version, missing)
                 whole = self._joined(complete) if complete is not None else None
+            if self.bytes > 2 * self._most_bytes:
+                self.tidy()
+        return data, sum(len(part) for _, part in missing), whole
+
+    @property
+    def is_untidy(self) -> bool:
+        """Whether `tidy` has something to do. It waits for nothing."""
+        return self.bytes > self._most_bytes or any(len(spill.dropped) > MOST_DROPPED for spill in self._spills)
+
+    def tidy(self) -> None:
+        """Move what is too much for memory, and give the room of forgotten pieces back. It is called once the reader
+        whose range was too much has got it; he does it himself where memory holds twice as much as it may."""
+        self._drop()
+        try:
+            with suppress(OSError, MemoryError):
                 self._move_away()
-        except (OSError, MemoryError):
-            pass  # no memory is left for it, and none is needed
         finally:
             self._drop()
-        return data, sum(len(part) for _, part in missing), whole
 
     def whole(self, sample: int, version: Version, read: Read) -> tuple[bytes, int]:
         """The whole sample, what is missing is read; and how many bytes that were. Pieces of it are not kept any more.
@@ -210,7 +227,6 @@ class Pieces:
         got = [read(begin, end - begin) if data is None else data for begin, end, data in parts]
         with self._lock:
             self._forget(sample)
-        self._drop()
         size_bytes = sum(end - begin for begin, end, data in parts if data is None)
         return got[0] if len(got) == 1 else b"".join(got), size_bytes
 
@@ -222,6 +238,7 @@ class Pieces:
             yield
             return
         spill.look()
+        self._drop()
         with self._lock:
             spill.promised_bytes += size_bytes
             going_bytes = 0
@@ -259,7 +276,6 @@ class Pieces:
             with self._lock:
                 if self._begun.get(sample) is begun:
                     self._forget(sample)
-        self._drop()
         return parts or [(begin, end, None)]
 
     def _joined(self, complete: _Begun) -> bytes | None:
@@ -277,22 +293,22 @@ class Pieces:
         """Move pieces to where is room until the rest may stay in memory. One thread does it at a time; while it waits
         for a disk the others forget what is too much."""
         with _if_free(self._moving) as nobody_moves:
-            while nobody_moves and self._move_one():
-                self._drop()
+            if nobody_moves and self.bytes > self._most_bytes:
+                for spill in self._spills:
+                    spill.look()
+                while self._move_one(int(LEFT_IN_MEMORY * self._most_bytes)):
+                    self._drop()
         if not nobody_moves:
             with self._lock:
                 while self._in_memory and self.bytes > 2 * self._most_bytes:
                     self._forget(next(iter(self._in_memory)))
 
-    def _move_one(self) -> bool:
-        """Move a piece of the sample that was used longest ago. A sample is forgotten where no room is for it: one that
-        has pieces in a file, or else this one. False when there is nothing to do."""
-        if self.bytes <= self._most_bytes:
-            return False
-        for spill in self._spills:
-            spill.look()
+    def _move_one(self, left_bytes: int) -> bool:
+        """Move a piece of the sample that was used longest ago, unless so little is left in memory. A sample is
+        forgotten where no room is for it: one that has pieces in a file, or else this one. False when there is nothing
+        to do."""
         with self._lock:
-            if self._closed or not self._in_memory or self.bytes <= self._most_bytes:
+            if self._closed or not self._in_memory or self.bytes <= left_bytes:
                 return False
             sample = next(iter(self._in_memory))
             begun = self._begun[sample]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -47,21 +48,21 @@ def test_no_byte_is_read_twice_that_is_held_and_each_is_the_right_one(
             assert sum(read) == size_bytes == SIZE - before or damaged_at
             assert pieces.of(sample) == 0
         else:
-            data, size_bytes, whole = pieces.range(sample, version, begin, end, of_source)
+            data, size_bytes, whole = tidied(pieces, sample, version, begin, end, of_source)
             assert data == content[sample][begin:end]
             assert sum(read) == size_bytes <= end - begin
             assert whole in (None, content[sample])
             if whole is not None:
                 assert pieces.of(sample) == 0
             elif pieces.of(sample):
-                assert pieces.range(sample, version, begin, end, of_source)[1] == 0 or damaged_at
+                assert tidied(pieces, sample, version, begin, end, of_source)[1] == 0 or damaged_at
         assert pieces.bytes <= most_bytes
         assert spill.used_bytes <= room
     with pieces.room_for(PLACE, room):
         assert spill.used_bytes == 0
     assert sum(pieces.of(one) for one in range(4)) == pieces.bytes
     for sample in range(4):
-        pieces.range(sample, Version(SIZE, 2), 0, 1, lambda at, count: bytes(count))
+        tidied(pieces, sample, Version(SIZE, 2), 0, 1, lambda at, count: bytes(count))
         assert pieces.of(sample) <= 1
     pieces.close()
     assert pieces.bytes == 0
@@ -70,13 +71,20 @@ def test_no_byte_is_read_twice_that_is_held_and_each_is_the_right_one(
 VERSION = Version(SIZE, 1)
 
 
+def tidied(pieces: Pieces, *asked: Any) -> tuple[bytes, int, bytes | None]:
+    """A range, and what is too much for memory has moved away."""
+    found = pieces.range(*asked)
+    pieces.tidy()
+    return found
+
+
 def spill_of(pages: int) -> Spill:
     return Spill(MemoryFile(), PLACE, lambda: pages * PAGE_BYTES)
 
 
 def at_once(pieces: Pieces, sample: int, begin: int, end: int) -> int:
     """A range of a sample of zeros; how many bytes of it were read."""
-    data, read_bytes, _ = pieces.range(sample, VERSION, begin, end, lambda at, size: bytes(size))
+    data, read_bytes, _ = tidied(pieces, sample, VERSION, begin, end, lambda at, size: bytes(size))
     assert data == bytes(end - begin)
     return read_bytes
 
@@ -101,7 +109,8 @@ def test_a_disk_that_takes_its_time_keeps_nobody_waiting_for_another_sample(monk
         assert at_once(pieces, sample, 0, SIZE - 1) == SIZE - 1
         assert at_once(pieces, sample, 0, SIZE - 1) == 0
         assert pieces.bytes <= 2 * SIZE
-    pieces.range(0, Version(SIZE, 2), 0, 1, lambda at, size: bytes(size))  # what is being written is of the past by now
+    # What is being written is of the past by now.
+    tidied(pieces, 0, Version(SIZE, 2), 0, 1, lambda at, size: bytes(size))
     may_write.set()
     mover.join(60)
     assert pieces.bytes <= SIZE
@@ -210,7 +219,7 @@ def test_a_file_of_pieces_begins_again_before_its_offsets_are_used_up(monkeypatc
 
     for sample in range(40):
         for begin in (0, 0, 20, 20):
-            assert pieces.range(sample, VERSION, begin, begin + 10, of_source)[0] == content[begin : begin + 10]
+            assert tidied(pieces, sample, VERSION, begin, begin + 10, of_source)[0] == content[begin : begin + 10]
             ends.append(spill.file.end)
     assert max(ends) <= 7 * PAGE_BYTES
     assert 80 <= len(read) <= 80 + 80 // 5  # all is forgotten when it begins again

@@ -131,6 +131,17 @@ class AheadOfReader(NamedTuple):
     sample: int
 
 
+class MostWasAsked(NamedTuple):
+    """Readers of small ranges have asked for most of a file in blocks: what is missing may come while nobody wants the
+    source.
+
+    Attributes:
+        blocks: of the file.
+    """
+
+    blocks: range
+
+
 class Touched(NamedTuple):
     """A reader opened a sample that is DROPPING: it must be rescued."""
 
@@ -353,6 +364,7 @@ class TimePassed(NamedTuple):
 
 Event = (
     ReadsSeen | Opened | Refused | Released | Waits | ReadersWaited | SourceGave | BlockReached | AheadOfReader
+    | MostWasAsked
     | Touched | Landed | FetchEnded | Recalled | Kept | CopiesFound | CopyLost | Dropped | Evicted | Holds | PagesLost
     | ReadAside | Outdated | Resized | JobInstalled | JobEnded | EpochKnown | EpochUnknown | Planned | HeldBy
     | JobBroken | SourceHung | PlacesMeasured | PeersJoined | PeerLost | PeerBack | WarmUp | Stopped | TimePassed

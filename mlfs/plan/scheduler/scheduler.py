@@ -14,7 +14,7 @@ These are the parts, each with its own state:
 - `fetching`: single flight and lanes (`pool_queue`). `waiting`: readers who wait, and second tries. `routing`: the
   place that a sample is fetched from.
 - `keeping`: what is kept, and where. `evicting`: which copies make room. `warming`: copies for this node's places
-  before anybody reads.
+  before anybody reads. `rest_of_files`: the same of files that were read for the most part.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from mlfs.plan.scheduler.following import Following
 from mlfs.plan.scheduler.job_record import JobRecord
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.look_ahead import Ahead, nearest
+from mlfs.plan.scheduler.rest_of_files import RestOfFiles
 from mlfs.plan.scheduler.routing import MeasuredRates, Routing
 from mlfs.plan.scheduler.shards_ahead import ShardsAhead
 from mlfs.plan.scheduler.states import SampleTable, State, Verb
@@ -91,6 +92,7 @@ class Scheduler:
         self._jobs, self._rank_waits = self._following.records, self._following.rank_waits
         self._waiting = Waiting(table, limits, window, routing, keeping, fetching, self._rank_waits, out)
         self.warming = Warming(table, keeping, fetching)
+        self._rest_of_files = RestOfFiles(table, fetching)
         self._evicting = Evicting(table, keeping, out)
         self._look = self._seen = False
         self._read_waited_s = 0.0  # beside what `Waiting` counts: after the open, which no choice of a place changes
@@ -105,6 +107,7 @@ class Scheduler:
             e.SourceGave: self._source_gave,
             e.BlockReached: self._block_reached,
             e.AheadOfReader: lambda ahead, now_s: self.shards.ahead_of_reader(ahead.sample),
+            e.MostWasAsked: lambda asked, now_s: self._rest_of_files.bring(asked.blocks),
             e.Touched: self._touched,
             e.Landed: self._landed,
             e.FetchEnded: self._fetch_ended,
@@ -247,13 +250,14 @@ class Scheduler:
             self._look = True
         if not self._look:
             self.warming.dispatch()
+            self._rest_of_files.dispatch()
         self.window.send()
         self._set_alarm(now_s)
 
     def _set_alarm(self, now_s: float) -> None:
         """Ask to be woken when a waiting time ends, or at once where the look-ahead has more to do."""
         due_s = min(self._waiting.next_due_s(), self._strangers_ahead.next_due_s(), self._pressure.next_due_s())
-        wake_s = now_s if self._look or self.warming.has_more else due_s
+        wake_s = now_s if self._look or self.warming.has_more or self._rest_of_files.has_more else due_s
         if wake_s < self._wake_s:
             self._wake_s = wake_s
             self._out.append(WakeAt(wake_s))
