@@ -28,12 +28,16 @@ _WORD = 1 << 32
 
 
 class _NoSeed(ISeedSequence):
-    """The seed of a generator that is given its state at once: to draw one and to mix it takes ten times as long."""
+    """The seed of a generator that is given its state at once: to draw one and to mix it takes longer.
 
-    _WORDS = np.ones(624, dtype=np.uint32)
+    numpy takes the words one by one. Of a list that takes 2 us, of its own arrays 30.
+    """
+
+    _WORDS: Any = [1] * 624
 
     def generate_state(self, n_words: int, dtype: npt.DTypeLike = np.uint32) -> npt.NDArray[np.uint32]:
-        return self._WORDS[:n_words]
+        words: npt.NDArray[np.uint32] = self._WORDS
+        return words
 
 
 _no_seed: Any = _NoSeed()  # numpy documents it, and its types forget it
@@ -84,7 +88,7 @@ class TorchWords:
 
     def go_on_from(self, key: npt.NDArray[np.uint32], place: int) -> None:
         """Have the state that another generator was in."""
-        self.rng.set_state(("MT19937", key, place, 0, 0.0))
+        self.rng.set_state(("MT19937", key.tolist(), place, 0, 0.0))  # see _NoSeed
 
     def __deepcopy__(self, memo: object) -> TorchWords:
         """Another generator that goes on from the same state."""
