@@ -308,7 +308,7 @@ def kill_now_and_then(mount: MlfsMount, times: int, over: Any, told: Any) -> Non
 def test_a_training_is_not_told_that_its_server_was_killed(tmp_path: Path) -> None:
     backing = make_tree(tmp_path / "backing", image_folder(classes=5, files=200, size=4_000))
     how = {"ranks": 2, "workers": 2, "epochs": EPOCHS, "batch_size": 8, "seed": 5}
-    wanted = train(backing, **how)
+    wanted = train(backing, **how | {"workers": 0})
     context = mp.get_context("fork")  # and no thread beside it: a fork of the training might wait for its locks
     over, told = context.Event(), context.SimpleQueue()
     with SlowSource(backing, open_latency="0", bandwidth="0") as source, MlfsMount(source.path) as mount:
