@@ -83,30 +83,33 @@ def parse_mountinfo(text: bytes) -> list[MountEntry]:
     """The entries of a mountinfo file. Names may hold any bytes: the kernel writes some of them as octal escapes."""
     entries = []
     # Not splitlines(): that also splits at carriage returns, which the kernel does not escape.
-    for line in text.split(b"\n"):
-        fields = line.split(b" ")
-        if len(fields) < 10 or b"-" not in fields[6:]:
+    for line in os.fsdecode(text).split("\n"):
+        fields = line.split(" ")
+        if len(fields) < 10 or "-" not in fields[6:]:
             continue
+        if "\\" in line:
+            fields = list(map(_unescape, fields))
         # Optional fields end at the first lone dash; the six fields in front of them are always there.
-        after = fields[fields.index(b"-", 6) + 1 :]
+        dash = fields.index("-", 6)
+        fstype, *after = fields[dash + 1 :]
         entries.append(
             MountEntry(
                 mount_id=int(fields[0]),
                 parent_id=int(fields[1]),
-                device=fields[2].decode(),
-                mountpoint=_unescape(fields[4]),
-                fstype=_unescape(after[0]),
-                source=_unescape(after[1]) if len(after) > 1 else "",
-                options=frozenset(",".join(_unescape(part) for part in (fields[5], *after[2:3])).split(",")),
-                root=_unescape(fields[3]),
-                propagation=frozenset(field.decode() for field in fields[6 : fields.index(b"-", 6)]),
+                device=fields[2],
+                mountpoint=fields[4],
+                fstype=fstype,
+                source=after[0] if after else "",
+                options=frozenset(",".join((fields[5], *after[1:2])).split(",")),
+                root=fields[3],
+                propagation=frozenset(fields[6:dash]),
             )
         )
     return entries
 
 
-def _unescape(field: bytes) -> str:
-    return os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8) & 0xFF]), field))
+def _unescape(field: str) -> str:
+    return os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8) & 0xFF]), os.fsencode(field)))
 
 
 def mount_table() -> list[MountEntry]:

@@ -198,10 +198,15 @@ if __name__ == "__main__":
 
     import mlfs.cli.main
     import mountd.__main__
+    from mlfs.config import CacheDir, MountConfig
+    from mlfs.job import JobSpec
     from mountd import daemon, launch, preflight  # noqa: F401
 
-    for module in pkgutil.iter_modules(mlfs.cli.__path__, "mlfs.cli."):
-        importlib.import_module(module.name)
+    late = "numpy.ma", "encodings.ascii"  # which others load when they first need them
+    for name in (*(module.name for module in pkgutil.iter_modules(mlfs.cli.__path__, "mlfs.cli.")), *late):
+        importlib.import_module(name)
+    for model in (CacheDir, MountConfig, JobSpec):
+        model.model_rebuild()  # else each command and each daemon would, as it first needs them
     MAINS = {
         "mlfs": mlfs.cli.main.main,
         "slow_source": slow_source.main,
