@@ -224,7 +224,9 @@ def _places(
         os.close(fd)
     most_unused = min(MOST_UNUSED, raise_open_files() // 4)
     spills = [spill for store in stores if (spill := _spill(store)) is not None]
-    return Places(SourcePlace(source, samples, _buffer_bytes(config) // 8, most_unused, spills), stores), notes
+    place = SourcePlace(source, samples, _buffer_bytes(config) // 8, most_unused, spills)
+    cleanup.callback(place.close_ranges)
+    return Places(place, stores), notes
 
 
 def _spill(store: TierPlace) -> Spill | None:
@@ -232,8 +234,16 @@ def _spill(store: TierPlace) -> Spill | None:
     tier = store.tier
     if not isinstance(tier, RamTier | SsdTier) or not tier.capacity_bytes:
         return None
-    file, free = (MemoryFile(), None) if isinstance(tier, RamTier) else (tier.file_beside(), tier.disk_free_bytes)
-    return Spill(file, store, lambda: tier.capacity_bytes - tier.used_bytes, free) if file is not None else None
+
+    def room_bytes() -> int:
+        return tier.capacity_bytes - tier.used_bytes
+
+    if isinstance(tier, RamTier):
+        return Spill(MemoryFile(), store, room_bytes)
+    if (beside := tier.file_beside()) is None:
+        return None
+    file, left = beside
+    return Spill(file, store, room_bytes, tier.disk_free_bytes, tier.sum_beside, left, tier.leave_beside)
 
 
 def _memory_of(place: StoringPlace) -> list[int]:

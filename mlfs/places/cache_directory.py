@@ -27,6 +27,10 @@ OLD_FORMAT_DIR = "mlfs-v1"
 SOURCE_FILE = "source.json"
 LMDB_DIR = "lmdb"
 LMDB_FILES = ("data.mdb", "lock.mdb")
+RANGES_FILE = "ranges"
+"""Ranges of large files that lie beside the copies (`mlfs.places.left_pieces`)."""
+RANGES_INDEX = RANGES_FILE + ".index"
+RANGES_IN_USE = RANGES_FILE + ".t"
 _SOURCE_NAME = re.compile(r"[0-9a-f]{32}")
 _FAN_NAME = re.compile(r"[0-9a-f]{2}")
 _SAMPLE_NAME = re.compile(r"[0-9a-f]{32}\.s")
@@ -266,8 +270,11 @@ def scan_samples(dir_fd: int, *, clean: bool = False) -> Iterator[SampleFile]:
 
 
 def remove_samples(dir_fd: int) -> None:
-    """Remove all sample files, temporary files and their directories. Other files stay. Raises OSError."""
+    """Remove all sample files, ranges, temporary files and their directories. Other files stay. Raises OSError."""
     fans = []
+    for name in (RANGES_INDEX, RANGES_FILE, RANGES_IN_USE):
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=dir_fd)
     for fan, fan_fd in _fan_dirs(dir_fd):
         fans.append(fan)
         with os.scandir(fan_fd) as entries:

@@ -5,9 +5,9 @@ the whole sample once all of it was read. So a reader of small ranges costs the 
 comes twice when a block is fetched whole behind him.
 
 The pieces lie in a little memory. Those of samples that were used longest ago move to what room places have left
-(`Spill`), and are forgotten where there is none. No file is read, written or cut under the lock, so a slow disk keeps
-only those waiting who want what lies there. A piece is read after the lock is given back: its checksum tells whether it
-was dropped meanwhile, or another one lies there.
+(`Spill`), and are forgotten where there is none. Those on a disk are left to the next mount (`left_pieces`). No file is
+read, written or cut under the lock, so a slow disk keeps only those waiting who want what lies there. A piece is read
+after the lock is given back: its checksum tells whether it was dropped meanwhile, or another one lies there.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ class Spill:
         file: an open file that nobody else knows. place: the place. room_bytes: what it does not use.
         disk_free_bytes: asks the place's disk what is free on it; pieces take half of that at most, as a disk may be
             smaller than what the place may use of it.
+        sum_of: the sum that tells whether a piece is as it was. left: what the last mount has said of the file that it
+            left (`mlfs.places.left_pieces`). leave: leaves the file to the next one; None where that cannot be.
 
     Attributes:
         used_bytes: what its pieces take, those that are being written and dropped included.
@@ -69,8 +71,11 @@ class Spill:
         place: object,
         room_bytes: Callable[[], int],
         disk_free_bytes: Callable[[], int] | None = None,
+        sum_of: Callable[[bytes], bytes] = xxhash.xxh3_64_digest,
+        left: bytes = b"",
+        leave: Callable[[bytes], None] | None = None,
     ) -> None:
-        self.file = file
+        self.file, self.sum_of, self.leave, self._left = file, sum_of, leave, left
         self.place: Final = place
         self._room_bytes = room_bytes
         self._ask_disk = disk_free_bytes
@@ -81,6 +86,11 @@ class Spill:
         self.dropped: list[_Moved] = []
         self.dropping = threading.Lock()
         self.reads: dict[object, float] = {}
+
+    def take_left(self) -> bytes:
+        """Take what the last mount has said; it is not held here any longer."""
+        left, self._left = self._left, b""
+        return left
 
     def look(self) -> None:
         """Ask the disk what is free; not under the lock, as it may hang."""
@@ -114,7 +124,7 @@ class _Moved(NamedTuple):
     spill: Spill
     offset: int
     size_bytes: int
-    checksum: int
+    checksum: bytes
 
     def __len__(self) -> int:
         return self.size_bytes
@@ -122,10 +132,19 @@ class _Moved(NamedTuple):
     def read(self) -> bytes | None:
         """The piece; None where it is not as it was."""
         data = self.spill.read(self.size_bytes, self.offset)
-        return data if data is not None and xxhash.xxh3_64_intdigest(data) == self.checksum else None
+        return data if data is not None and self.spill.sum_of(data) == self.checksum else None
 
 
 Data = bytes | _Moved
+
+
+class Left(NamedTuple):
+    """A piece in a file that one mount leaves to the next: where it begins in its sample, and where it lies."""
+
+    first: int
+    offset: int
+    size_bytes: int
+    checksum: bytes
 
 
 class _Begun:
@@ -251,6 +270,52 @@ class Pieces:
             with self._lock:
                 spill.promised_bytes -= size_bytes
 
+    # -- from one mount to the next
+
+    def leave_in(self, spill: Spill) -> Iterator[tuple[int, Version, list[Left]]]:
+        """Have all pieces lie in this file, as far as it has room: samples, and their pieces. Nothing comes after."""
+        spill.look()
+        with self._lock:
+            self._closed = True
+            begun = list(self._begun.items())
+        for sample, of in begun:
+            left = []
+            for first, data in of.pieces:
+                moved = data if isinstance(data, _Moved) and data.spill is spill else self._copied(data, spill)
+                if moved is not None:
+                    left.append(Left(first, moved.offset, moved.size_bytes, moved.checksum))
+            yield sample, of.version, left
+
+    def _copied(self, data: Data, spill: Spill) -> _Moved | None:
+        content = data.read() if isinstance(data, _Moved) else data
+        if content is None:
+            return None
+        with self._lock:
+            reserved = self._reserve(content, spill)
+        if reserved is None:
+            return None
+        moved, is_written = self._written(reserved, content)
+        return moved if is_written else None
+
+    def take_up(self, spill: Spill, sample: int, version: Version, left: Sequence[Left]) -> None:
+        """The last mount has left these pieces of a sample. Those that there is no room for are given up."""
+        spill.look()
+        with self._lock:
+            begun = _Begun(version)
+            for first, offset, size_bytes, checksum in left:
+                moved = _Moved(spill, offset, size_bytes, checksum)
+                fits = spill.has_room(in_pages(size_bytes)) and self._moved < MOST_MOVED
+                spill.used_bytes += in_pages(size_bytes)
+                self._moved += 1
+                if fits:
+                    begun.pieces.append((first, moved))
+                    begun.held_bytes += size_bytes
+                else:
+                    spill.dropped.append(moved)
+            if begun.pieces:
+                self._begun[sample] = begun
+                spill.samples[sample] = None
+
     def close(self) -> None:
         """Give all room back. A file that a thread is still at work on, as its disk hangs, is left to the end of the
         process: its number could be another file's by the time that the thread goes on."""
@@ -321,11 +386,7 @@ class Pieces:
             if moved is None:
                 self._forget(next((next(iter(spill.samples)) for spill in self._spills if spill.samples), sample))
                 return True
-        try:
-            moved.spill.file.write(memoryview(data), moved.offset)
-            is_written = True
-        except OSError:
-            is_written = False
+        moved, is_written = self._written(moved, data)
         with self._lock:
             at = bisect_right(begun.pieces, first, key=_place) - 1
             if is_written and self._begun.get(sample) is begun and begun.pieces[at][1] is data:
@@ -337,6 +398,15 @@ class Pieces:
             if not is_written and self._begun.get(sample) is begun:
                 self._forget(sample)
         return True
+
+    @staticmethod
+    def _written(moved: _Moved, data: bytes) -> tuple[_Moved, bool]:
+        """A piece with its sum, and whether it could be written where room is reserved for it."""
+        try:
+            moved.spill.file.write(memoryview(data), moved.offset)
+        except OSError:
+            return moved, False
+        return _Moved(moved.spill, moved.offset, moved.size_bytes, moved.spill.sum_of(data)), True
 
     def _drop(self) -> None:
         """Give back the room of pieces that nobody knows any more."""
@@ -389,10 +459,10 @@ class Pieces:
                 lying_there.move_to_end(sample)
         return begun
 
-    def _reserve(self, data: bytes) -> _Moved | None:
-        """Room for a piece, for as long as it is not dropped."""
+    def _reserve(self, data: bytes, only: Spill | None = None) -> _Moved | None:
+        """Room for a piece, for as long as it is not dropped. Args: only: in this file."""
         size_bytes = in_pages(len(data))
-        for spill in self._spills if self._moved < MOST_MOVED else ():
+        for spill in (self._spills if only is None else (only,)) if self._moved < MOST_MOVED else ():
             if spill.file.end > LAST_OFFSET:
                 for sample in list(spill.samples):
                     self._forget(sample)
@@ -402,7 +472,7 @@ class Pieces:
             if spill.has_room(size_bytes):
                 spill.used_bytes += size_bytes
                 self._moved += 1
-                return _Moved(spill, spill.file.reserve(len(data)), len(data), xxhash.xxh3_64_intdigest(data))
+                return _Moved(spill, spill.file.reserve(len(data)), len(data), b"")
         return None
 
     def _take(self, sample: int) -> _Begun | None:

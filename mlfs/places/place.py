@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, Protocol, overload, runtime_checkable
 
 from mlfs.places import cache_directory
 from mlfs.places.catalogue import CopyKind
+from mlfs.places.left_pieces import leave, take_up
 from mlfs.places.on_disk import OnDisk
 from mlfs.places.open_files import MOST_UNUSED, OpenFiles
 from mlfs.places.pieces import Pieces, Spill
@@ -215,6 +216,9 @@ class SourcePlace:
         self._samples = samples
         self.files = OpenFiles(source, most_unused)
         self.pieces = Pieces(pieces_bytes, spills)
+        self._spills = spills
+        for spill in spills:
+            take_up(self.pieces, spill, samples)
 
     def get(self, sample: int, version: Version) -> Content:
         """Raises: as `read`."""
@@ -274,6 +278,13 @@ class SourcePlace:
     def _version(self, opened: PosixFile, size_bytes: int) -> Version:
         times = self._samples.manifest.times.version(opened.version.mtime_ns, clamp_ns(opened.ctime_ns))
         return self._samples.version_of_part(Version(opened.version.size, *times), size_bytes)
+
+    def close_ranges(self) -> None:
+        """Close the files that are open for reads of ranges, and leave what they gave to the next mount."""
+        self.files.close()
+        on_disk = next((spill for spill in self._spills if spill.leave is not None), None)
+        if on_disk is None or leave(self.pieces, on_disk, self._samples):
+            self.pieces.close()
 
     def close_read(self) -> None:
         """Close the files that `get` left open, those of other threads too."""
@@ -451,7 +462,6 @@ class Places(Sequence[Place]):
 
     def close(self) -> None:
         """Close the places that store. The source belongs to the caller, who closes it."""
-        self.source.files.close()
-        self.source.pieces.close()
+        self.source.close_ranges()
         for place in self.storing:
             place.close()

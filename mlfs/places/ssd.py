@@ -15,11 +15,13 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
+from blake3 import blake3
+
 from mlfs.places import cache_directory, record
 from mlfs.places.faults import PROCESS_SHORTAGE
 from mlfs.places.known_copy import READ, write_file
 from mlfs.places.ledger import Ledger
-from mlfs.places.memory_file import MemoryFile
+from mlfs.places.memory_file import MemoryFile, in_pages
 from mlfs.places.on_disk import OnDisk
 from mlfs.places.part_sums import PartSums
 from mlfs.places.secret import Secret
@@ -29,6 +31,7 @@ from mlfs.places.tier import Spot, Version
 _HEAD_FLOOR_BYTES = 256
 _BLOCK_BYTES = 4096
 _MAX_BLOCK_BYTES = 65536  # a few file systems report their stripe as the block; nothing allocates in such units
+_NO_VERSION = Version(0, 0, 0)  # of what is no sample
 _STRIPES = 64  # locks; several times the threads that write at once, so that two of them seldom meet
 _ONE_READ_BYTES = 1 << 30  # read(2) moves at most 2 GiB - 4 KiB at once
 
@@ -61,6 +64,7 @@ class SsdTier(OnDisk):
         self._ledger = Ledger(capacity_bytes)
         self._elsewhere: set[bytes] = set()  # digests that another process writes, each under its stripe
         self._sums = PartSums(self._secret)
+        self._has_beside = False
         try:
             block_bytes = os.fstatvfs(self._claim.dir_fd).f_frsize
             self._block_bytes = min(max(block_bytes, _BLOCK_BYTES), _MAX_BLOCK_BYTES)
@@ -80,20 +84,57 @@ class SsdTier(OnDisk):
         """The directory that the copies lie in; it belongs to the tier."""
         return self._claim.dir_fd
 
-    def file_beside(self) -> MemoryFile | None:
-        """An unnamed file on the same disk, gone when it is closed; None where the disk has no such files."""
+    def file_beside(self) -> tuple[MemoryFile, bytes] | None:
+        """A file on the same disk for ranges of samples, and what the last mount has said of it if it was left by that:
+        else it is empty. None where the disk has no files with holes. It goes when the tier is closed, unless it is
+        left to the next mount."""
         if self._claim.read_only:
             return None
-        fd = -1
+        dir_fd, fd, said = self._claim.dir_fd, -1, self._taken_up()
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | (0 if said else os.O_TRUNC)
         try:
-            fd = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=self._claim.dir_fd)
-            file = MemoryFile(fd)
-            file.drop(1, 0)
-        except OSError:  # a file system without unnamed files, or without holes
+            fd = os.open(cache_directory.RANGES_IN_USE, flags, 0o600, dir_fd=dir_fd)
+            file = MemoryFile(fd, in_pages(os.fstat(fd).st_size))
+            file.drop(1, file.end)
+        except OSError:
             if fd >= 0:
                 os.close(fd)
             return None
-        return file
+        self._has_beside = True
+        return file, said
+
+    def _taken_up(self) -> bytes:
+        """Take what the last mount has left, and return what it said of it; nothing where it left none."""
+        dir_fd, index = self._claim.dir_fd, cache_directory.RANGES_INDEX
+        try:
+            fd = os.open(index, READ, dir_fd=dir_fd)
+            try:
+                blob = _read_long(fd, os.fstat(fd).st_size)
+            finally:
+                os.close(fd)
+            os.unlink(index, dir_fd=dir_fd)
+            said = record.data_of(blob, os.fsencode(index), _NO_VERSION, self._secret)
+            os.rename(
+                cache_directory.RANGES_FILE, cache_directory.RANGES_IN_USE, src_dir_fd=dir_fd, dst_dir_fd=dir_fd
+            )  # fmt: skip
+            return bytes(said)
+        except (OSError, record.DamagedCopy, record.OtherCopy):
+            for name in (index, cache_directory.RANGES_FILE):
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=dir_fd)
+            return b""
+
+    def leave_beside(self, said: bytes) -> None:
+        """Leave the file of `file_beside` to the next mount. Args: said: what it has to know of it. Raises: OSError."""
+        dir_fd, index = self._claim.dir_fd, cache_directory.RANGES_INDEX
+        head = record.pack_head(os.fsencode(index), _NO_VERSION, memoryview(said), _HEAD_FLOOR_BYTES, self._secret)
+        os.rename(cache_directory.RANGES_IN_USE, cache_directory.RANGES_FILE, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+        self._has_beside = False
+        write_file(dir_fd, index, head, memoryview(said))
+
+    def sum_beside(self, data: bytes) -> bytes:
+        """The sum of a range, which only this user can make."""
+        return blake3(data, key=self._secret.value).digest(16)
 
     def disk_free_bytes(self) -> int:
         """Bytes that are free on the disk; 0 where it cannot be asked."""
@@ -332,6 +373,9 @@ class SsdTier(OnDisk):
         try:
             self._closed = True
             self._ledger.clear()
+            if self._has_beside:
+                with suppress(OSError):
+                    os.unlink(cache_directory.RANGES_IN_USE, dir_fd=self._claim.dir_fd)
             self._claim.release()
         finally:
             for stripe in self._stripes:

@@ -83,18 +83,27 @@ def test_files_are_read_once_from_the_source_whatever_their_size(backing: Path, 
             assert slow.counts()["bytes"] <= 33 * MIB
 
 
-def test_the_source_opens_no_file_that_an_earlier_mount_has_kept(backing: Path, tmp_path: Path) -> None:
+def test_the_source_opens_no_file_that_an_earlier_mount_has_kept_and_gives_no_range_again(
+    backing: Path, tmp_path: Path
+) -> None:
     (tmp_path / "mnt").mkdir()
     flags = ["--ram", "0", "--ssd", f"{tmp_path / 'ssd'}:200MiB"]
+    (*names, by_ranges) = sorted(SIZES, key=lambda name: SIZES[name])
+    content = (backing / by_ranges).read_bytes()
     with SlowSource(backing, bandwidth="400M") as slow:
         for is_second in (False, True):
             slow.control(reset_counts=True)
             with MlfsMount(slow.path, *flags, state=tmp_path / "state", mountpoint=tmp_path / "mnt") as mount:
                 mount.settle()
-                cat(mount, sorted(SIZES), backing)
+                cat(mount, names, backing)
+                fd = os.open(mount.path / by_ranges, os.O_RDONLY)
+                for begin in range(1000, len(content), 3 * MIB):
+                    assert os.pread(fd, 2000, begin) == content[begin : begin + 2000]
+                os.close(fd)
                 mount.settle()
                 if is_second:
-                    assert (slow.counts()["bytes"], slow.counts()["opens"]) == (0, 0)
+                    # It is opened, and its last byte read: that tells whether the ranges are of what the source has now.
+                    assert (slow.counts()["bytes"], slow.counts()["by_path"]) == (1, {by_ranges: 1})
 
 
 def test_copies_of_what_was_removed_or_cut_while_nothing_was_mounted_go(tmp_path: Path) -> None:
