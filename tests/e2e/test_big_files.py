@@ -102,7 +102,7 @@ def test_the_source_opens_no_file_that_an_earlier_mount_has_kept_and_gives_no_ra
                 os.close(fd)
                 mount.settle()
                 if is_second:
-                    # It is opened, and its last byte read: that tells whether the ranges are of what the source has now.
+                    # It is opened, and its last byte read: that tells whether the source has what the ranges are of.
                     assert (slow.counts()["bytes"], slow.counts()["by_path"]) == (1, {by_ranges: 1})
 
 
