@@ -29,7 +29,7 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `support`, from any directory below
 
-from support import spent
+from support import mounts, spent
 from support.forks import ForkServer, forks
 from support.fuse import PATIENCE_S, TOKEN, Mounted, detach, fuse_mounts, happened, kill, processes_with
 from support.slow import SlowSource
@@ -113,6 +113,14 @@ def _is_dead(mounted: Mounted) -> bool:
     except subprocess.TimeoutExpired:
         return False
     return "not connected" in asked.stderr
+
+
+@pytest.fixture(params=["open", "silent"])
+def channel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The channel of the test's mounts, for what both promise: jobs are followed on either."""
+    name: str = request.param
+    monkeypatch.setattr(mounts, "CHANNEL", name)
+    return name
 
 
 @pytest.fixture

@@ -137,9 +137,10 @@ def is_locked(mount: MlfsMount, words: str) -> bool:
     return told["state"] == "locked on" and words in told.get("explanation", "")
 
 
-def test_an_unmodified_script_is_locked_on_within_its_first_epoch(images: Path) -> None:
+def test_an_unmodified_script_is_locked_on_within_its_first_epoch(images: Path, channel: str) -> None:
     with MlfsMount(images, infer=True) as mount:
         status = run(mount, distributed, 123456, 3)
+        assert status["channel"]["name"] == channel
         (job,) = status["jobs"]
         assert job["inferred"]
         assert job["agreement"] >= 0.999

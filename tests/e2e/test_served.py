@@ -333,6 +333,7 @@ def test_a_script_that_reads_its_own_order_is_told_so_and_followed(source: Path)
 
 
 @pytest.mark.promise("served-same")
+@pytest.mark.usefixtures("channel")
 def test_reads_in_another_order_before_training_change_nothing_of_the_served_one(source: Path) -> None:
     """Somebody has read what the sampler would: the old script, or a check. This node runs rank 0 of two."""
     nodes = [{"node": node, "ranks": str(node), "keeps_bytes": [1 << 20, 0], "buffer_bytes": 0} for node in (0, 1)]
