@@ -201,12 +201,12 @@ class Counters:
         for span in (self.all, self.epoch):
             span.taken_back[route].add(size_bytes, opens)
 
-    def fetch(self, route: str, size_bytes: int, by_choice: bool = False) -> None:
-        """A sample was fetched from `route`. `by_choice`: from the PFS, although a tier that is slower now holds it."""
+    def fetch(self, route: str, size_bytes: int, by_choice: bool = False, samples: int = 1) -> None:
+        """Samples were fetched from `route`. `by_choice`: from the PFS, although a slower tier holds them now."""
         if by_choice:
-            self.by_choice.add(size_bytes)
-        self.all.fetches[route].add(size_bytes)
-        self.epoch.fetches[route].add(size_bytes)
+            self.by_choice.add(size_bytes, samples)
+        self.all.fetches[route].add(size_bytes, samples)
+        self.epoch.fetches[route].add(size_bytes, samples)
 
     def stall(self, seconds: float) -> None:
         """Count a reader's wait."""

@@ -91,15 +91,15 @@ class MountPages:
         self.refused = 0
 
     def push(self, entry: int, generation: int, offset: int, data: Buffer) -> bool:
-        self.look_up(entry)
+        target = self.target(entry, generation)
         try:
-            self._push_pieces(inode_of(entry, generation), offset, data)
+            self._push_pieces(target, offset, data)
         except OSError as error:
             if error.errno != errno.ENOENT:
                 return self._refuse(entry, error)
             try:
-                self.look_up(entry, again=True)
-                self._push_pieces(inode_of(entry, generation), offset, data)
+                self.look_up(entry)
+                self._push_pieces(target, offset, data)
             except OSError as second:
                 return self._refuse(entry, second)
         self.pushed += 1
@@ -141,7 +141,7 @@ class MountPages:
         except OSError as error:
             if error.errno != errno.ENOENT:  # ENOENT: the kernel does not know the name
                 log.warning("the name of %r could not be forgotten: %s", self.manifest.path(entry), error)
-        self.look_up(entry, again=True)
+        self.look_up(entry)
 
     def _push_pieces(self, inode: int, offset: int, data: Buffer) -> None:
         if len(data) <= PIECE_BYTES:
@@ -152,11 +152,11 @@ class MountPages:
             self._store(inode, offset + start, view[start : start + PIECE_BYTES])
 
     def target(self, entry: int, generation: int) -> int:
+        if self._attributes_gone[entry]:
+            self.look_up(entry)
         return inode_of(entry, generation)
 
-    def look_up(self, entry: int, again: bool = False) -> None:
-        if not again and not self._attributes_gone[entry]:
-            return
+    def look_up(self, entry: int) -> None:
         try:
             os.stat(self._prefix + self.manifest.path(entry), follow_symlinks=False)
             self._attributes_gone[entry] = 0

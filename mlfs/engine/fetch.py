@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from typing import NamedTuple
 
+import numpy as np
+
 from mlfs.engine.looked_up import Groups, LookedUp
 from mlfs.engine.looks import Looks
 from mlfs.engine.moves import LONGEST_PATH_BYTES
@@ -71,10 +73,14 @@ class ToMove(NamedTuple):
     """A file that a mover is to fetch.
 
     Attributes:
+        place: where its bytes come from.
+        path: under which places keep it, too, as it is a whole file.
         known: what is known of it in this generation, version: the same for those who keep it. target: where its pages
             are pushed to (`mlfs.engine.moves`).
     """
 
+    item: Item
+    place: int
     path: bytes
     known: KnownFile
     version: Version
@@ -382,52 +388,66 @@ class Fetcher:
 
     # -- files that a mover fetches
 
-    def is_plain(self, item: Item, place: int) -> bool:
-        """Whether a sample can be fetched by who knows no more of it than the manifest: a whole file, at the source, or
-        in a place that other processes read, where the source has been seen to have it."""
-        sample, manifest = item.sample, self._manifest
-        if item.instead or sample >= self._blocks_from or self._finding or not manifest.times.both:
-            return False
-        if not self.samples.is_whole_file(sample) or self.samples.sizes[sample] > LARGEST_WHOLE_BYTES:
-            return False
-        entry = self.samples.file_of(sample)
-        if place and (place not in self.places.shared or not self._verified[entry]):
-            return False
-        if sample in self.to_keep or manifest.is_gone(entry) or entry in manifest.unsized.files:
-            return False
-        if len(manifest.path(entry)) > LONGEST_PATH_BYTES:
-            return False
-        return not self._looks.needed or self._looks.has_seen(entry)
+    def to_move(self, placed: Sequence[tuple[Item, int]], stage: bool) -> list[ToMove]:
+        """Those of a batch's samples, with their places, that are plain, as a mover has to know them.
 
-    def before_move(self, sample: int, stage: bool) -> ToMove:
-        """A plain sample as a mover has to know it: a content that is then found to be so is of that generation."""
-        entry = self.samples.file_of(sample)
+        Plain is what can be fetched by who knows no more of it than the manifest: a whole file, at the source, or in a
+        place that other processes read, where the source has been seen to have it. A content that is then found to be
+        as it is known here is of that generation.
+        """
+        manifest, looks, file_of, sizes = self._manifest, self._looks, self.samples.file_of, self.samples.sizes
+        whole = [
+            (item, place)
+            for item, place in placed
+            if not item.instead and item.sample < self._blocks_from and sizes[item.sample] <= LARGEST_WHOLE_BYTES
+        ]
+        if self._finding or not manifest.times.both or not whole:
+            return []
+        unsized, to_keep, verified, shared = manifest.unsized.files, self.to_keep, self._verified, self.places.shared
+        path_of, is_gone, target_of = manifest.path, manifest.is_gone, self._pages.target
+        entries = [file_of(item.sample) for item, _ in whole]
+        plain: list[ToMove] = []
+        for (item, place), entry, known, generation in zip(whole, entries, *self._known_now(entries), strict=True):
+            if place and not (place in shared and verified[entry]):
+                continue
+            if item.sample in to_keep or is_gone(entry) or entry in unsized or not looks.has_seen(entry):
+                continue
+            path = path_of(entry)
+            if len(path) <= LONGEST_PATH_BYTES:
+                target = target_of(entry, generation) if stage else 0
+                plain.append(ToMove(item, place, path, known, Version(*known[:3]), generation, target))
+        return plain
+
+    def _known_now(self, entries: list[int]) -> tuple[list[KnownFile], list[int]]:
+        """Files as the manifest has them, and their generations: all that is said of a file is of one content."""
+        manifest, ids = self._manifest, np.array(entries)
         while True:
-            generation = self._manifest.generation_view[entry]
-            known, version = self._source.known(entry), self.samples.version_of(sample)
-            if self._manifest.at_update != entry and self._manifest.generation_view[entry] == generation:
-                break  # all of it is of one content
-        if stage:
-            self._pages.look_up(entry)
-        target = self._pages.target(entry, generation) if stage else 0
-        return ToMove(self._manifest.path(entry), known, version, generation, target)
+            generations: list[int] = manifest.generation[ids].tolist()
+            times = manifest.size, manifest.mtime_ns, manifest.ctime_ns
+            columns = [column[ids].tolist() for column in (*times, manifest.mode, manifest.uid, manifest.gid)]
+            if manifest.at_update not in entries and manifest.generation[ids].tolist() == generations:
+                return [*map(KnownFile._make, zip(*columns, strict=True))], generations
 
     def look_up(self, sample: int) -> None:
         """The kernel does not know the file of a sample that is moved."""
-        self._pages.look_up(self.samples.file_of(sample), again=True)
+        self._pages.look_up(self.samples.file_of(sample))
 
-    def moved(self, sample: int, generation: int, place: int) -> bool:
-        """A mover has found a file's content as it was known in that generation; whether that is still the file's."""
-        entry = self.samples.file_of(sample)
-        if not place:
-            self._looks.way_to(entry)
-        if self._manifest.generation_view[entry] != generation:
-            return False
-        if place:
-            return True
-        self._looks.was_read(entry)
-        self._verified[entry] = 1
-        return True
+    def moved(self, files: Sequence[ToMove]) -> list[bool]:
+        """A mover has found the contents of files as they were known; which of them are still the files'."""
+        generations, file_of, looks, verified = (
+            self._manifest.generation_view, self.samples.file_of, self._looks, self._verified,
+        )  # fmt: skip
+        are_current: list[bool] = []
+        for file in files:
+            entry = file_of(file.item.sample)
+            if not file.place:
+                looks.way_to(entry)
+            is_current = generations[entry] == file.generation
+            if is_current and not file.place:
+                looks.was_read(entry)
+                verified[entry] = 1
+            are_current.append(is_current)
+        return are_current
 
     # -- large samples
 

@@ -17,7 +17,7 @@ from typing import TypeVar, cast
 from mlfs.engine.context import Context
 from mlfs.engine.fetch import LARGEST_WHOLE_BYTES, Fetched, Fetcher, as_os_error, landed_of
 from mlfs.engine.movers import Movers
-from mlfs.engine.moving import Moved, Moving
+from mlfs.engine.moving import Moving
 from mlfs.engine.pagecache import Buffer
 from mlfs.engine.runner import start
 from mlfs.plan.place_kind import PlaceKind
@@ -154,16 +154,15 @@ class Lanes:
         if self._movers is None or mover is None:
             return
 
-        def ended(moved: Moved) -> None:
-            sample = moved.item.sample
-            landed = batch.done[sample] = landed_of(batch.fetch, moved.fetched)
-            over.landed.append(landed)
-            if moved.item.keep_in and moved.fetched.place == SOURCE:
-                over.kept.append(e.Kept(batch.fetch, sample, moved.kept_in, moved.used_bytes))
-            if sample in self._waiters:
-                self._runner.post(self._tell_early, batch, sample)
+        def ended(landed: list[e.Landed], kept: list[e.Kept]) -> None:
+            batch.done |= {one.sample: one for one in landed}
+            over.landed += landed
+            over.kept += kept
+            for one in landed:
+                if one.sample in self._waiters:
+                    self._runner.post(self._tell_early, batch, one.sample)
 
-        moving = batch.moving = Moving(self._fetcher, mover, batch.items, batch.stage, self._place_of)
+        moving = batch.moving = Moving(self._fetcher, mover, batch.fetch, batch.items, batch.stage, self._place_of)
         try:
             took = moving.run(lambda sample: batch.claims.pop(sample, None) is not None, ended)
             over.cpu_s, over.keeping_s = took.computed_s, took.keeping_s
@@ -235,7 +234,7 @@ class Lanes:
         """A reader waits for one sample of a batch that is still under way, and may hang."""
         landed = batch.done.get(sample)
         if landed is not None and batch.fetch in self._batches:
-            self._count_landed(batch, landed)
+            self._count_landed(batch, (landed,))
             self._step(landed)
 
     def recall(self, recall: c.Recall) -> None:
@@ -254,30 +253,33 @@ class Lanes:
             self._shortages.noticed(error)
             number, over = as_os_error(error).errno or errno.EIO, _Over()
             over.landed = [e.Landed(batch.fetch, item.sample, error=number) for item in batch.items]
-        for landed in over.landed:
-            self._count_landed(batch, landed)
+        self._count_landed(batch, over.landed)
         del self._batches[batch.fetch]
         self._step(
             e.FetchEnded(batch.fetch, over.landed, over.wall_s, over.cpu_s, over.keeping_s), *over.kept
         )  # fmt: skip
 
-    def _count_landed(self, batch: _Batch, landed: e.Landed) -> None:
-        """Count a sample's end, once."""
-        if landed.sample in batch.counted:
-            return
-        batch.counted.add(landed.sample)
-        if landed.error:
-            self._shortages.noticed(landed.error)
-            if not self._counters.errors.get("prefetch_failed"):
-                self._log_first_failure(landed)
-        else:
-            item = batch.item_of[landed.sample]
-            by_choice = bool(item.instead) and landed.place == SOURCE
-            given_bytes = landed.size_bytes - landed.read_before_bytes
-            self._counters.fetch(self._places.kinds[landed.place], given_bytes, by_choice)
-        for end in landed.blocks:
-            if landed.error or end.place != landed.place:
-                self._counters.gave(self._places.kinds[end.place], end.size_bytes - end.read_before_bytes)
+    def _count_landed(self, batch: _Batch, ends: Sequence[e.Landed]) -> None:
+        """Count the ends of samples, each once."""
+        came: dict[tuple[int, bool], tuple[int, int]] = {}  # by place, and whether that was chosen: samples and bytes
+        for landed in ends:
+            sample, place = landed.sample, landed.place
+            if sample in batch.counted:
+                continue
+            batch.counted.add(sample)
+            if landed.error:
+                self._shortages.noticed(landed.error)
+                if not self._counters.errors.get("prefetch_failed"):
+                    self._log_first_failure(landed)
+            else:
+                by_choice = place == SOURCE and bool(batch.item_of[sample].instead)
+                count, size_bytes = came.get((place, by_choice), (0, 0))
+                came[place, by_choice] = count + 1, size_bytes + landed.size_bytes - landed.read_before_bytes
+            for end in landed.blocks:
+                if landed.error or end.place != place:
+                    self._counters.gave(self._places.kinds[end.place], end.size_bytes - end.read_before_bytes)
+        for (place, by_choice), (count, size_bytes) in came.items():
+            self._counters.fetch(self._places.kinds[place], size_bytes, by_choice, count)
 
     def _log_first_failure(self, landed: e.Landed) -> None:
         samples = self._fetcher.samples

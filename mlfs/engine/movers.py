@@ -125,7 +125,8 @@ class MoverChannel:
                 self._process.kill()  # before anybody gives back what it reads and writes
                 raise
             finally:
-                read = [one.known.size for number, one in enumerate(batch) if self.outcome(number) & moves.READ]
+                outcomes = zip(batch, self.outcomes(), strict=False)
+                read = [one.known.size for one, outcome in outcomes if outcome & moves.READ]
                 source.count(len(read), sum(read))
 
     def _hear(
@@ -160,13 +161,13 @@ class MoverChannel:
             socket.send_fds(self._channel, [moves.ROOT], [self._source.root.fd])
             self._root_number = number
 
-    def outcome(self, number: int) -> int:
-        """The end of a file of the batch, as `mlfs.engine.moves` has it; 0: it is not over."""
-        return self._words.outcome[number]
+    def outcomes(self) -> bytes:
+        """The end of each file of the batch, as `mlfs.engine.moves` has it; 0: it is not over."""
+        return bytes(self._words.outcome)
 
-    def failed(self, number: int) -> int:
-        """The errno with which a place has refused a copy of it, 0 for none."""
-        return self._words.failed[number]
+    def failed(self) -> bytes:
+        """The errno with which a place has refused a copy of each, 0 for none."""
+        return bytes(self._words.failed)
 
     def take_back(self, number: int) -> bool:
         """On the loop: somebody waits for a file. Whether the mover has not begun it, and will not.

@@ -7,40 +7,16 @@ mover has fetched; the others are left to the lane. Made by `mlfs.engine.lanes`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from mlfs.engine import moves
-from mlfs.engine.fetch import Fetched, Fetcher, ToMove
+from mlfs.engine.fetch import Fetcher, ToMove
 from mlfs.engine.movers import MoverChannel, MoverTimes
 from mlfs.engine.moves import MOST_FILES, Move
-from mlfs.places.tier import Spot
+from mlfs.places.tier import Spot, Version
 from mlfs.plan.scheduler.commands import Item
-
-
-class Moved(NamedTuple):
-    """The end of a sample that a mover has fetched.
-
-    Attributes:
-        kept_in: the place that keeps a copy, 0 for none. used_bytes: what that place holds now.
-    """
-
-    item: Item
-    fetched: Fetched
-    kept_in: int
-    used_bytes: int
-
-
-class _Given(NamedTuple):
-    """A sample that was given to the mover, its file as it was then, where the bytes come from, and where a copy lies:
-    at `spot` of the place `at`, which gives it or keeps it; 0 for none."""
-
-    item: Item
-    file: ToMove
-    place: int
-    at: int
-    spot: Spot | None
-    move: Move
+from mlfs.plan.scheduler.config import SOURCE
+from mlfs.plan.scheduler.events import Kept, Landed
 
 
 class Moving:
@@ -50,33 +26,34 @@ class Moving:
         left: what was given to the mover and is the lane's again, once it is over.
 
     Args:
-        items: the batch; those that are not plain are left out. stage: whether they are pushed. place_of: where an
-            item is to be got from now.
+        fetch: the batch's number. items: the batch; those that are not plain are left out. stage: whether they are
+            pushed. place_of: where an item is to be got from now.
     """
 
     def __init__(
-        self, fetcher: Fetcher, mover: MoverChannel, items: Sequence[Item], stage: bool, place_of: Callable[[Item], int]
-    ) -> None:
+        self, fetcher: Fetcher, mover: MoverChannel, fetch: int, items: Sequence[Item], stage: bool,
+        place_of: Callable[[Item], int],
+    ) -> None:  # fmt: skip
         self._fetcher = fetcher
         self._mover = mover
-        self._stage = stage
+        self._fetch = fetch
         self._shared = fetcher.places.shared
-        self._sizes = fetcher.samples.sizes
-        places = [(item, place_of(item)) for item in items]
-        self._items = [one for one in places if self._is_plain(*one)][:MOST_FILES]
-        self._numbers = {item.sample: number for number, (item, _) in enumerate(self._items)}
+        self._most_bytes = {number: one.place.most_bytes_from_elsewhere for number, one in self._shared.items()}
+        files = fetcher.to_move([(item, place_of(item)) for item in items], stage)
+        self._given = [
+            file for file in files if file.place or not file.item.keep_in or self._takes(file, file.item.keep_in[0])
+        ][:MOST_FILES]
+        self._numbers = {one.item.sample: number for number, one in enumerate(self._given)}
+        # By number, where a copy lies: at a spot of a place, which gives it or keeps it.
+        self._spots: dict[int, tuple[int, Spot]] = {}
         self._told: set[int] = set()  # samples of which the end is known
         self._taken_back: set[int] = set()
         self.left: list[Item] = []
         mover.begin()
 
-    def _is_plain(self, item: Item, place: int) -> bool:
-        keeps = not place and item.keep_in
-        return not (keeps and not self._takes(item.sample, item.keep_in[0])) and self._fetcher.is_plain(item, place)
-
-    def _takes(self, sample: int, place: int) -> bool:
+    def _takes(self, file: ToMove, place: int) -> bool:
         """Whether a mover can write a copy to a place."""
-        return place in self._shared and self._shared[place].place.takes_from_elsewhere(int(self._sizes[sample]))
+        return file.known.size <= self._most_bytes.get(place, -1)
 
     def take_back(self, sample: int) -> bool:
         """On the loop: somebody waits for a sample. Whether the mover was to fetch it, has not begun, and will not: if
@@ -87,88 +64,75 @@ class Moving:
         self._taken_back.add(sample)
         return True
 
-    def run(self, claim: Callable[[int], bool], ended: Callable[[Moved], None]) -> MoverTimes:
+    def run(self, claim: Callable[[int], bool], ended: Callable[[list[Landed], list[Kept]], None]) -> MoverTimes:
         """In the lane's thread: have the mover fetch them. Returns its times.
 
         Args:
             claim: takes the right to fetch a sample; False: somebody else has it. From then on `take_back` is asked.
-            ended: told of each sample that has come; at once where somebody waits for it, else at the end.
+            ended: told of samples that have come, and of copies that are kept of them; at once of one that somebody
+                waits for, else at the end.
 
         Raises: OSError, where the mover has died.
         """
-        for number, (item, _) in enumerate(self._items):
-            if not claim(item.sample):
-                self._taken_back.add(item.sample)
+        for number, one in enumerate(self._given):
+            if not claim(one.item.sample):
+                self._taken_back.add(one.item.sample)
                 self._mover.take_back(number)
-        given = self._prepared()
-
-        def end(number: int) -> None:
-            one = given[number]
-            if one.item.sample not in self._told:
-                self._told.add(one.item.sample)
-                moved = self._end(one, number)
-                if moved is not None:
-                    ended(moved)
-                elif one.item.sample not in self._taken_back:
-                    self.left.append(one.item)
-
-        times = MoverTimes()
+        if not self._given:
+            return MoverTimes()
+        batch, file_of = self._prepared(), self._fetcher.samples.file_of
         try:
-            if given:
-                times = self._mover.move(
-                    [one.move for one in given], [self._fetcher.samples.file_of(one.item.sample) for one in given], end,
-                    lambda number: self._fetcher.look_up(given[number].item.sample),
-                )  # fmt: skip
+            return self._mover.move(
+                batch, [file_of(one.item.sample) for one in self._given], lambda number: ended(*self._ends((number,))),
+                lambda number: self._fetcher.look_up(self._given[number].item.sample),
+            )  # fmt: skip
         finally:
-            for number in range(len(given)):
-                end(number)
-        return times
+            ended(*self._ends(range(len(batch))))
 
-    def _prepared(self) -> list[_Given]:
-        """The samples as the mover gets them."""
-        files = [self._fetcher.before_move(item.sample, self._stage) for item, _ in self._items]
-        spots = self._lent(files) | self._room(files)
-        given = []
-        for number, ((item, place), file) in enumerate(zip(self._items, files, strict=True)):
-            at, spot = spots.get(number, (0, None))
-            move = Move(file.path, file.known, file.target)
-            if spot is not None:
-                fd = self._shared[at].first_fd + spot.file
-                move = Move(*move[:3], bool(place), fd, spot.offset, os.fsencode(spot.name), spot.head)
-            elif place or any(not self._takes(item.sample, other) for other in item.keep_in):
+    def _prepared(self) -> list[Move]:
+        """The samples as the mover gets them, each with the place of a copy."""
+        batch = []
+        self._spots = self._lent() | self._room()
+        for number, file in enumerate(self._given):
+            if number in self._spots:
+                at, spot = self._spots[number]
+                fd, name = self._shared[at].first_fd + spot.file, os.fsencode(spot.name) if spot.name else b""
+                is_copied = bool(file.place)
+                batch.append(Move(file.path, file.known, file.target, is_copied, fd, spot.offset, name, spot.head))
+                continue
+            batch.append(Move(file.path, file.known, file.target))
+            if file.place or any(not self._takes(file, other) for other in file.item.keep_in):
                 self._mover.take_back(number)  # the copy is gone, or a place takes one to which only the lane writes
-            given.append(_Given(item, file, place, at, spot, move))
-        return given
+        return batch
 
-    def _to_fetch(self) -> Iterator[tuple[int, tuple[Item, int]]]:
+    def _to_fetch(self) -> Iterator[tuple[int, ToMove]]:
         """By their numbers, the samples that nobody has taken back: who has may have a copy kept by now, which room for
         another one would take the place of."""
-        return ((at, one) for at, one in enumerate(self._items) if one[0].sample not in self._taken_back)
+        return ((at, one) for at, one in enumerate(self._given) if one.item.sample not in self._taken_back)
 
-    def _lent(self, files: Sequence[ToMove]) -> dict[int, tuple[int, Spot | None]]:
+    def _lent(self) -> dict[int, tuple[int, Spot]]:
         """By the samples' numbers, the copies of this node that they come from, and the places that have them."""
-        key = self._fetcher.samples.key
-        return {
-            number: (place, self._shared[place].tier.lend(key(item.sample), files[number].version))
-            for number, (item, place) in self._to_fetch()
-            if place
-        }
+        lent: dict[int, tuple[int, Spot]] = {}
+        for place, numbers in _by_place((number, one.place) for number, one in self._to_fetch()).items():
+            if place:
+                spots = self._shared[place].tier.lend(self._copies(numbers))
+                lent |= {number: (place, spot) for number, spot in zip(numbers, spots, strict=True) if spot is not None}
+        return lent
 
-    def _room(self, files: Sequence[ToMove]) -> dict[int, tuple[int, Spot | None]]:
+    def _room(self) -> dict[int, tuple[int, Spot]]:
         """By the samples' numbers, room for copies in the first of their places that has it."""
-        room: dict[int, tuple[int, Spot | None]] = {}
-        left = {number: item.keep_in for number, (item, place) in self._to_fetch() if not place and item.keep_in}
-        samples = self._fetcher.samples
+        room: dict[int, tuple[int, Spot]] = {}
+        left = {number: one.item.keep_in for number, one in self._to_fetch() if not one.place and one.item.keep_in}
         while left:
-            by_place: dict[int, list[int]] = {}
-            for number, keep_in in left.items():
-                if self._takes(self._items[number][0].sample, keep_in[0]):
-                    by_place.setdefault(keep_in[0], []).append(number)
+            by_place = _by_place((number, keep_in[0]) for number, keep_in in left.items())
             left = {number: keep_in[1:] for number, keep_in in left.items() if len(keep_in) > 1}
-            for at, numbers in by_place.items():
+            for at, wanting in by_place.items():
+                numbers = [number for number in wanting if self._takes(self._given[number], at)]
+                if not numbers:
+                    continue
                 place, tier, _ = self._shared[at]
-                wanted = [(samples.key(self._items[number][0].sample), files[number].version) for number in numbers]
-                size_bytes = sum(place.footprint_bytes(version.size_bytes) for _, version in wanted)
+                wanted = self._copies(numbers)
+                size_bytes = sum(map(place.footprint_bytes, (version.size_bytes for _, version in wanted)))
                 with self._fetcher.places.source.pieces.room_for(place, size_bytes):
                     spots = tier.begin_elsewhere(wanted)
                 for number, spot in zip(numbers, spots, strict=True):
@@ -177,22 +141,66 @@ class Moving:
                         left.pop(number, None)
         return room
 
-    def _end(self, one: _Given, number: int) -> Moved | None:
-        """The end of a sample that the mover has fetched; None of one that it has left, or that is of the past."""
-        sample, outcome = one.item.sample, self._mover.outcome(number)
-        came = bool(outcome & (moves.READ | moves.COPIED)) and not outcome & moves.LEFT
-        came = came and sample not in self._taken_back
-        came = came and self._fetcher.moved(sample, one.file.generation, one.place)
-        kept_in = used_bytes = 0
-        if one.spot is not None:
-            place, tier, _ = self._shared[one.at]
-            if one.place:
-                tier.give_back(one.spot)
-            elif tier.put_elsewhere(one.spot, came and bool(outcome & moves.KEPT), self._mover.failed(number)):
-                kept_in = one.at
-            used_bytes = place.used_bytes
-        if not came:
-            return None
-        version, staged = one.file.version, bool(outcome & moves.STAGED)
-        fetched = Fetched(sample, one.place, version.size_bytes, None, version, staged)
-        return Moved(one.item, fetched, kept_in, used_bytes)
+    def _copies(self, numbers: Iterable[int]) -> list[tuple[bytes, Version]]:
+        """The copies of these samples as tiers call them."""
+        return [(one.path, one.version) for one in map(self._given.__getitem__, numbers)]
+
+    def _ends(self, numbers: Sequence[int]) -> tuple[list[Landed], list[Kept]]:
+        """The ends of those of these samples that the mover has fetched and that were not told before, and of copies.
+        The lane has the others again, but for those that were taken back."""
+        given, outcomes, fetch, taken_back = self._given, self._mover.outcomes(), self._fetch, self._taken_back
+        coming = [number for number in numbers if given[number].item.sample not in self._told]
+        self._told.update(given[number].item.sample for number in coming)
+        brought = [
+            number
+            for number in coming
+            if outcomes[number] & (moves.READ | moves.COPIED)
+            and not outcomes[number] & moves.LEFT
+            and given[number].item.sample not in taken_back
+        ]
+        are_current = self._fetcher.moved([given[number] for number in brought])
+        came = {number for number, is_current in zip(brought, are_current, strict=True) if is_current}
+        kept_in = self._give_back(coming, came, outcomes)
+        used_bytes = {place: self._shared[place].place.used_bytes for place in set(kept_in.values())}
+        landed, kept = list[Landed](), list[Kept]()
+        for number in coming:
+            file = given[number]
+            item, place = file.item, file.place
+            if number in came:
+                is_staged = bool(outcomes[number] & moves.STAGED)
+                landed.append(Landed(fetch, item.sample, place, file.known.size, is_staged))
+                if item.keep_in and place == SOURCE:
+                    at = kept_in.get(number, 0)
+                    kept.append(Kept(fetch, item.sample, at, used_bytes.get(at, 0)))
+            elif item.sample not in taken_back:
+                self.left.append(item)
+        return landed, kept
+
+    def _give_back(self, numbers: Iterable[int], came: set[int], outcomes: bytes) -> dict[int, int]:
+        """Tell the places of copies that those were written or read. Returns by number the place that keeps a copy."""
+        failed, lent = self._mover.failed(), dict[int, list[Spot]]()
+        written: dict[int, list[tuple[int, tuple[Spot, bool, int]]]] = {}
+        for number in numbers:
+            if number not in self._spots:
+                continue
+            place, spot = self._spots[number]
+            if self._given[number].place:
+                lent.setdefault(place, []).append(spot)
+            else:
+                is_whole = number in came and bool(outcomes[number] & moves.KEPT)
+                written.setdefault(place, []).append((number, (spot, is_whole, failed[number])))
+        for place, spots in lent.items():
+            self._shared[place].tier.give_back(spots)
+        kept_in: dict[int, int] = {}
+        for place, those in written.items():
+            are_kept = self._shared[place].tier.put_elsewhere([of for _, of in those])
+            kept_in |= {number: place for (number, _), is_kept in zip(those, are_kept, strict=True) if is_kept}
+        return kept_in
+
+
+def _by_place(numbers: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
+    """Samples' numbers by place."""
+    by_place: dict[int, list[int]] = {}
+    for number, place in numbers:
+        by_place.setdefault(place, []).append(number)
+    return by_place

@@ -19,10 +19,13 @@ class PageCache(Protocol):
         """Store bytes of an entry's content; True when the kernel took them. Never raises for the kernel's refusals."""
 
     def target(self, entry: int, generation: int) -> int:
-        """The number under which a mover pushes that generation's bytes (mlfs.engine.moves). Never 0."""
+        """The number under which a mover pushes that generation's bytes (mlfs.engine.moves). Never 0.
 
-    def look_up(self, entry: int, again: bool = False) -> None:
-        """Have the kernel know the entry and its attributes, where it may not; `again`: as it has just said so."""
+        The kernel is made to know the entry, where it may not.
+        """
+
+    def look_up(self, entry: int) -> None:
+        """Have the kernel know the entry and its attributes, as it has just said that it does not."""
 
     def resident(self, entry: int) -> bool:
         """Whether all pages of the entry are there; True where that cannot be told."""

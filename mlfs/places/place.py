@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import struct
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, overload, runtime_checkable
@@ -355,11 +356,13 @@ class TierPlace:
         elif isinstance(self.tier, RamTier) and (where := self.tier.where(key, copy.version)) is not None:
             self._showcase.kept(copy.sample, CopyKind.RAM, where, copy.version, copy.data)
 
-    def takes_from_elsewhere(self, size_bytes: int) -> bool:
-        """Whether other processes may write a copy of so many bytes into the tier, if it is a SharedTier. They may not
-        while an agent has to be told what is in it."""
-        is_open = self._showcase is not None and self._showcase.is_open
-        return not is_open and not 0 < self.largest_bytes < size_bytes
+    @property
+    def most_bytes_from_elsewhere(self) -> int:
+        """The length of the largest copy that other processes may write into the tier now, if it is a SharedTier. They
+        may write none (-1) while an agent has to be told what is in it."""
+        if self._showcase is not None and self._showcase.is_open:
+            return -1
+        return self.largest_bytes or sys.maxsize
 
     def contains(self, sample: int) -> bool:
         return self.tier.contains(self._samples.key(sample))

@@ -119,7 +119,9 @@ class RamTier:
                 at_once = len(together) > 1 and file.write_side_by_side((data for data, _ in together), together[0][1])
                 for at, (sample, offset) in places.items():
                     record = Extent(_digest(sample.key), number, offset, sample.version)
-                    kept[first + at] = (at_once or self._write(record, sample)) and self._publish(record)
+                    if at_once or self._write(record, sample):
+                        with self._lock:
+                            kept[first + at] = self._publish(record)
         return kept
 
     @contextmanager
@@ -152,9 +154,10 @@ class RamTier:
         """Room for a copy, in place of the one that its key has: its offset, -1 where it does not fit. The caller holds
         the lock."""
         self._forget(digest)
-        if self._closed or self._used_bytes + in_pages(size_bytes) > self._capacity_bytes:
+        footprint_bytes = in_pages(size_bytes)
+        if self._closed or self._used_bytes + footprint_bytes > self._capacity_bytes:
             return -1
-        self._used_bytes += in_pages(size_bytes)
+        self._used_bytes += footprint_bytes
         return file.reserve(size_bytes)
 
     def _write(self, record: Extent, sample: KeyedCopy) -> bool:
@@ -168,22 +171,22 @@ class RamTier:
         return True
 
     def _publish(self, record: Extent) -> bool:
-        with self._lock:
-            self._forget(record.digest)  # another thread may have put it meanwhile
-            if self._closed:
+        """Enter a copy that is whole. The caller holds the lock."""
+        self._forget(record.digest)  # another thread may have put it meanwhile
+        if self._closed:
+            return False
+        if not self._free_records:
+            before = len(self._records)
+            try:
+                self._records.grow()
+            except OSError as error:
+                self._failed(error)
+                self._free(record)
                 return False
-            if not self._free_records:
-                before = len(self._records)
-                try:
-                    self._records.grow()
-                except OSError as error:
-                    self._failed(error)
-                    self._free(record)
-                    return False
-                self._free_records = [*reversed(range(before, len(self._records)))]
-            number = self._free_records.pop()
-            self._records.write(number, record)
-            self._index[record.digest] = number
+            self._free_records = [*reversed(range(before, len(self._records)))]
+        number = self._free_records.pop()
+        self._records.write(number, record)
+        self._index[record.digest] = number
         return True
 
     # -- copies that another process writes or reads, which has the memory files as well
@@ -208,34 +211,41 @@ class RamTier:
                 self._writers[number] += offset >= 0
         return spots
 
-    def put_elsewhere(self, spot: Spot, is_whole: bool, failure: int = 0) -> bool:
-        if failure:
-            self._failed(OSError(failure, os.strerror(failure)))
-        extent = _extent_of(spot)
+    def put_elsewhere(self, written: Sequence[tuple[Spot, bool, int]]) -> list[bool]:
+        kept = []
         with self._lock:
-            self._writers[spot.file] -= 1
-            if not is_whole:
-                self._free(extent)
-        return is_whole and self._publish(extent)
+            for spot, is_whole, failure in written:
+                if failure:
+                    self._failed(OSError(failure, os.strerror(failure)))
+                self._writers[spot.file] -= 1
+                extent = _extent_of(spot)
+                if not is_whole:
+                    self._free(extent)
+                kept.append(is_whole and self._publish(extent))
+        return kept
 
-    def lend(self, key: bytes, version: Version) -> Spot | None:
+    def lend(self, wanted: Sequence[tuple[bytes, Version]]) -> list[Spot | None]:
         """See SharedTier. A copy that is dropped meanwhile keeps its memory: a hole would be read as zeros."""
+        spots: list[Spot | None] = []
         with self._lock:
-            record = self._record(_digest(key))
-            if record is None or record.version != version:
-                return None
-            self._lent[record] = self._lent.get(record, 0) + 1
-        return Spot(record.digest, version, record.file, record.offset)
+            for key, version in wanted:
+                record = self._record(_digest(key))
+                if record is None or record.version != version:
+                    spots.append(None)
+                    continue
+                self._lent[record] = self._lent.get(record, 0) + 1
+                spots.append(Spot(record.digest, version, record.file, record.offset))
+        return spots
 
-    def give_back(self, spot: Spot) -> None:
-        record = _extent_of(spot)
+    def give_back(self, spots: Sequence[Spot]) -> None:
         with self._lock:
-            self._lent[record] -= 1
-            if not self._lent[record]:
-                del self._lent[record]
-                if record in self._free_later:
-                    self._free_later.discard(record)
-                    self._free(record)
+            for record in map(_extent_of, spots):
+                self._lent[record] -= 1
+                if not self._lent[record]:
+                    del self._lent[record]
+                    if record in self._free_later:
+                        self._free_later.discard(record)
+                        self._free(record)
 
     def get(self, key: bytes, version: Version) -> bytes | None:
         return self.get_range(key, version, 0, version.size_bytes)

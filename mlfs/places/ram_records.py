@@ -21,6 +21,7 @@ from mlfs.tree.samples import Version
 
 # The checksum is of the rest. The mtime is split, as 64 bits of nanoseconds end in the year 2262: file systems do not.
 _RECORD = struct.Struct("<Q16sIIqqqq")
+_ABOUT = struct.Struct("<16sIIqqqq")
 _LAYOUT = np.dtype(
     [("sum", "<u8"), ("digest", "V16"), ("file", "<u4"), ("ns", "<u4"), ("seconds", "<i8"), ("offset", "<i8"),
      ("size_bytes", "<i8"), ("ctime_ns", "<i8")]
@@ -66,9 +67,9 @@ class RamRecords:
         """Write a record."""
         size_bytes, mtime_ns, ctime_ns = record.version
         seconds, ns = divmod(mtime_ns, _NS)
-        about = (record.digest, record.file, ns, seconds, record.offset, size_bytes, ctime_ns)
-        packed = _RECORD.pack(0, *about)
-        self._map[number * _RECORD.size : (number + 1) * _RECORD.size] = _RECORD.pack(_sum(packed), *about)
+        packed = _ABOUT.pack(record.digest, record.file, ns, seconds, record.offset, size_bytes, ctime_ns)
+        at = number * _RECORD.size
+        self._map[at : at + _RECORD.size] = _sum(packed).to_bytes(8, "little") + packed
 
     def take_out(self, number: int) -> None:
         """There is no such record any more."""
@@ -86,7 +87,7 @@ class RamRecords:
         packed, size = self._map[:], _RECORD.size
         records: NDArray[Any] = np.frombuffer(packed, _LAYOUT)
         numbers = np.flatnonzero(records["sum"])
-        whole = [_sum(packed[at : at + size]) for at in (numbers * size).tolist()]
+        whole = [_sum(packed[at + 8 : at + size]) for at in (numbers * size).tolist()]
         numbers = numbers[np.array(whole, np.uint64) == records["sum"][numbers]]
         numbers = numbers[np.lexsort((records["offset"][numbers], records["file"][numbers]))]
         return numbers, records[numbers]
@@ -99,5 +100,5 @@ class RamRecords:
             os.close(fd)
 
 
-def _sum(packed: bytes) -> int:
-    return xxhash.xxh3_64_intdigest(packed[8:]) or 1
+def _sum(about: bytes) -> int:
+    return xxhash.xxh3_64_intdigest(about) or 1

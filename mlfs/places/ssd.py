@@ -222,7 +222,10 @@ class SsdTier(OnDisk):
         name = cache_directory.temp_path(digest, elsewhere=True)
         return Spot(digest, version, name=name, head=head, footprint_bytes=footprint_bytes)
 
-    def put_elsewhere(self, spot: Spot, is_whole: bool, failure: int = 0) -> bool:
+    def put_elsewhere(self, written: Sequence[tuple[Spot, bool, int]]) -> list[bool]:
+        return [self._put_elsewhere(*one) for one in written]
+
+    def _put_elsewhere(self, spot: Spot, is_whole: bool, failure: int) -> bool:
         digest = spot.digest
         with self._stripes[digest[0] % _STRIPES]:
             self._elsewhere.discard(digest)
@@ -243,15 +246,18 @@ class SsdTier(OnDisk):
             self._faults.write_failed(OSError(failure, os.strerror(failure)))
         return False
 
-    def lend(self, key: bytes, version: Version) -> Spot | None:
-        """See SharedTier. It may be of another version: whoever reads it finds that by the head."""
+    def lend(self, wanted: Sequence[tuple[bytes, Version]]) -> list[Spot | None]:
+        """See SharedTier. They may be of other versions: whoever reads them finds that by the heads."""
+        return [self._lend(*one) for one in wanted]
+
+    def _lend(self, key: bytes, version: Version) -> Spot | None:
         digest = cache_directory.key_digest(key)
         if digest not in self._ledger:
             return None
         head = record.head_without_sum(key, version, version.size_bytes, _HEAD_FLOOR_BYTES, self._secret)
         return Spot(digest, version, name=cache_directory.sample_path(digest), head=head)
 
-    def give_back(self, spot: Spot) -> None:
+    def give_back(self, spots: Sequence[Spot]) -> None:
         """See SharedTier. A file that is open can be read after it is gone."""
 
     def get(self, key: bytes, version: Version) -> memoryview | None:

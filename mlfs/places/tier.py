@@ -66,15 +66,20 @@ class SharedTier(Protocol):
         """Room for copies that another process is about to write, by key and version; None for one that does not fit.
         For each spot `put_elsewhere` has to follow."""
 
-    def put_elsewhere(self, spot: Spot, is_whole: bool, failure: int = 0) -> bool:
-        """The other process has written a copy; or it has not, and will not: then the room is given back. Returns
-        whether the copy is kept. `failure`: the errno of the medium, 0 for none."""
+    def put_elsewhere(self, written: Sequence[tuple[Spot, bool, int]]) -> list[bool]:
+        """The other process has written copies; or it has not, and will not: then their room is given back. Returns
+        which of them are kept.
 
-    def lend(self, key: bytes, version: Version) -> Spot | None:
-        """A copy for another process to read; None where there is none. It stays readable until `give_back`."""
+        Args:
+            written: each spot, whether all of the copy is there, the errno of the medium, 0 for none.
+        """
 
-    def give_back(self, spot: Spot) -> None:
-        """The other process does not read it any more."""
+    def lend(self, wanted: Sequence[tuple[bytes, Version]]) -> list[Spot | None]:
+        """Copies for another process to read, by key and version; None for one that is not there. They stay readable
+        until `give_back`."""
+
+    def give_back(self, spots: Sequence[Spot]) -> None:
+        """The other process does not read them any more."""
 
 
 @runtime_checkable

@@ -103,7 +103,7 @@ class FakePages:
     def target(self, entry: int, generation: int) -> int:
         return entry
 
-    def look_up(self, entry: int, again: bool = False) -> None:
+    def look_up(self, entry: int) -> None:
         pass
 
     def push(self, entry: int, generation: int, offset: int, data: bytes) -> bool:
@@ -418,7 +418,7 @@ def start_mover(channel: socket.socket) -> subprocess.Popen[bytes]:
 def count_moves(engine: Engine, source: CountingSource, pages: FakePages) -> None:
     """Have the source show what movers read. What is to fail is no mover's."""
     fetcher, movers = engine.fetcher, engine.movers
-    is_plain, take = fetcher.is_plain, movers.take
+    to_move, take = fetcher.to_move, movers.take
 
     def taken() -> Any:
         mover = take()
@@ -430,14 +430,18 @@ def count_moves(engine: Engine, source: CountingSource, pages: FakePages) -> Non
             try:
                 return move(mover, batch, entries, *more)
             finally:
-                source.read += [entry for at, entry in enumerate(entries) if mover.outcome(at) & READ]
+                source.read += [
+                    entry for entry, outcome in zip(entries, mover.outcomes(), strict=False) if outcome & READ
+                ]
 
         mover.move = counted
         return mover
 
-    fetcher.is_plain = lambda item, place: (  # type: ignore[method-assign]
-        is_plain(item, place) and not source.failures.get(item.sample) and item.sample not in pages.refuse
-    )
+    fetcher.to_move = lambda placed, stage: [  # type: ignore[method-assign]
+        one
+        for one in to_move(placed, stage)
+        if not source.failures.get(one.item.sample) and one.item.sample not in pages.refuse
+    ]
     movers.take = taken  # type: ignore[method-assign,union-attr]
 
 

@@ -109,6 +109,10 @@ COSTS = {
         Cost(232, 5.5, 16000, 0.15),
         "a look, a lane's turn, the same fetch, which a mover could do, a push, a copy to keep with its record",
     ),
+    "a sample that a mover fetches ahead": (
+        Cost(189, 0.2, 9150, SELDOM),
+        "a look, a part of a lane's turn, what is known of it in a message, room in memory, a copy's record, its end",
+    ),
     "a row that is fetched ahead, of blocks that are kept": (
         Cost(223, 3.4, 138000, SELDOM),
         "a look, a lane's turn, a range of one copy or two, its tripwire, two pushes",
@@ -332,13 +336,17 @@ async def on_demand(directory: Path, spent: Spent) -> int:
         return len(entries)
 
 
-async def ahead(directory: Path, spent: Spent) -> int:
-    async with running(directory, FILES, staging=1 << 30, ram=1 << 30) as mount:
+async def ahead(directory: Path, spent: Spent, movers: int = 0) -> int:
+    async with running(directory, FILES, staging=1 << 30, ram=1 << 30, movers=movers) as mount:
         with spent.counted(mount):
             await mount.engine.shared.register(*job(mount.engine.manifest))
             await trio.sleep(10)
         assert all(mount.pages.resident(entry) for entry in mount.files)
         return FILES
+
+
+async def ahead_by_a_mover(directory: Path, spent: Spent) -> int:
+    return await ahead(directory, spent, movers=1)
 
 
 def job(manifest: Manifest) -> tuple[JobSpec, JobStreams]:
@@ -429,6 +437,7 @@ CASES = dict(
             found,
             on_demand,
             ahead,
+            ahead_by_a_mover,
             rows_ahead,
             rows_read,
             ranges_read,

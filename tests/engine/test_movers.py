@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ import pytest
 import trio
 from fakes import Mount, given_job, running, simulate
 
+from mlfs.engine.fetch import ToMove
 from mlfs.engine.movers import MoverChannel, MoverTimes
-from mlfs.engine.moving import Moved, Moving
+from mlfs.engine.moving import Moving
 from mlfs.places.place import PlaceKind, TierPlace
 from mlfs.places.ram import RamTier
 from mlfs.places.secret import Secret
@@ -114,11 +115,11 @@ def test_what_is_found_to_have_changed_meanwhile_is_fetched_again_and_not_kept_a
             path = tmp_path / os.fsdecode(mount.engine.manifest.path(entry))
             moved, before = fetcher.moved, path.read_bytes()
 
-            def changes_first(sample: int, generation: int, place: int) -> bool:
-                if sample == entry and path.read_bytes() == before:
+            def changes_first(files: Sequence[ToMove]) -> list[bool]:
+                if entry in [file.item.sample for file in files] and path.read_bytes() == before:
                     path.write_bytes(b"y" * SIZE)
                     mount.engine.fetcher.fetch(entry, 0)  # as a reader's thread has found
-                return moved(sample, generation, place)
+                return moved(files)
 
             fetcher.moved = changes_first  # type: ignore[method-assign]
             await fetched_ahead(mount)
@@ -136,7 +137,7 @@ def test_what_somebody_else_has_brought_by_then_keeps_its_copy(tmp_path: Path, m
             copy = samples.key(entry), samples.version_of(entry)
             run, move, seen = Moving.run, MoverChannel.move, list[object]()
 
-            def is_late(moving: Moving, claim: Callable[[int], bool], ended: Callable[[Moved], None]) -> MoverTimes:
+            def is_late(moving: Moving, claim: Callable[[int], bool], ended: Callable[..., None]) -> MoverTimes:
                 tier.put(*copy, memoryview(mount.content(entry)))
                 return run(moving, lambda sample: sample != entry and claim(sample), ended)
 
@@ -183,9 +184,10 @@ def moved_from(mount: Mount) -> dict[int, list[int]]:
     """By place, the samples that movers bring from now on."""
     moved, came = mount.engine.fetcher.moved, dict[int, list[int]]()
 
-    def noted(sample: int, generation: int, place: int) -> bool:
-        came.setdefault(place, []).append(sample)
-        return moved(sample, generation, place)
+    def noted(files: Sequence[ToMove]) -> list[bool]:
+        for file in files:
+            came.setdefault(file.place, []).append(file.item.sample)
+        return moved(files)
 
     mount.engine.fetcher.moved = noted  # type: ignore[method-assign]
     return came
@@ -193,17 +195,18 @@ def moved_from(mount: Mount) -> dict[int, list[int]]:
 
 def kill_a_mover(monkeypatch: pytest.MonkeyPatch, *, reading: bool) -> list[int]:
     """Kill one in the middle of a batch of copies that it reads, or of files that it writes copies of; its number."""
-    killed: list[int] = []
+    killed, is_begun = list[int](), threading.Event()
     move = MoverChannel.move
 
     def kill_in_the_middle(mover: MoverChannel) -> None:
-        while not mover.outcome(1):
+        while not mover.outcomes()[1]:
             time.sleep(0)
         os.kill(mover.pid, signal.SIGKILL)
         killed.append(mover.pid)
 
     def killed_once(mover: MoverChannel, batch: list, *more: object) -> object:  # type: ignore[type-arg]
-        if not killed and len(batch) > 2 and batch[0].is_copied == reading:
+        if not is_begun.is_set() and len(batch) > 2 and batch[0].is_copied == reading:
+            is_begun.set()
             threading.Thread(target=kill_in_the_middle, args=(mover,), daemon=True).start()
         return move(mover, batch, *more)  # type: ignore[arg-type]
 

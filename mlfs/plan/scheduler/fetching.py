@@ -143,7 +143,8 @@ class Fetching:
         """Whether a queued sample is still to be fetched. If so, its fetch has begun."""
         if self._queued.get(wanted.sample) is not wanted:
             return False  # a reader's fetch took it over, and it may have been queued again since
-        held_by = self._table.holder(wanted.sample)
+        table = self._table
+        held_by = table.holder(wanted.sample)
         if (
             held_by
             and wanted.place != held_by
@@ -152,12 +153,11 @@ class Fetching:
             self._queue(wanted._replace(place=held_by), first=True)  # a copy came to this node after it was queued
             return False
         del self._queued[wanted.sample]
-        table = self._table
         is_gone = wanted.sample >= table.blocks.first and not table.has_part(wanted.sample)
         if self._stopped or not table.pending[wanted.sample] or is_gone:
             table.move(wanted.sample, Verb.CANCEL)
             return False
-        self._table.move(wanted.sample, Verb.BEGIN)
+        table.move(wanted.sample, Verb.BEGIN)
         return True
 
     def _begin(self, fetch: int, sample: int, place: int) -> Item:
@@ -296,6 +296,8 @@ class Fetching:
         if item is None or self._flying.get(sample) != fetch:
             return False
         del self._flying[sample]
+        if item.keep_in and not (item.place or landed.place or landed.error or item.blocks):
+            return True  # most samples: the source has given it, and the promise stays until a place keeps it
         self.peers_missed += self._is_peer[item.place] and (bool(landed.error) or landed.place != item.place)
         if item.blocks:
             ends = {end.sample: end for end in landed.blocks}

@@ -388,10 +388,10 @@ class Keeping:
 
     def release_promise(self, fetch: int, sample: int) -> None:
         """Take a promise back: the fetch keeps nothing, or its copy is there and counts as used."""
-        promised, place, bytes_ = self._promises.get(sample, (0, 0, 0))
-        if promised == fetch and place:
+        promise = self._promises.get(sample)
+        if promise is not None and promise[0] == fetch:
             del self._promises[sample]
-            self._promised_bytes[place] -= bytes_
+            self._promised_bytes[promise[1]] -= promise[2]
 
     def kept(self, fetch: int, sample: int, place: int, used_bytes: int) -> None:
         """The fetch has ended: a place keeps the sample now, or with 0 none does."""
@@ -405,8 +405,9 @@ class Keeping:
 
     def found(self, sample: int, place: int) -> None:
         """A place holds a copy."""
-        self._note_unread(sample, place)
-        if not self._table.held_by[sample] and self.reserved_bytes and self._plan is not None:
+        if self._unread:
+            self._note_unread(sample, place)
+        if self._plan is not None and self.reserved_bytes and not self._table.held_by[sample]:
             planned = int(self._plan.classes[sample])
             if planned != NOWHERE:
                 self._need_no_more(sample, planned)

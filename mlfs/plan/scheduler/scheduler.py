@@ -387,10 +387,11 @@ class Scheduler:
             return self.window.rescue(sample)
         if state != State.ABSENT:
             return state != State.GOING
-        if table.footprint(sample) > table.window_capacity_bytes:  # it never fits: left to the readers
+        footprint = table.footprint(sample)
+        if footprint > table.window_capacity_bytes:  # it never fits: left to the readers
             return True
-        if not table.fits_window(sample):
-            self.window.make_room(table.footprint(sample))
+        if table.window_bytes + footprint > table.window_capacity_bytes:
+            self.window.make_room(footprint)
             return False
         self.fetching.reserve(sample, job, epoch, now_s)
         return True
@@ -406,11 +407,11 @@ class Scheduler:
 
     def _landed(self, landed: e.Landed, now_s: float) -> None:
         """A sample's fetch has ended: update its state first, then answer those who wait."""
-        wanted = self.fetching.wanted_by(landed.fetch, landed.sample)
-        peer = self.fetching.asked_peer(landed)
-        if not self.fetching.landed(landed):
+        sample, fetching, waiters = landed.sample, self.fetching, self._waiting.waiters
+        wanted = fetching.wanted_by(landed.fetch, sample)
+        peer = bool(landed.error) and fetching.asked_peer(landed)
+        if not fetching.landed(landed):
             return
-        sample = landed.sample
         if landed.error:
             if wanted is None:
                 self._waiting.failed(sample, landed.error, now_s, peer)
@@ -435,12 +436,12 @@ class Scheduler:
         if self.warming.is_under_way(sample):
             self.warming.landed(landed)
             self._stage_again(sample, now_s)
-        if wanted is not None and not landed.staged and sample in self._waiting.waiters:
+        if wanted is not None and not landed.staged and sample in waiters:
             self._waiting.begin(sample, now_s)
             return
         # A reader who has waited to open a file closes it, which ends the use of its pages; a block is not closed, and
         # one who waited in a READ may have closed the file before this is told.
-        read_soon = not is_block and any(not one.in_read for one in self._waiting.waiters.get(sample, ()))
+        read_soon = not is_block and sample in waiters and any(not one.in_read for one in waiters[sample])
         self._waiting.landed(sample, now_s)
         if not read_soon and landed.staged:
             self.window.retire(sample)
@@ -459,9 +460,10 @@ class Scheduler:
     def _fetch_ended(self, ended: e.FetchEnded, now_s: float) -> None:
         missed = []
         for landed in ended.landed:
-            wanted = self.fetching.wanted_by(landed.fetch, landed.sample)
-            if landed.error and wanted is not None and self.fetching.asked_peer(landed):
-                missed.append(wanted)
+            if landed.error:
+                wanted = self.fetching.wanted_by(landed.fetch, landed.sample)
+                if wanted is not None and self.fetching.asked_peer(landed):
+                    missed.append(wanted)
             self._landed(landed, now_s)
         self.fetching.ended(ended, now_s)
         for wanted in reversed(missed):

@@ -104,8 +104,8 @@ def test_copies_that_are_torn_or_too_many_and_bytes_without_a_record_are_given_b
 def test_what_another_process_reads_keeps_its_memory_until_it_gives_it_back() -> None:
     tier, version = RamTier(2 * PAGE_BYTES), Version(5, 1, 1)
     assert tier.put(b"a", version, memoryview(b"hello"))
-    assert tier.lend(b"a", Version(5, 2, 2)) is None
-    spot = tier.lend(b"a", version)
+    other, spot = tier.lend([(b"a", Version(5, 2, 2)), (b"a", version)])
+    assert other is None
     assert spot is not None
     tier.drop(b"a")
     assert tier.get(b"a", version) is None
@@ -113,7 +113,7 @@ def test_what_another_process_reads_keeps_its_memory_until_it_gives_it_back() ->
     assert os.pread(fd, 5, spot.offset) == b"hello"
     assert tier.put(b"a", version, memoryview(b"again"))
     assert tier.used_bytes == 2 * PAGE_BYTES
-    tier.give_back(spot)
+    tier.give_back([spot])
     assert tier.used_bytes == PAGE_BYTES
     assert os.pread(fd, 5, spot.offset) == bytes(5)
     assert tier.get(b"a", version) == b"again"
