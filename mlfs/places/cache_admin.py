@@ -50,7 +50,12 @@ def _count_ssd(source: SourceDir, dir_fd: int) -> Store | None:
         samples += 1
         used_bytes += -(-sample.size_bytes // 4096) * 4096
         newest_ns = max(newest_ns, sample.mtime_ns)
-    return Store(source, CacheKind.SSD, samples, used_bytes, newest_ns) if samples else None
+    for name in (cache_directory.RANGES_FILE, cache_directory.RANGES_IN_USE):
+        with suppress(FileNotFoundError):
+            ranges = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+            used_bytes += ranges.st_blocks * _BLOCK_BYTES
+            newest_ns = max(newest_ns, ranges.st_mtime_ns)
+    return Store(source, CacheKind.SSD, samples, used_bytes, newest_ns) if used_bytes else None
 
 
 def _count_lmdb(source: SourceDir, dir_fd: int) -> Store | None:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from mlfs.places import cache_admin
+from mlfs.places.cache_directory import find_sources
 from mlfs.places.pieces import Spill
 from mlfs.places.place import SourcePlace
 from mlfs.places.posix import PosixSource
@@ -74,3 +76,8 @@ def test_ranges_are_found_by_the_next_mounts_but_not_those_of_another_content_or
     index.write_bytes(index.read_bytes()[:-1] + b"?")
     assert read_bytes(tmp_path, other) == all_bytes
     assert not [*tmp_path.glob("disk/**/ranges.t")]
+    (lying_there,) = find_sources(str(tmp_path / "disk"))
+    (store,) = cache_admin.stores(lying_there)
+    assert (store.samples, store.used_bytes >= all_bytes) == (0, True)
+    cache_admin.clear(lying_there)
+    assert not os.listdir(tmp_path / "disk")
