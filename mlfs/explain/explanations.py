@@ -257,9 +257,11 @@ def of_finding(
     ranked = explanations(refined, draws)
     going_on = [ranked[0] | more for more in continued(before.drawings, before.last, draws)]
     ranked = [*going_on, *_progressing(before, refined), *ranked]
-    ranked = led_by(repeated(finding, opens), {"set_epoch": False}, ranked)
+    repeats = repeated(finding, opens)
+    ranked = led_by(repeats, {"set_epoch": False}, ranked)
     readers = whose(reads.kin())
-    of_ranks = dealt(refined, opens, readers)
+    # Half of the processes open their first samples twice: the others alone do not show who has which batch.
+    of_ranks = None if repeats else dealt(refined, opens, readers)
     ranked = led_by(of_ranks, {"trailing_permutation": False}, ranked)
     if of_ranks is not None and finding.seed < COMMON_SEEDS:  # that a person chose, as HF's Trainer has it
         ranked.insert(0, ranked[0] | {"generator": None, "use_seedable_sampler": True})

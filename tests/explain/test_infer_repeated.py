@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from itertools import chain, groupby, zip_longest
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from support.explaining import SearchInline
 from test_explainer import explaining, order_of, simulate
 
 from mlfs.explain.confirm import Finding
+from mlfs.explain.data_sets import Candidate
 from mlfs.explain.evidence import borne_out
-from mlfs.explain.explanations import explanations, led_by, repeated, repeated_permutation
+from mlfs.explain.explanations import Before, explanations, led_by, of_finding, repeated, repeated_permutation
 from mlfs.explain.fields import Fields
 from mlfs.explain.first_reads import FirstReads
 from mlfs.explain.question import DataSet
@@ -25,6 +27,7 @@ from mlfs.explain.search_stages import SearchExtent, SeedFound
 from mlfs.explain.statistics import InferenceState
 from mlfs.follow.score import Cell, Open
 from mlfs.job import parse_job
+from mlfs.launchers import Whose
 from mlfs.orders.order import build_order
 from mlfs.orders.streams import build_streams
 
@@ -80,6 +83,19 @@ def test_repeated_augmentation_is_found_from_its_first_opens(world: int, workers
     for epoch in (0, 1):
         right = opens_of({"sampler": "ra-sampler", "seed": seed}, world, 0, batch, N, epoch)
         assert [order.rank_stream(epoch, rank).tolist() for rank in range(world)] == right
+
+
+def test_what_a_launcher_says_of_ranks_deals_no_repeated_samples_by_batches() -> None:
+    opens = opens_of({"sampler": "ra-sampler"}, 2, 2, 32, 100)
+    reads, ranks = FirstReads(), (0, 0, 1, 1)
+    for entries in zip(*opens, strict=True):
+        for process, entry in enumerate(entries):
+            reads.add(entry, process, 9 + ranks[process])
+    candidate = Candidate({}, np.arange(N), without_repeats([head[:15] for head in opens]))
+    event = next(event for event in find([candidate.data_set], EXTENT) if isinstance(event, SeedFound))
+    with patch("mlfs.explain.explanations.whose", lambda _: [Whose(9 + rank, rank, 2, True) for rank in ranks]):
+        spec = of_finding(candidate, event.finding, event.draws, Before(), reads, 10)[0].spec
+    assert (spec.sampler, spec.world_size, spec.batch_size) == ("ra-sampler", 2, 32)
 
 
 def test_timms_sampler_is_the_same_with_its_own_defaults() -> None:
