@@ -76,7 +76,7 @@ class DetailedResult:
         pfs_epochs_bytes: the same by the epoch that the bytes were fetched for, which may be one that the run did not
             come to any more. load: by epoch, what the busiest node gave to others over the mean (`SimulatedLedger`).
         imbalance, imbalanced_steps: over all GPUs, as of `mlfs.lab.sim.run.PolicyResult`.
-        local, peer: shares of reads that were fetched from the node's own classes, or from other nodes.
+        local, peer: shares of the bytes read that the node's own classes had, or other nodes gave.
         reads, wall_s: reads of samples, and the real seconds that they took.
     """
 
@@ -143,7 +143,7 @@ class Detailed:
         self._heap = Heap()
         self.taken_bytes = 0
         self._fresh = [bytearray(len(self._sizes)) for _ in range(model.nodes)]
-        self._reads = self._carried_bytes = 0
+        self._reads = self._read_bytes = self._carried_bytes = 0
         rates = [float(kind.read.at(kind.threads)) for kind in model.classes]
         kinds = [PlaceKind.SSD if index else PlaceKind.RAM for index in range(len(rates))]
         slower = slower_groups(kinds, rates)
@@ -225,6 +225,7 @@ class Detailed:
         """A sample is read. The owner reads its sample from a class; a sample that nobody owns the estimate reads from
         the PFS."""
         self._reads += 1
+        self._read_bytes += int(self._sizes[sample])
         if self._unowned[sample]:
             fresh = self._fresh[node.number]
             if not fresh[sample]:
@@ -267,9 +268,11 @@ class Detailed:
                     shown += 1
 
     def _shares(self) -> tuple[float, float]:
-        """Bytes of own classes and of peers among all that were fetched."""
-        classes = len(self._model.classes)
-        by_place = self.cluster.fetched_bytes
-        total = float(sum(map(sum, by_place))) or 1.0
-        local = sum(sum(of[1 : 1 + classes]) for of in by_place)
-        return local / total, sum(sum(of[1 + classes :]) for of in by_place) / total
+        """Bytes of own classes and of peers among all that were read.
+
+        A sample in memory is read where it lies. No fetch shows that, so the classes have what no other place gave.
+        """
+        total, peers = self._read_bytes or 1, 1 + len(self._model.classes)
+        peer = sum(sum(of[peers:]) for of in self.cluster.fetched_bytes)
+        local = max(0, self._read_bytes - peer - self.cluster.pfs_bytes - self._carried_bytes)
+        return local / total, peer / total
