@@ -51,15 +51,13 @@ _EVENT: Final = np.dtype(
         "itemsize": 56,
     }
 )
-_READ_BYTES, _ROOM_BYTES = 1 << 18, 1 << 12  # read at once, and left for another event
-# How long events are collected: to tell of them costs a pass of the loop. The kernel keeps 16,384 of them, and readers
+_READ_BYTES: Final = 1 << 18
+# How long events are collected: the listener's cost is that of waking up. The kernel keeps 16,384 of them, and readers
 # of two cores open a thousand files by then.
 BATCH_S: Final = 0.01
-# How long they wait to be read. Meanwhile the kernel adds to an event what the same process opens again: a file at the
-# end of an epoch and at the beginning of the next one. An epoch of some hundred files may be over in ten milliseconds.
-# To read each millisecond takes a tenth of a core.
-WAITS_S_A_FILE: Final = 3e-6
-SHORTEST_WAIT_S: Final = 0.001
+# Meanwhile the kernel adds to an event what the same process opens again: a file at the end of an epoch and at the
+# beginning of the next one. An epoch of some hundred files may be over by then, so those of few files are heard sooner.
+SHORTEST_BATCH_S, BATCH_S_A_FILE = 0.001, 3e-6
 # What a server that takes over keeps at most, of what it hears before its jobs go on. The rest waits with the kernel.
 MOST_HELD: Final = 64 * _READ_BYTES
 # Each mark keeps the inode of its directory in memory.
@@ -145,8 +143,7 @@ class Silence:
         self._held_bytes = 0
         self._open: dict[int, int] = {}  # by inode, how many readers have it open
         self._marked = 0  # entries of the tree that were looked at for directories
-        self._buffer = memoryview(bytearray(_READ_BYTES))
-        self._filled = 0  # its bytes that were read and not told
+        self._buffer = bytearray(_READ_BYTES)
         if found is not None:
             self.why = found.why
             self.decided.set()
@@ -203,36 +200,22 @@ class Silence:
                 await self._followed.wait()
             if not has_more:  # else it has, by then: asking costs a pass of the loop
                 await trio.lowlevel.wait_readable(self.descriptor)
-            await self._collect()
+            await trio.sleep(min(BATCH_S, max(SHORTEST_BATCH_S, BATCH_S_A_FILE * self._manifest.n_files)))
             has_more = self.take_in()
             if self._manifest.used > self._marked:
                 await self._mark_new(runner)
-
-    async def _collect(self) -> None:
-        """Read what happens for a while."""
-        ends_s = trio.current_time() + BATCH_S
-        waits_s = min(BATCH_S, max(SHORTEST_WAIT_S, WAITS_S_A_FILE * self._manifest.n_files))
-        while self.descriptor >= 0 and (left_s := ends_s - trio.current_time()) > 0:
-            self._read()
-            await trio.sleep(min(waits_s, left_s))
-
-    def _read(self) -> bool:
-        """Read what has happened by now, as far as there is room; whether that is all."""
-        try:
-            while self._filled < _READ_BYTES - _ROOM_BYTES:
-                self._filled += os.readv(self.descriptor, (self._buffer[self._filled :],))
-        except BlockingIOError:
-            return True
-        return False
 
     def take_in(self) -> bool:
         """Hear of all that has happened by now, and tell of it; whether anything has."""
         has_heard = False
         while self.descriptor >= 0 and (self._followed.is_set() or self._held_bytes <= MOST_HELD):
-            is_all = self._read()
-            filled, self._filled = self._filled, 0
-            has_heard = has_heard or filled > 0
-            for events in self._heard(filled):
+            try:
+                size = os.readv(self.descriptor, [self._buffer])
+            except BlockingIOError:
+                self._own = {os.getpid()}  # the kernel may give the numbers of those before to any process
+                break
+            has_heard = True
+            for events in self._heard(size):
                 if self._followed.is_set():
                     self._tell(events)
                 elif events is None:
@@ -242,9 +225,6 @@ class Silence:
                     self._held_bytes += events.nbytes
                     assert self._told is not None
                     self._told.meets(set(events["pid"].tolist()))
-            if is_all:
-                self._own = {os.getpid()}  # the kernel may give the numbers of those before to any process
-                break
         return has_heard
 
     def _heard(self, size: int) -> Iterator[NDArray[Any] | None]:

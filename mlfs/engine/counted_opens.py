@@ -31,6 +31,7 @@ class CountedOpens:
         self._counters = counters
         self._brought: dict[int, None] = {}  # entries whose last open does not count as one from the page cache
         self._told: dict[int, None] = {}  # entries whose open was told of, and counted, before any READ
+        self._asked: dict[int, PlaceKind | None] = {}  # whose open is not told yet: what brought it, if it is here
 
     def staged(self, entry: int) -> None:
         """A reader opens a file whose pages are in place. The path of every staged open."""
@@ -39,12 +40,18 @@ class CountedOpens:
         self._counters.read(PAGE_CACHE, self._sizes[entry])
 
     def told(self, entries: Iterable[int]) -> None:
-        """Opens are told of behind them, and not by requests: a READ may have said before that it is of one of them."""
-        brought, told, sizes = self._brought, self._told, self._sizes
+        """Opens are told of behind them, and not by requests: a READ may have said before that it is of one of them.
+
+        They are counted now, or when that READ is answered: as the kernel tells the next server what this one has not
+        heard, an open that counts before it is told would count twice.
+        """
+        asked, told, sizes = self._asked, self._told, self._sizes
         count = size_bytes = 0
         for entry in entries:
-            if entry in brought:
-                del brought[entry]
+            if entry in asked:
+                kind = asked.pop(entry)
+                if kind is not None:
+                    self._counters.read(kind, sizes[entry])
                 continue
             count += 1
             size_bytes += sizes[entry]
@@ -63,19 +70,23 @@ class CountedOpens:
         if entry in self._told:
             del self._told[entry]
             return False
-        self._remember(entry)
+        self._asked[entry] = None
+        if len(self._asked) > MOST_REMEMBERED:
+            del self._asked[next(iter(self._asked))]
         return True
 
     def asked_in_vain(self, entry: int, is_untold: bool) -> None:
         """Such an open is counted as one that is staged and whose pages are gone."""
-        if is_untold and entry in self._brought:
-            del self._brought[entry]  # to be told, and counted then
+        if is_untold and entry in self._asked:
+            del self._asked[entry]  # to be told, and counted then
         elif is_untold:
             self._counters.read(PAGE_CACHE, self._sizes[entry])
 
     def asked_and_brought(self, entry: int, kind: PlaceKind, is_untold: bool) -> None:
         """The bytes of such an open came from there. Args: is_untold: what `asked` has said."""
-        if is_untold:
+        if is_untold and entry in self._asked:
+            self._asked[entry] = kind
+        elif is_untold:
             self._counters.read(kind, self._sizes[entry])
         else:
             self._counters.taken_back(kind, 1, self._sizes[entry])
@@ -112,11 +123,11 @@ class CountedOpens:
         """The kernel had taken a file's pages back: the file was read from there."""
         if entry in self._brought:
             del self._brought[entry]
-        else:
+        elif entry not in self._asked:
             self._counters.taken_back(kind, 1, self._sizes[entry])
 
     def range_answered_elsewhere(self, entry: int, kind: PlaceKind, offset: int, size_bytes: int) -> None:
         """Count a part of a file whose pages the kernel had taken back. The first part of a file stands for its
         open."""
-        if entry not in self._brought:
+        if entry not in self._brought and entry not in self._asked:
             self._counters.taken_back(kind, int(offset == 0), size_bytes)

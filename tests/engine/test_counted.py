@@ -96,6 +96,23 @@ def test_opens_are_moved_once_and_never_what_was_brought_for_them() -> None:
     assert now.all.reads["page_cache"] == Tally(1, 30)
 
 
+def test_an_open_that_is_told_behind_its_read_counts_once_and_not_before_another_server_may_hear_of_it() -> None:
+    counters, sizes = Counters(), memoryview(bytes([10, 20, 30]))
+    killed, counted = CountedOpens(sizes, counters), CountedOpens(sizes, counters)
+    assert killed.asked(0)
+    killed.asked_and_brought(0, PlaceKind.SOURCE, is_untold=True)
+    counted.told([0])  # the kernel tells the next server of it
+    assert counted.asked(1)
+    counted.told([1])
+    counted.asked_and_brought(1, PlaceKind.SOURCE, is_untold=True)
+    assert counted.asked(2)
+    counted.asked_and_brought(2, PlaceKind.SOURCE, is_untold=True)
+    counted.answered_elsewhere(2, PlaceKind.RAM)  # another READ of the same open
+    counted.told([2, 2])
+    reads = counters.statistics().all.reads
+    assert (reads["page_cache"], reads["pfs"], reads["ram"]) == (Tally(2, 40), Tally(2, 50), Tally(0, 0))
+
+
 def test_what_is_remembered_of_opens_is_bounded() -> None:
     counted = CountedOpens(memoryview(bytes(8 * MOST_REMEMBERED)), Counters())
     held = []
