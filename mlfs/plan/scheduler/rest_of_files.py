@@ -1,7 +1,8 @@
 """The rest of large files of which readers have asked for most by small ranges: it comes while nobody wants the source.
 
 Pure. In: files. Out: fetches by lanes of the source that have nothing else to do, one block at a time and in their
-order, so that a reader's range waits for no more than that. Nothing comes that no place of this node has room for.
+order, so that a reader's range waits for no more than that. Nothing comes of a file that no place of this node has room
+for: its blocks would take the room of ranges that were read.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
+import numpy as np
+
 from mlfs.plan.scheduler.fetching import Fetching
+from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.states import SampleTable, State
 
 # Blocks that one step looks at: those that are there already cost a moment each.
@@ -23,15 +27,18 @@ class RestOfFiles:
         has_more: there is more to look at, although no lane will report anything.
     """
 
-    def __init__(self, table: SampleTable, fetching: Fetching) -> None:
-        self._table, self._fetching = table, fetching
+    def __init__(self, table: SampleTable, keeping: Keeping, fetching: Fetching) -> None:
+        self._table, self._keeping, self._fetching = table, keeping, fetching
         self._files: deque[Iterator[int]] = deque()
         self._under_way = -1
         self.has_more = False
 
     def bring(self, blocks: range) -> None:
         """Readers have asked for most of these blocks, which are a file."""
-        self._files.append(iter(blocks))
+        of_file = slice(blocks.start, blocks.stop)
+        missing_bytes = np.asarray(self._table.sizes)[of_file][self._table.holders[of_file] == 0].sum()
+        if any(missing_bytes <= self._keeping.free_bytes(place) for place in self._keeping.stores):
+            self._files.append(iter(blocks))
 
     def dispatch(self) -> None:
         """Give a lane that has nothing else to do the next block."""

@@ -92,7 +92,7 @@ class Scheduler:
         self._jobs, self._rank_waits = self._following.records, self._following.rank_waits
         self._waiting = Waiting(table, limits, window, routing, keeping, fetching, self._rank_waits, out)
         self.warming = Warming(table, keeping, fetching)
-        self._rest_of_files = RestOfFiles(table, fetching)
+        self._rest_of_files = RestOfFiles(table, keeping, fetching)
         self._evicting = Evicting(table, keeping, out)
         self._look = self._seen = False
         self._read_waited_s = 0.0  # beside what `Waiting` counts: after the open, which no choice of a place changes
