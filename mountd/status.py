@@ -17,8 +17,7 @@ from typing import Any
 from mlfs.engine.statistics import EngineStatistics
 from mlfs.explain.statistics import WHY_UNKNOWN, CaseStatistics, InferenceState, InferenceStatistics
 from mlfs.follow.agreement import NO_RANK, of_rank, whole
-from mlfs.follow.job_statistics import JobState, JobStatistics, RankStatistics
-from mlfs.follow.strangers_seen import in_words, strangers_to_all
+from mlfs.follow.job_statistics import JobState, JobStatistics, RankStatistics, in_words, strangers_to_all
 from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.placement import pfs_bound_bytes
 from mlfs.plan.scheduler.look_ahead import Ahead

@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
 
-from mlfs.explain.evidence import SEED_BITS, bits_of_distinct
+from mlfs.explain.chance import SEED_BITS, bits_of_distinct
 from mlfs.explain.question import FEWEST_READS, DataSet, Reading, step
 from mlfs.orders.mt19937 import TorchWords
 

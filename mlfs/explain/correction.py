@@ -18,8 +18,8 @@ from typing import NamedTuple
 import trio
 
 from mlfs.explain.attempt import Attempt
+from mlfs.explain.chance import FEWEST_FITTING
 from mlfs.explain.data_sets import as_indices
-from mlfs.explain.evidence import FEWEST_FITTING
 from mlfs.explain.first_reads import MOST_FIRST_READS
 from mlfs.explain.port import Jobs, load_epochs
 from mlfs.explain.question import reads_needed
@@ -135,7 +135,7 @@ def read_before(job: JobRun, epoch: int, opens: list[Open]) -> bool:
     """Whether an epoch's samples that `opens` are about had been read already: they are of a later epoch then."""
     index, ranks = job.epochs.at_hand.get(epoch), job.matcher.ranks
     own = {(seen.rank_index, seen.position) for seen in opens}  # what they were taken for themselves is no sign
-    places = [divmod(code, index.length) for seen in opens for code in index.codes(seen.entry)] if index else []
+    places = [divmod(code, index.length) for seen in opens for code in index.codes(seen.sample)] if index else []
     if index is None or not places:
         return False
     read = [
@@ -156,16 +156,16 @@ def is_mere_walk(opens: Sequence[Open], first: int) -> bool:
     owners: dict[int, int] = {}
     last: dict[int, int] = {}
     for seen in opens:
-        before = last.get(seen.process, seen.entry)
-        if seen.entry != before and (owners.get(seen.entry) == seen.process or seen.entry == first):
+        before = last.get(seen.process, seen.sample)
+        if seen.sample != before and (owners.get(seen.sample) == seen.process or seen.sample == first):
             return False
-        owners[seen.entry], last[seen.process] = seen.process, seen.entry
+        owners[seen.sample], last[seen.process] = seen.process, seen.sample
     last.clear()
     jumps = 0
     for seen in opens:
-        before = last.get(seen.process, seen.entry)
-        last[seen.process] = seen.entry
-        jumped = range(before + 1, min(seen.entry, before + 1 + LONGEST_LOOK))
+        before = last.get(seen.process, seen.sample)
+        last[seen.process] = seen.sample
+        jumped = range(before + 1, min(seen.sample, before + 1 + LONGEST_LOOK))
         jumps += any(owners.get(entry, seen.process) != seen.process for entry in jumped)
     return jumps < JUMPS
 
@@ -200,7 +200,7 @@ class Beginnings:
 
     def __init__(self) -> None:
         self.passes = 0
-        self._lost = (-1, 0)  # the first epoch that did not come as predicted, and how many opens were before it
+        self._first_unfit = (-1, 0)  # the first epoch that did not come as predicted, and how many opens were before it
 
     def latest(self, job: JobRun) -> Beginning:
         """The epoch that is being read, if the last one that came as predicted does not go on."""
@@ -211,8 +211,8 @@ class Beginnings:
     def peek(self, job: JobRun) -> Beginning:
         """The same, which `another_began` does not take for asked."""
         epoch, opens = _after_last_fitting(job)
-        if epoch != self._lost[0]:
-            self._lost = epoch, job.score.observed - len(opens)
+        if epoch != self._first_unfit[0]:
+            self._first_unfit = epoch, job.score.observed - len(opens)
         passes, count = self._passed(job)
         if passes or count > len(job.score.history):
             opens = opens[-count:] if 0 < count <= len(opens) else []
@@ -220,14 +220,14 @@ class Beginnings:
 
     def another_began(self, job: JobRun, opens: int) -> bool:
         """Whether a later epoch than at the last time has so many opens by now. Asked for each few reads: cheap."""
-        if self._lost[0] < 0:
+        if self._first_unfit[0] < 0:
             return False
         passes, count = self._passed(job)
         return passes > self.passes and count >= opens
 
     def _passed(self, job: JobRun) -> tuple[int, int]:
         """Epochs that went by since the last one that came as predicted, and the opens of the one under way."""
-        return divmod(job.score.observed - self._lost[1], job.ranks.epoch_reads)
+        return divmod(job.score.observed - self._first_unfit[1], job.ranks.epoch_reads)
 
 
 def _after_last_fitting(job: JobRun) -> tuple[int, list[Open]]:
@@ -248,7 +248,7 @@ def _heads(opens: list[Open]) -> list[list[int]]:
     for opened in opens:
         head = heads.setdefault(opened.process, [])
         if len(head) < MOST_FIRST_READS:
-            head.append(opened.entry)
+            head.append(opened.sample)
     return list(heads.values())
 
 
@@ -466,7 +466,7 @@ class Correction:
         if moved_job is not None:
             sentence = f"{moved_job.sentence}; {found.sentence}"
             found = replace(found, sentence=sentence, changes={**moved_job.changes, **found.changes})
-        return await self._confirm(found, opens, seen)
+        return await self._await_ruling(found, opens, seen)
 
     # -- ranks that nobody registered
 
@@ -504,7 +504,7 @@ class Correction:
             return
         seen, opens = job.score.observed, [seen for seen in job.score.history if seen.cell.epoch >= slowest]
         opens += _nobodys((read for family in families for read in family.waiting), slowest)
-        await self._confirm(found, opens, seen)
+        await self._await_ruling(found, opens, seen)
 
     async def _find_world(self, families: Sequence[Family], reads: Sequence[Sequence[Read]], slowest: int) -> None:
         """Have the job go on with another number of ranks, where strangers read for these and nobody else reads.
@@ -526,7 +526,7 @@ class Correction:
             return
         world, of_families = found
         by_time = sorted((read for at in of_families for read in alone[at][1]), key=lambda read: read.at_s)
-        await self._confirm(world, _nobodys(by_time, world.spec.start_epoch), job.score.observed)
+        await self._await_ruling(world, _nobodys(by_time, world.spec.start_epoch), job.score.observed)
 
     # -- another place in the words of its generator
 
@@ -609,14 +609,14 @@ class Correction:
             moved_job = moved(job, drawing, begun.epoch, words, self._registered)
         if moved_job is None or not self._is_followed(job):
             return False
-        if await self._confirm(moved_job, list(begun.opens), seen):
+        if await self._await_ruling(moved_job, list(begun.opens), seen):
             return True
         # The words are those, but they are dealt to other ranks than was registered.
         return self._is_followed(job) and await self._find_variant(moved_job)
 
     # -- further reads bear it out, or not
 
-    async def _confirm(self, found: Hypothesis, opens: list[Open], seen: int) -> bool:
+    async def _await_ruling(self, found: Hypothesis, opens: list[Open], seen: int) -> bool:
         """Propose a hypothesis to the job, which shows it the reads that come, until these rule on it.
 
         If several families of processes read, only those count whose opens it was found to explain.
@@ -675,7 +675,7 @@ class Correction:
         new = JobRun(found.spec, streams, self._jobs.manifest.sample_sizes, found, like, job.readers.name_of)
         await load_epochs(self._jobs.runner, new)
         own = explained_by(found, job, opens)
-        await self._jobs.runner.run(POOL, new.replay, own)  # thousands, maybe: not on the loop
+        await self._jobs.runner.run(POOL, new.match_again, own)  # thousands, maybe: not on the loop
         return new
 
     def goes_on_with(self, job: JobRun) -> bool:
@@ -705,8 +705,8 @@ class Correction:
         )
 
 
-class RegisteredJobs:
-    """The registered jobs of a mount, and their searches. `run` must be running.
+class Corrections:
+    """The corrections of a mount, one for each job. `run` must be running.
 
     Args:
         explain_anew: None where guessing is forbidden.
@@ -728,16 +728,16 @@ class RegisteredJobs:
         self._known = {
             name: self._of(job) or Correction(self._jobs, job, self._explain_anew) for name, job in jobs.items()
         }
-        for registered in before.values():
-            registered.wake()
+        for correction in before.values():
+            correction.wake()
 
     def digested(self, job: JobRun) -> None:
         """Opens were counted: whether the job needs a search."""
-        registered = self._of(job)
-        if registered is None or job.matcher.lacks_pids:  # who reads what is not known: nothing is concluded from it
+        correction = self._of(job)
+        if correction is None or job.matcher.lacks_pids:  # who reads what is not known: nothing is concluded from it
             return
-        registered.digested()
-        if registered.needs_search():
+        correction.digested()
+        if correction.needs_search():
             self._wanted.set()
 
     async def run(self) -> None:
@@ -746,10 +746,10 @@ class RegisteredJobs:
             while True:
                 await self._wanted.wait()
                 self._wanted = trio.Event()
-                for registered in self._known.values():
-                    if registered.needs_search():
-                        registered.is_searched = True
-                        nursery.start_soon(registered.search)
+                for correction in self._known.values():
+                    if correction.needs_search():
+                        correction.is_searched = True
+                        nursery.start_soon(correction.search)
 
     def statistics(self, explains: Callable[[JobRun], JobRun | None]) -> dict[str, CaseStatistics]:
         """Frozen figures by the job's name.
@@ -757,7 +757,7 @@ class RegisteredJobs:
         Args:
             explains: the job that explains the reads of one that was set aside, if there is one.
         """
-        return {name: registered.statistics(explains) for name, registered in self._known.items()}
+        return {name: correction.statistics(explains) for name, correction in self._known.items()}
 
 
 # -- whose opens they are, while nobody has proved to read for the job

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import trio
 
-from mlfs.explain.correction import RegisteredJobs
+from mlfs.explain.correction import Corrections
 from mlfs.explain.inference import Build, Inference
 from mlfs.explain.port import Jobs
 from mlfs.explain.statistics import ExplainerStatistics, InferenceState, InferenceStatistics
@@ -36,19 +36,19 @@ class Explainer:
         self._build = build
         # Both are there while `run` runs.
         self._inference: Inference | None = None
-        self._registered: RegisteredJobs | None = None
+        self._corrections: Corrections | None = None
         self._offered: list[dict[str, object]] = []  # before that
 
     async def run(self, jobs: Jobs) -> None:
         """Search whenever there is a need, for as long as the mount lives."""
-        self._registered = RegisteredJobs(jobs, None if self._build is None else self._explain_anew)
+        self._corrections = Corrections(jobs, None if self._build is None else self._explain_anew)
         if self._build is not None:
             self._inference = Inference(jobs, self._build)
         self.jobs_changed()  # some may have been registered before
         for fields in self._offered:
             self.offer(fields)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._registered.run)
+            nursery.start_soon(self._corrections.run)
             if self._inference is not None:
                 nursery.start_soon(self._inference.run)
 
@@ -61,13 +61,13 @@ class Explainer:
 
     def digested(self, job: JobRun) -> None:
         """Look whether a job whose opens were counted needs a search."""
-        if self._registered is not None:
-            self._registered.digested(job)
+        if self._corrections is not None:
+            self._corrections.digested(job)
 
     def jobs_changed(self) -> None:
         """Know the jobs that there are by now."""
-        if self._registered is not None:
-            self._registered.jobs_changed()
+        if self._corrections is not None:
+            self._corrections.jobs_changed()
         if self._inference is not None:
             self._inference.jobs_changed()
 
@@ -88,7 +88,7 @@ class Explainer:
     def statistics(self) -> ExplainerStatistics:
         """Frozen figures."""
         found = None if self._inference is None else self._inference.job_with_samples_of
-        cases = self._registered.statistics(found or (lambda job: None)) if self._registered is not None else {}
+        cases = self._corrections.statistics(found or (lambda job: None)) if self._corrections is not None else {}
         if self._inference is not None:
             return ExplainerStatistics(self._inference.statistics(), cases)
         state = InferenceState.OFF if self._build is None else InferenceState.WATCHING

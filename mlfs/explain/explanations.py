@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from mlfs.errors import JobError
+from mlfs.explain.chance import NEXT_EPOCH_BITS
 from mlfs.explain.confirm import Finding, begins_at, confirm_sequential, order_head, places_in, reads_otherwise, refine
 from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates_apart
-from mlfs.explain.evidence import NEXT_EPOCH_BITS
 from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields, job_of, proposed
 from mlfs.explain.first_reads import REPEATED_OPENS, FirstReads
 from mlfs.explain.question import DataSet

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from math import isqrt
-from typing import NamedTuple
 
 from mlfs.explain.question import MOST_SKIPPED
+from mlfs.follow.evidence import UNTIMED, Read
 from mlfs.follow.plain_order import LONGEST_STEP, PLAIN_SHARE
 
 # Eight ranks with eight workers each.
@@ -31,14 +31,6 @@ _FEWEST_OF_A_PASS = 4
 _MOST_BYTES = 64 << 20
 # With fewer reads a process shows neither an order nor a place in it.
 FEW_READS = 3
-
-
-class FirstRead(NamedTuple):
-    """An open as the engine saw it."""
-
-    entry: int
-    pid: int
-    parent: int
 
 
 @dataclass
@@ -70,12 +62,12 @@ class FirstReads:
     def __init__(self) -> None:
         self.total = self.opened = 0
         self.processes: dict[int, Process] = {}
-        self.recent: deque[FirstRead] = deque(maxlen=RECENT_READS)
+        self.recent: deque[Read] = deque(maxlen=RECENT_READS)
 
     def add(self, entry: int, pid: int, parent: int) -> None:
         """Add an open."""
         self.opened += 1
-        self.recent.append(FirstRead(entry, pid, parent))
+        self.recent.append(Read(entry, pid, parent, UNTIMED))
         process = self.processes.get(pid)
         if process is not None and process.last == entry:
             if process.first[-1] == entry:
@@ -112,7 +104,7 @@ class FirstReads:
         for pid in filter(keep, self.processes):
             one = self.processes[pid]
             found.processes[pid] = Process(one.parent, list(one.first), list(one.times), one.last, one.late)
-        found.recent.extend(read for read in self.recent if keep(read.pid))
+        found.recent.extend(read for read in self.recent if keep(read.process))
         found.opened = self.opened - len(self.recent) + len(found.recent)
         found.total = self.total - _times_read(self.recent) + _times_read(found.recent)
         return found
@@ -178,7 +170,7 @@ class FirstReads:
 
     def pids(self) -> list[int]:
         """Processes that read, and their parents."""
-        return list(dict.fromkeys(pid for read in self.recent for pid in (read.pid, read.parent)))
+        return list(dict.fromkeys(pid for read in self.recent for pid in (read.process, read.parent)))
 
     def opens(self) -> list[list[int]]:
         """The first reads by process, each as often as it was opened in a row."""
@@ -255,11 +247,11 @@ def _is_plain(entries: Sequence[int]) -> bool:
     return sum(steps) >= PLAIN_SHARE * len(steps)
 
 
-def _times_read(reads: Iterable[FirstRead]) -> int:
+def _times_read(reads: Iterable[Read]) -> int:
     """How many reads there are, where a file that its process opens again at once counts once."""
     last: dict[int, int] = {}
     times = 0
     for read in reads:
-        times += last.get(read.pid, -1) != read.entry
-        last[read.pid] = read.entry
+        times += last.get(read.process, -1) != read.sample
+        last[read.process] = read.sample
     return times

@@ -143,7 +143,7 @@ class Inference:
         self._before = ReadBefore(self._jobs.manifest.n_files)
         self._is_read_again = False  # what was read before is, and no job says so
         self._reads = FirstReads()  # that no inferred job explains
-        self._lost: JobRun | None = None  # that was refuted, and among the reads is its next epoch
+        self._refuted: JobRun | None = None  # among the reads is its next epoch
         self._attempt: Attempt | None = None  # what the task is at, or was at last
         self._left_alone = LeftAlone(len(self._jobs.manifest.size))
         self._alone = FirstReads()  # of those that are left alone: what is found may explain them too
@@ -186,7 +186,7 @@ class Inference:
         try_again = self._reads.total in TRY_AGAIN_AFTER
         if self._state is State.SEARCHING:
             self._look_with_more(process, try_again)
-        elif (try_again and self._lost is not None) or (
+        elif (try_again and self._refuted is not None) or (
             self._state is State.WATCHING
             and self._reads.ready(self._needed)
             and not self._inferred.full
@@ -219,7 +219,7 @@ class Inference:
         """Its reads no longer come as explained: the task is to begin with the other hypotheses."""
         if fitted_by_chance(job):
             self._by_chance += job.rivals.alternatives
-        self._reads, self._lost = self._reads.joined(unfit_reads(job)), job
+        self._reads, self._refuted = self._reads.joined(unfit_reads(job)), job
         self._call()
         self._jobs.end(job.name)
 
@@ -244,7 +244,7 @@ class Inference:
         if not all(job.is_set_aside for job in registered):
             if self._state is not State.IDLE:
                 self._cancel()
-                self._lost = None
+                self._refuted = None
                 self._before.begin_anew()
                 self._happens(Cause.REGISTERED)
                 for name in list(self._inferred.in_force):
@@ -292,18 +292,19 @@ class Inference:
         self._happens(Cause.BEGIN)
         if self._state is not State.SEARCHING:
             return  # it was called for nothing else
-        lost, self._lost = self._lost, None
+        refuted, self._refuted = self._refuted, None
         attempt = self._attempt = Attempt(
-            self._jobs.runner, self._jobs.clock, self._reads.searched_with(self._needed), lost
+            self._jobs.runner, self._jobs.clock, self._reads.searched_with(self._needed), refuted
         )
 
-        if lost is not None:
-            if await self._goes_on(lost):
+        if refuted is not None:
+            if await self._goes_on(refuted):
                 return
             if not self._reads.ready(self._needed):
-                self._lost = self._lost or lost  # further reads may show how it goes on; for a search they are too few
+                # Further reads may show how it goes on; for a search they are too few.
+                self._refuted = self._refuted or refuted
                 return
-        if await self._walked() and (self._lost is not None or not self._reads.ready(self._needed)):
+        if await self._walked() and (self._refuted is not None or not self._reads.ready(self._needed)):
             return
 
         data_sets, processes = await self._data_sets()
@@ -316,7 +317,7 @@ class Inference:
         searches = bool(data_sets) and self._in_vain < MOST_IN_VAIN and not attempt.again
         found = searches and await self._search(attempt, data_sets)
         if not found and attempt.again:
-            self._lost = self._lost or lost
+            self._refuted = self._refuted or refuted
             self._call()
             return
         self._searches += searches
@@ -369,14 +370,14 @@ class Inference:
         before.begin_anew()
         return installed
 
-    async def _goes_on(self, lost: JobRun) -> bool:
+    async def _goes_on(self, refuted: JobRun) -> bool:
         """Whether the reads are the next epoch by what explained the epochs before; then its job is in force."""
         reads, runner = self._without_walkers, self._jobs.runner
-        data_set = await runner.run(POOL, as_indices, reads().heads(self._needed), lost.streams.sample_ids)
-        ranked = lost.rivals.alternatives
-        if lost.rivals.was_chosen and last_fitting(lost) < 0:  # it was chosen by chance, and would be again
-            ranked = [one for one in ranked if order_of(one.spec) != order_of(lost.hypothesis.spec)]
-        found = await runner.run(POOL, next_epoch, ranked, drawings(lost), last_epoch(lost), data_set)
+        data_set = await runner.run(POOL, as_indices, reads().heads(self._needed), refuted.streams.sample_ids)
+        ranked = refuted.rivals.alternatives
+        if refuted.rivals.was_chosen and last_fitting(refuted) < 0:  # it was chosen by chance, and would be again
+            ranked = [one for one in ranked if order_of(one.spec) != order_of(refuted.hypothesis.spec)]
+        found = await runner.run(POOL, next_epoch, ranked, drawings(refuted), last_epoch(refuted), data_set)
         if found is None:
             return False
         chosen_from = ranked if found.was_chosen else ()
@@ -424,11 +425,11 @@ class Inference:
 
         Returns whether it found anything.
         """
-        lost = attempt.instead_of
+        refuted = attempt.instead_of
         hints = await self._jobs.runner.run(POOL, seeds_on_command_lines, self._reads.pids())
         registered = (job.spec.seed for job in self._jobs.jobs.values() if not job.inferred)
-        hints = (*(generators(lost) if lost is not None else ()), *registered, *hints)
-        again = lost is not None and is_drawn(lost)
+        hints = (*(generators(refuted) if refuted is not None else ()), *registered, *hints)
+        again = refuted is not None and is_drawn(refuted)
         found: Finding | None = None
         installed = False
         asked = [candidate.data_set for candidate in data_sets]
@@ -446,8 +447,8 @@ class Inference:
                     if await self._try_read_before():
                         installed = True
                         break
-                    if self._lost is not None:
-                        if await self._goes_on(self._lost):
+                    if self._refuted is not None:
+                        if await self._goes_on(self._refuted):
                             break
                     elif not self._offered:
                         self._called = trio.Event()
@@ -459,7 +460,7 @@ class Inference:
                     installed = await self._install_found(ranked)
                 elif isinstance(event, SeedFound):
                     candidate = data_sets[event.finding.data_set]
-                    ranked = await self._explained_by(candidate, event.finding, event.draws, lost)
+                    ranked = await self._explained_by(candidate, event.finding, event.draws, refuted)
                     if await self._install_found(ranked):
                         found = event.finding
                 elif isinstance(event, GeneratorsFound) and found is not None:
@@ -471,11 +472,13 @@ class Inference:
     # -- what was found
 
     async def _explained_by(
-        self, candidate: Candidate, finding: Finding, draws: Sequence[Draw], lost: JobRun | None
+        self, candidate: Candidate, finding: Finding, draws: Sequence[Draw], refuted: JobRun | None
     ) -> list[Hypothesis]:
         """The hypotheses of a finding, by all that was read until now."""
         reads = self._explicable()
-        before = Before() if lost is None else Before(lost.hypothesis.spec, drawings(lost), last_epoch(lost))
+        before = Before()
+        if refuted is not None:
+            before = Before(refuted.hypothesis.spec, drawings(refuted), last_epoch(refuted))
         if finding.part:
             candidate = await self._jobs.runner.run(POOL, part_of, candidate, finding.part, self._make_samples)
         return await self._jobs.runner.run(POOL, of_finding, candidate, finding, draws, before, reads, self._needed)
@@ -501,22 +504,22 @@ class Inference:
         if job is not None:
             if await self._inferred.learn_more(job, ranked):
                 self._are_explained(self._without_walkers())
-        elif self._lost is not None:  # meanwhile another epoch has begun
-            self._lost.rivals.learn(ranked)
-            await self._goes_on(self._lost)
+        elif self._refuted is not None:  # meanwhile another epoch has begun
+            self._refuted.rivals.learn(ranked)
+            await self._goes_on(self._refuted)
 
     def _are_explained(self, by: FirstReads) -> None:
         """A job is in force that goes on as these reads do: from here on those count that are none of its."""
         self._inferred.end_walks()
         self._reads = reads = self._inferred.but_explained(self._reads, by)
         self._alone = self._inferred.but_explained(self._alone, by)
-        if self._lost is not None and unfit_reads(self._lost).processes.keys().isdisjoint(reads.processes):
-            self._lost = None
+        if self._refuted is not None and unfit_reads(self._refuted).processes.keys().isdisjoint(reads.processes):
+            self._refuted = None
         inferred = self._inferred
         processes = reads.processes
         others = reads.of(lambda pid: not inferred.is_on_trial(processes[pid].first[0], pid, processes[pid].parent))
         self._called = trio.Event()
-        if self._offered or self._lost is not None or (others.ready(self._needed) and not inferred.full):
+        if self._offered or self._refuted is not None or (others.ready(self._needed) and not inferred.full):
             self._called.set()
 
     # -- for the status

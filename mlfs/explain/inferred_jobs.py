@@ -11,19 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-
 from mlfs.errors import JobError
 from mlfs.explain.attempt import POOL
+from mlfs.explain.chance import FEWEST_FITTING, borne_out
 from mlfs.explain.confirm import Finding
-from mlfs.explain.evidence import FEWEST_FITTING, borne_out
 from mlfs.explain.fields import JOB_NAME
-from mlfs.explain.first_reads import FirstRead, FirstReads
+from mlfs.explain.first_reads import FirstReads
 from mlfs.explain.port import Jobs, load_epochs
-from mlfs.explain.screen import EpochPlaces, screen
+from mlfs.explain.screen import EpochPlaces, columns, screen
 from mlfs.explain.search_stages import COMMON_SEEDS
-from mlfs.follow import evidence
-from mlfs.follow.evidence import JUDGED_OPENS
+from mlfs.follow.evidence import JUDGED_OPENS, Read
 from mlfs.follow.families import Family, State
 from mlfs.follow.hypothesis import Hypothesis
 from mlfs.follow.job import JobRun
@@ -68,7 +65,7 @@ def unfit_reads(job: JobRun) -> FirstReads:
             begun = max(begun, at + 1 - JUDGED_OPENS, min(in_doubt.values(), default=at + 1))
     reads = FirstReads()
     for seen in job.matcher.opens(begun):
-        reads.add(seen.entry, seen.process, seen.parent)
+        reads.add(seen.sample, seen.process, seen.parent)
     return reads
 
 
@@ -159,12 +156,12 @@ class InferredJobs:
         """The jobs that read this file."""
         return [job for job in self.in_force.values() if job.member[entry]]
 
-    def of(self, read: evidence.Read) -> JobRun | None:
+    def of(self, read: Read) -> JobRun | None:
         """The job for which a process reads a file; None where it is a stranger to all."""
         found = None
         for job in self.in_force.values():
             if job.member[read.sample]:
-                if read.process in job.readers.own:
+                if read.process in job.readers.proved:
                     return job
                 if found is None and job.readers.kept_apart(read.process, read.parent) is None:
                     found = job
@@ -190,9 +187,9 @@ class InferredJobs:
     def end_walks(self) -> None:
         """End jobs that follow a walk over files that another job reads: nobody else was known when they began."""
         for name, job in list(self.in_force.items()):
-            entries, own = job.streams.sample_ids, job.readers.own
+            entries, proved = job.streams.sample_ids, job.readers.proved
             others = [other for other in self.reading(int(entries.flat[0])) if not walks(other)] if entries.size else []
-            if walks(job) and any(own.keys().isdisjoint(other.readers.own) for other in others):
+            if walks(job) and any(proved.keys().isdisjoint(other.readers.proved) for other in others):
                 self._jobs.end(name)
 
     def but_explained(self, reads: FirstReads, by: FirstReads) -> FirstReads:
@@ -303,9 +300,9 @@ class InferredJobs:
         job = JobRun(spec, streams, self._jobs.manifest.sample_sizes, hypothesis, name_of=self._jobs.name_of)
         await load_epochs(self._jobs.runner, job, most=1)
         for read in reads().recent:
-            if job.member[read.entry] and job.observe(*read).another_leads:
+            if job.member[read.sample] and job.observe(*read).another_leads:
                 job.follow_leading()
-        job.is_found(ranked, was_chosen)
+        job.comes_into_force(ranked, was_chosen)
         await self._jobs.install(job)
 
 
@@ -323,7 +320,7 @@ class Begin(NamedTuple):
     step: int
 
 
-def where(streams: JobStreams, epoch: int, recent: Sequence[FirstRead], totals: tuple[int, int]) -> Begin:
+def where(streams: JobStreams, epoch: int, recent: Sequence[Read], totals: tuple[int, int]) -> Begin:
     """Find the oldest of the recent reads in the streams. It is the epoch's beginning if no reads came before them.
 
     Args:
@@ -336,7 +333,7 @@ def where(streams: JobStreams, epoch: int, recent: Sequence[FirstRead], totals: 
     a_pass = max(1, streams.length(epoch) * len(streams.spec.ranks))
     guesses = [epoch + total // a_pass for total in totals]
     likely = {tried for guess in guesses for tried in range(max(epoch, guess - _EPOCHS_BEFORE), guess + 2)}
-    entries, processes = np.array(recent, dtype=np.int64)[:, :2].T
+    entries, processes = columns(recent)
     n_entries = 1 + int(max(entries.max(), streams.sample_ids.max()))
     best, best_share = Begin(epoch, 0), -1.0
     for tried in sorted(likely):

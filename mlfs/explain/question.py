@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.explain.evidence import SEED_BITS, bits_of_distinct
+from mlfs.explain.chance import SEED_BITS, bits_of_distinct
 from mlfs.orders.order import Indices
 
 # -- conditions on the first words of a seed's generator, by which seeds are told that cannot be right

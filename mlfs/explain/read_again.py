@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.explain.evidence import NEXT_EPOCH_BITS, bits_of_distinct
+from mlfs.explain.chance import NEXT_EPOCH_BITS, bits_of_distinct
 from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields
 from mlfs.explain.first_reads import MOST_PROCESSES, FirstReads
 from mlfs.explain.question import FEWEST_SAMPLES, MOST_SKIPPED

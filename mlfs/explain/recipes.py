@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.errors import JobError
+from mlfs.explain.chance import NEARLY_BITS, SEED_BITS, bits_near_the_start, bits_of_distinct
 from mlfs.explain.confirm import begins_at, pattern_of, read_in_order
-from mlfs.explain.evidence import NEARLY_BITS, SEED_BITS, bits_near_the_start, bits_of_distinct
 from mlfs.explain.fields import EPOCHS, Fields, job_of
 from mlfs.explain.question import DataSet, read_in
 from mlfs.explain.splits import SplitPart

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.errors import MlfsError
-from mlfs.explain.evidence import bits_of_hits
+from mlfs.explain.chance import bits_of_hits
 from mlfs.explain.variants import OTHER_RANKS, Variant, pairs, variants
 from mlfs.follow.epoch_index import first_codes
 from mlfs.follow.evidence import JUDGED_SAMPLES, LEAST_BITS, SURE_SHARE, Read
@@ -69,7 +69,7 @@ class Hits(NamedTuple):
     """How well an epoch's order explains some opens.
 
     Attributes:
-        bits: how much evidence the hits are, see `mlfs.explain.evidence`.
+        bits: how much evidence the hits are, see `mlfs.explain.chance`.
         share: of the opens that could hit.
         exact: whether the hits follow one upon the other, and not only near one another.
         ranks: indexes of the ranks that were hit.
@@ -160,7 +160,7 @@ def evidence_of(opens: Sequence[Open], families: Sequence[Hashable]) -> list[Evi
     Args:
         families: of each open, that of its process; empty: all are of one.
     """
-    entries, processes = _columns(opens)
+    entries, processes = columns(opens)
     counts = Counter(families)
     together = Evidence(entries, processes, frozenset(counts))
     alone = []
@@ -272,7 +272,7 @@ def find_ranks(
         # A family that reads for ranks of another world reads as much of the registered ones' samples.
         places = EpochPlaces.of(streams.ids_of_ranks(epoch, every), n_entries)
         for family in reads:
-            entries, processes = _columns(family)
+            entries, processes = columns(family)
             score = screen(places, entries, processes)
             if score.share < LEAST_SHARE or not beyond_chance(score.bits - choice_bits):
                 continue
@@ -308,7 +308,7 @@ def find_world(
     most = len(streams.sample_ids) // JUDGED_SAMPLES
     choice_bits = log2(len(reads) * len(epochs))
     for epoch in epochs[: max(1, LONGEST_SEARCH // len(streams.sample_ids))]:
-        families = [_columns(family) for family in reads]
+        families = [columns(family) for family in reads]
         in_whole = EpochPlaces.of(whole[1].ids_of_ranks(epoch, (0,)), n_entries).code
         worlds = {_usual_step(in_whole, *of_family) for of_family in families} - {0, spec.world_size}
         begins = {"start_epoch": epoch, "start_step": 0}  # a rank that comes later may begin before those that read
@@ -336,7 +336,7 @@ def find_world(
     return None
 
 
-def _columns(reads: Sequence[Read] | Sequence[Open]) -> tuple[Numbers, Numbers]:
+def columns(reads: Sequence[Read] | Sequence[Open]) -> tuple[Numbers, Numbers]:
     """Entries and processes of reads."""
     entries, processes = np.array([read[:2] for read in reads], dtype=np.int64).reshape(-1, 2).T
     return entries, processes

@@ -29,8 +29,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mlfs.explain.chance import SEED_BITS
 from mlfs.explain.confirm import Finding, confirm, confirm_sequential
-from mlfs.explain.evidence import SEED_BITS
 from mlfs.explain.question import (
     NEVER,
     Condition,

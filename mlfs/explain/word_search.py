@@ -17,8 +17,8 @@ from math import log2
 import numpy as np
 import numpy.typing as npt
 
+from mlfs.explain.chance import PLACE_BITS
 from mlfs.explain.confirm import confirm
-from mlfs.explain.evidence import PLACE_BITS
 from mlfs.explain.question import WORDS_IN_REACH, DataSet, Reading, Trie, compile_trie, likely, probes, step
 from mlfs.explain.search_stages import PlaceFound, StageProgress, WordsAsked
 from mlfs.explain.try_seeds import Words, search, search_words

@@ -16,8 +16,7 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
-from mlfs.follow.epoch_index import EpochIndex
-from mlfs.follow.occurrence import Occurrence, occurrences
+from mlfs.follow.epoch_index import EpochIndex, Occurrence, occurrences
 from mlfs.follow.progress import RankProgress
 
 NO_PID = -1
@@ -90,26 +89,26 @@ class SampleMatcher:
         """From now on opens may belong to these epochs."""
         self._epochs = epochs
 
-    def fits(self, entry: int) -> bool:
+    def fits(self, sample: int) -> bool:
         """Whether an open would be predicted; nothing is noted."""
-        at = self._likeliest(entry)
+        at = self._likeliest(sample)
         return at is not None and self._fit(at) is not _Fit.NONE
 
-    def observe(self, entry: int) -> tuple[Occurrence | None, bool] | None:
+    def observe(self, sample: int) -> tuple[Occurrence | None, bool] | None:
         """An open: what it is taken for, and whether it was predicted. None: it counts for nothing."""
-        at = self._likeliest(entry)
+        at = self._likeliest(sample)
         fit = self._fit(at) if at is not None else _Fit.NONE
         agrees = fit is not _Fit.NONE
-        epoch = self._last.get(entry)
+        epoch = self._last.get(sample)
         if epoch is not None and (at is None or at.epoch.epoch != epoch) and fit >= _Fit.BEGINS:
             return None  # one more open of a sample that was just read
         self.opens += 1
-        self._last[entry] = at.epoch.epoch if at is not None else -1
-        self._last.move_to_end(entry)
+        self._last[sample] = at.epoch.epoch if at is not None else -1
+        self._last.move_to_end(sample)
         if len(self._last) > self._repeated:
             self._last.popitem(last=False)
         if not agrees:
-            self._lost.append(entry)
+            self._lost.append(sample)
             self._lost_in_all += 1
         return at, agrees
 
@@ -134,9 +133,9 @@ class SampleMatcher:
 
     # -- one open
 
-    def _likeliest(self, entry: int) -> Occurrence | None:
+    def _likeliest(self, sample: int) -> Occurrence | None:
         """The occurrence that an open is of, if a loader may be at any."""
-        near = (at for at in occurrences(self._epochs, entry) if self._is_unread_near(at))
+        near = (at for at in occurrences(self._epochs, sample) if self._is_unread_near(at))
         return min(near, key=self._preference, default=None)
 
     def _fit(self, at: Occurrence, progress: RankProgress | None = None) -> _Fit:
@@ -172,19 +171,19 @@ class SampleMatcher:
         """The last lost opens, if nearly all that are of a rank's epoch come as predicted from somewhere ahead."""
         latest = list(self._lost)[-2 * FOUND_BY * len(self._ranks) :]
         mine = [
-            (entry, Occurrence(rank_index, epoch, code - rank_index * epoch.length))
-            for entry in latest
-            for code in epoch.codes(entry)
+            (sample, Occurrence(rank_index, epoch, code - rank_index * epoch.length))
+            for sample in latest
+            for code in epoch.codes(sample)
             if code // epoch.length == rank_index
         ]
-        places = [(entry, at) for entry, at in mine if at.position > floor + self._near and at.x >= 0]
+        places = [(sample, at) for sample, at in mine if at.position > floor + self._near and at.x >= 0]
         if len(places) < FOUND_BY:
             return []
         # The place where most of them lie: in another order than this one they lie anywhere, and few of them so close
         # together.
         begins = sorted(at.position for _, at in places)
         best = max(enumerate(begins), key=lambda one: bisect_right(begins, one[1] + self.lag) - one[0])[1]
-        seen = [(entry, at) for entry, at in places if best <= at.position <= best + self.lag]
+        seen = [(sample, at) for sample, at in places if best <= at.position <= best + self.lag]
         progress, agreed = RankProgress(best), 0
         for _, at in seen:
             agreed += not progress.is_done(at.position) and self._fit(at, progress) is not _Fit.NONE

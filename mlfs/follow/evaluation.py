@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+from mlfs.follow.epochs_at_hand import Timeline
 from mlfs.follow.evidence import Read
 from mlfs.follow.plain_order import LONGEST_STEP
-from mlfs.follow.timeline import Timeline
 
 STEPS_TOLD = 4
 """Steps of a process that show an evaluation: in a shuffled epoch of 100 samples so many come once in ten thousand."""
@@ -32,7 +32,7 @@ TRAINS_AGAIN = 4
 """Samples of the next epoch that a rank reads before it is past the end: one or two may seem to be read by chance."""
 
 
-class Verdict(Enum):
+class Whose(Enum):
     """The verdict on a read: whose it is."""
 
     TRAINING = auto()
@@ -112,7 +112,7 @@ class Evaluation:
             self._training.clear()
             self.may_come = True
 
-    def read(self, read: Read, fits: bool, departs: bool) -> Verdict:
+    def read(self, read: Read, fits: bool, departs: bool) -> Whose:
         """A read of one of the job's own processes.
 
         Args:
@@ -122,10 +122,10 @@ class Evaluation:
         if chain is None:
             trains = read.process in self._training if self._at_end else not departs
             if fits or trains or len(self._chains) >= MOST_PROCESSES:
-                return Verdict.TRAINING
+                return Whose.TRAINING
             self._chains[read.process] = _Chain(read, self._is_sure, self._trained)
             self._last_at, self.may_come = self._trained, True
-            return Verdict.WAITS
+            return Whose.WAITS
         goes_on, chain.at = self._trained <= chain.at + RANKS_READ_ON, self._trained
         self._last_at = self._trained
         step, chain.last = read.sample - chain.last, read.sample
@@ -133,7 +133,7 @@ class Evaluation:
         chain.passes = chain.passes + (step < 0) if goes_on else 1
         if not is_plain and (fits or chain.jumped or not self._is_sure or chain.passes > MOST_PASSES):
             self._trains(read.process)
-            return Verdict.TRAINING
+            return Whose.TRAINING
         chain.jumped = not is_plain
         chain.steps += step > 0 and is_plain
         chain.waiting.append(read)
@@ -142,9 +142,9 @@ class Evaluation:
             for other in self._chains.values():
                 other.waiting.clear()
         if chain.jumped or not self._is_sure:
-            return Verdict.WAITS
+            return Whose.WAITS
         chain.waiting.clear()
-        return Verdict.EVALUATION
+        return Whose.EVALUATION
 
     def take_due(self) -> list[Read]:
         """The reads that waited, and turned out to be the training's; they are due no more."""

@@ -155,19 +155,21 @@ class Trial:
     """A family's reads as they would be to the job, from one of them on.
 
     Args:
-        rivals: the first that leads is believed. own: the job's matcher. at_s: when it begins.
+        rivals: the first that leads is believed. matcher: the job's matcher. at_s: when it begins.
         readers_made: the reads of the job's readers by then, training (-1: they are known to read on) and evaluating.
 
     Attributes:
         reads: how many there were.
     """
 
-    def __init__(self, rivals: Sequence[Rival], own: StreamMatcher, at_s: float, readers_made: tuple[int, int]) -> None:
+    def __init__(
+        self, rivals: Sequence[Rival], matcher: StreamMatcher, at_s: float, readers_made: tuple[int, int]
+    ) -> None:
         self.reads = 0
         self._rivals = rivals
         self._began_s = at_s
         self._readers_made = readers_made
-        self._frontiers = [rank.frontier for rank in own.ranks]
+        self._frontiers = [rank.frontier for rank in matcher.ranks]
 
     def read(self, read: Read) -> None:
         """One more read."""
@@ -182,7 +184,7 @@ class Trial:
     def leading(
         self,
         read: Read,
-        own: StreamMatcher,
+        matcher: StreamMatcher,
         readers_made: tuple[int, int],
         is_vacant: Callable[[int], bool],
         is_second_run: bool,
@@ -205,7 +207,7 @@ class Trial:
                 return True
             if is_second_run and not is_silent:
                 return False  # the first run still reads for that rank: the second one has overtaken it
-            return (own.ranks[rank].frontier == self._frontiers[rank] and not evaluates) or not read.parent
+            return (matcher.ranks[rank].frontier == self._frontiers[rank] and not evaluates) or not read.parent
 
         return choose(self._rivals, leads, self._frontiers)
 
@@ -292,7 +294,7 @@ class Family:
     def note_earlier(self, opens: Sequence[Open]) -> None:
         """It made these reads before anybody knew that they were not the job's."""
         for seen in opens:
-            self.order.read(seen.entry, seen.process)
+            self.order.read(seen.sample, seen.process)
         self.reads += len(opens)
         self.processes = max(self.processes, len({seen.process for seen in opens}))
 
@@ -323,15 +325,15 @@ class Families:
         name_of: the name of a process's program, "" where it is not known.
 
     Attributes:
-        own: the processes that have proved themselves, with the rank that each reads for.
+        proved: the processes that have proved themselves, with the rank that each reads for.
     """
 
     def __init__(self, name_of: Callable[[int], str]) -> None:
-        self.own: OrderedDict[int, int] = OrderedDict()
+        self.proved: OrderedDict[int, int] = OrderedDict()
         self._name_of = name_of
         self._keys: OrderedDict[int, Key] = OrderedDict()  # by process
         self._families: OrderedDict[Key, Family] = OrderedDict()  # whoever was kept apart, or read, last is last
-        self._parents: OrderedDict[int, None] = OrderedDict()  # of those in `own`: each is kin, whatever its family
+        self._parents: OrderedDict[int, None] = OrderedDict()  # of those in `proved`: each is kin, whatever its family
         self._astray: OrderedDict[int, Astray] = OrderedDict()
         self._first_reads = self._first_families = 0  # before anybody has proved himself
         self._evaluated = 0  # reads of the job's readers that are none of the training's
@@ -373,7 +375,7 @@ class Families:
         key = self.key_of(process, parent)
         family = self._families.get(key)
         if family is None:
-            is_kin = key.is_whole and parent in self.own
+            is_kin = key.is_whole and parent in self.proved
             family = self._families[key] = Family(key, process, State.CHILDREN if is_kin else State.UNKNOWN)
             self._forget_some()
         return family
@@ -386,7 +388,7 @@ class Families:
 
     def are_the_jobs(self, process: int, parent: int) -> bool:
         """Whether the reads of a process are the job's for now, though it may not have proved itself."""
-        if not self.own or process in self.own:
+        if not self.proved or process in self.proved:
             return True
         return self.family_of(process, parent).state is State.HEIR or self._is_kin(process, parent)
 
@@ -394,10 +396,10 @@ class Families:
         """The job's readers have made a read that is none of the training's, and so count as alive."""
         self._evaluated += 1
 
-    def look_at_heir(self, own: StreamMatcher) -> None:
+    def look_at_heir(self, matcher: StreamMatcher) -> None:
         """An heir is one no more once those before it read as predicted again."""
         heir = self._heir
-        if heir is not None and own.score.agreed - self._agreed_before_heir - self._heir_agreed >= PROVED_READS:
+        if heir is not None and matcher.score.agreed - self._agreed_before_heir - self._heir_agreed >= PROVED_READS:
             self._heir = None
             if heir.state is State.HEIR:
                 heir.move(Cause.OTHERS_COME_BACK)
@@ -410,39 +412,39 @@ class Families:
         is_kin = family.state is State.PROVED or family.state is State.CHILDREN
         return is_kin or (family.key.is_whole and process in self._parents)
 
-    def takes(self, read: Read, own: StreamMatcher) -> bool:
+    def takes(self, read: Read, matcher: StreamMatcher) -> bool:
         """Whether a read of a process that has not proved itself counts for the job."""
-        if not self.own:
+        if not self.proved:
             return True
         family = self.family_of(read.process, read.parent)
-        fits = own.fits(read.sample, read.process)
+        fits = matcher.fits(read.sample, read.process)
         may_begin = fits and not family.is_apart
-        if may_begin and any(self.is_vacant(rank_index, own) for rank_index in range(len(own.ranks))):
+        if may_begin and any(self.is_vacant(rank_index, matcher) for rank_index in range(len(matcher.ranks))):
             return True  # as somebody may begin to read for a rank that nobody reads for
         doubtful = not read.parent and not fits and family.state is not State.HEIR
         return not doubtful and self.are_the_jobs(read.process, read.parent)
 
-    def is_vacant(self, rank_index: int, own: StreamMatcher) -> bool:
+    def is_vacant(self, rank_index: int, matcher: StreamMatcher) -> bool:
         """Whether nobody has proved to read for a rank."""
-        ranks = self.own.items()  # -1: it was not known yet when the process proved itself
-        return all((own.rank_of(process) if known < 0 else known) != rank_index for process, known in ranks)
+        ranks = self.proved.items()  # -1: it was not known yet when the process proved itself
+        return all((matcher.rank_of(process) if known < 0 else known) != rank_index for process, known in ranks)
 
-    def set_kin_apart(self, process: int, parent: int) -> None:
+    def part_from_kin(self, process: int, parent: int) -> None:
         """A process is a family by itself from now on, if it would be the job's readers' for its parent and program."""
         if self._is_kin(process, parent):
             self._keys[process] = self.key_of(process, parent)._replace(single=process)
 
     def kept_apart(self, process: int, parent: int) -> Family | None:
         """The family of a process whose reads are kept apart from the job's; None where they are not."""
-        family = None if process in self.own else self._families.get(self.key_of(process, parent))
+        family = None if process in self.proved else self._families.get(self.key_of(process, parent))
         return family if family is not None and family.is_apart else None
 
     def prove(self, process: int, parent: int, rank_index: int) -> None:
         """A process reads as predicted, so often that it is no chance."""
         family = self.family_of(process, parent)
         self._astray.pop(process, None)
-        self.own[process] = rank_index
-        _bound(self.own, REMEMBERED_PROCESSES)
+        self.proved[process] = rank_index
+        _bound(self.proved, REMEMBERED_PROCESSES)
         family.only_reader = None
         if family.key.is_whole:
             if family.state is not State.PROVED:
@@ -466,7 +468,7 @@ class Families:
             for family in self._families.values()
             if family.state is State.STRANGER
         )  # fmt: skip
-        return ReadersStatistics(tuple(self.own), tuple(strangers))
+        return ReadersStatistics(tuple(self.proved), tuple(strangers))
 
     # -- before anybody has proved himself
 
@@ -491,11 +493,11 @@ class Families:
         self._families.move_to_end(family.key)
         return family if beside else None
 
-    def read_by_one(self, read: Read, own: StreamMatcher, propose: Callable[[], Rival]) -> bool:
+    def read_by_one(self, read: Read, matcher: StreamMatcher, propose: Callable[[], Rival]) -> bool:
         """Show a read to the rival that says that its family alone reads the job, where several read. Whether it leads.
 
         Args:
-            own: the job's matcher, which has seen this read too. propose: that the job is read from its start.
+            matcher: the job's matcher, which has seen this read too. propose: that the job is read from its start.
         """
         if self.one_family_read:
             return False  # the job's own matcher sees it alone
@@ -503,7 +505,7 @@ class Families:
         rival = family.only_reader
         if rival is None:
             rival = family.only_reader = propose()
-            for seen in own.opens():
+            for seen in matcher.opens():
                 if self.key_of(seen.process, seen.parent) == family.key:
                     rival.read(seen.read)
         else:
@@ -545,7 +547,7 @@ class Families:
         """Families that read before anybody had proved himself, are no kin, and did not read as predicted."""
         reads: dict[Key, list[Open]] = {}
         for seen in history:
-            if seen.process not in self.own and not self._is_kin(seen.process, seen.parent):
+            if seen.process not in self.proved and not self._is_kin(seen.process, seen.parent):
                 reads.setdefault(self.key_of(seen.process, seen.parent), []).append(seen)
         unfit = [opens for opens in reads.values() if sum(seen.agrees for seen in opens) < FITTING_SHARE * len(opens)]
         return self.note_strangers(seen for opens in unfit for seen in opens)
@@ -561,32 +563,32 @@ class Families:
 
     # -- kin that reads something else
 
-    def kin_read(self, process: int, parent: int, agrees: bool, own: StreamMatcher) -> None:
+    def kin_read(self, process: int, parent: int, agrees: bool, matcher: StreamMatcher) -> None:
         """Count a matched read of kin that has not proved itself."""
-        if not self.own:
+        if not self.proved:
             return
         if self._heir is not None and agrees and self.key_of(process, parent) == self._heir.key:
             self._heir_agreed += 1
         who = process if parent else 0  # processes that ended before anybody saw whose they are count as one
         seen = self._astray.get(who)
         if seen is None:
-            seen = self._astray[who] = Astray(process, parent, own.score.agreed - agrees)
+            seen = self._astray[who] = Astray(process, parent, matcher.score.agreed - agrees)
             _bound(self._astray, MOST_FAMILIES)
         seen.reads += 1
         seen.agreed += agrees
 
-    def gone_astray(self, own: StreamMatcher) -> list[Family]:
+    def gone_astray(self, matcher: StreamMatcher) -> list[Family]:
         """Kin that read something else than what is predicted, while others read as predicted: strangers all the same.
 
         Each process is a family by itself from now on.
         """
         found = []
         for who, seen in list(self._astray.items()):
-            others = own.score.agreed - seen.agreed_before - seen.agreed
+            others = matcher.score.agreed - seen.agreed_before - seen.agreed
             if seen.reads < ASTRAY_READS or 2 * seen.agreed >= seen.reads or others < ASTRAY_READS:
                 continue
             del self._astray[who]
-            if not self._own_read_beside(seen, own.score.history):
+            if not self._own_read_beside(seen, matcher.score.history):
                 continue  # chance: in an order that nobody knows, some reads of all processes seem to come as predicted
             if seen.parent:
                 self._keys[seen.process] = self.key_of(seen.process, seen.parent)._replace(single=seen.process)
@@ -600,7 +602,7 @@ class Families:
         """Whether processes that have proved themselves read as predicted since the other one began."""
         opens = list(history)
         begun = next((at for at, opened in enumerate(opens) if opened.process == seen.process), 0)
-        return sum(opened.agrees and opened.process in self.own for opened in opens[begun:]) >= ASTRAY_READS
+        return sum(opened.agrees and opened.process in self.proved for opened in opens[begun:]) >= ASTRAY_READS
 
     # -- families that are kept apart
 
@@ -614,14 +616,14 @@ class Families:
             if not family.is_second_run
         ]
 
-    def reads_alone(self, family: Family, own: StreamMatcher) -> bool:
+    def reads_alone(self, family: Family, matcher: StreamMatcher) -> bool:
         """Whether none of the job's readers has read since a stranger's trial began, or it is taken for their heir."""
-        made = own.score.ever_observed, self._evaluated
+        made = matcher.score.ever_observed, self._evaluated
         if family.state is State.HEIR:
             return True
         return family.trial is not None and family.trial.reads >= STRANGER_READS and family.trial.is_silent(made)
 
-    def keep_apart(self, process: int, parent: int) -> Family:
+    def put_apart(self, process: int, parent: int) -> Family:
         """The family of a process that is no kin of the job's readers: on trial, if nothing was known of it."""
         family = self.family_of(process, parent)
         if family.state is State.UNKNOWN:
@@ -631,37 +633,37 @@ class Families:
         return family
 
     def try_read(
-        self, family: Family, read: Read, own: StreamMatcher, propose: Callable[[], Sequence[Rival]], before: bool
+        self, family: Family, read: Read, matcher: StreamMatcher, propose: Callable[[], Sequence[Rival]], before: bool
     ) -> Rival | None:
         """A read of a family that is kept apart. Returns the rival that leads by it. The family's state tells whose its
         reads are from now on.
 
         Args:
-            own: the job's matcher. propose: what the family's reads may be from now on. before: it came earlier.
+            matcher: the job's matcher. propose: what the family's reads may be from now on. before: it came earlier.
         """
         family.read(read)
-        trial, made = family.trial, (own.score.ever_observed, self._evaluated)
+        trial, made = family.trial, (matcher.score.ever_observed, self._evaluated)
         if trial is None or (trial.reads >= TRIAL_READS and not trial.is_silent(made)):
-            trial = Trial(propose(), own, read.at_s, (-1, self._evaluated) if before else made)
+            trial = Trial(propose(), matcher, read.at_s, (-1, self._evaluated) if before else made)
             family.begin_trial(trial)
         trial.read(read)
         is_silent = trial.is_silent(made)
         family.is_second_run = family.is_second_run or trial.is_from_start
-        leading = trial.leading(read, own, made, lambda rank: self.is_vacant(rank, own), family.is_second_run)
+        leading = trial.leading(read, matcher, made, lambda rank: self.is_vacant(rank, matcher), family.is_second_run)
         if leading is not None and leading.origin is Origin.JOINS:
             family.move(Cause.JOINS)
         elif leading is None and is_silent and trial.is_long(read.at_s) and not family.order.is_plain:
             family.move(Cause.INHERITS)
-            self._inherits(family, own)
+            self._inherits(family, matcher)
         elif leading is None and trial.reads >= STRANGER_READS and family.state is State.ON_TRIAL:
             family.move(Cause.NOTHING_FITS)
         return leading
 
-    def _inherits(self, family: Family, own: StreamMatcher) -> None:
+    def _inherits(self, family: Family, matcher: StreamMatcher) -> None:
         before = self._heir
         if before is not None and before is not family and before.state is State.HEIR:
             before.move(Cause.OTHERS_COME_BACK)
-        self._heir, self._heir_agreed, self._agreed_before_heir = family, 0, own.score.agreed
+        self._heir, self._heir_agreed, self._agreed_before_heir = family, 0, matcher.score.agreed
 
 
 def _bound(kept: OrderedDict[object, object] | OrderedDict, most: int) -> None:  # type: ignore[type-arg]

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import islice
 
+from mlfs.follow.epochs_at_hand import Timeline
 from mlfs.follow.job_statistics import FindingsStatistics
 from mlfs.follow.matching import StreamMatcher
 from mlfs.follow.score import Cell
 from mlfs.follow.sentences import COUNTS_FROM_ONE, RESUMED, flags_of
-from mlfs.follow.timeline import Timeline
 
 FEWEST_FIRST = 12
 """First opens that must all be predicted before they tell in which epoch the script began: more than chance makes."""

@@ -306,8 +306,8 @@ class Rival:
         steps, last = list[bool](), dict[int, int]()
         for seen in self.matcher.score.history:
             if seen.agrees:
-                steps.append(0 < seen.entry - last.get(seen.process, seen.entry) <= LONGEST_STEP)
-                last[seen.process] = seen.entry
+                steps.append(0 < seen.sample - last.get(seen.process, seen.sample) <= LONGEST_STEP)
+                last[seen.process] = seen.sample
         return 2 * sum(steps) >= len(steps)
 
 
@@ -346,7 +346,8 @@ class Rivals:
     """The one list of what may be true of a job instead of what is in force. Generators propose to it.
 
     It shows a rival the reads that it is about, and asks the rule. The one that leads is put in force by
-    `mlfs.follow.job.JobRun.follow_leading`, and by nothing else.
+    `mlfs.follow.job.JobRun.follow_leading`, and by nothing else. Rivals about one family alone stand with that family
+    (`mlfs.follow.families.Trial`), which asks the same rule, until one of them leads here.
 
     Args:
         is_doubtful: says of a rival that the rule would install whether a search may yet find something likelier.
@@ -393,7 +394,7 @@ class Rivals:
         if self.leading is rival:
             self.leading = self.leads_of = None
 
-    def leads(self, rival: Rival, family: object = None) -> None:
+    def let_lead(self, rival: Rival, family: object = None) -> None:
         """It is to be put in force. Args: family: see `leads_of`."""
         if family is not None:
             self.by_origin.pop(rival.origin, None)
@@ -413,7 +414,7 @@ class Rivals:
         for rival in sorted(about, key=lambda one: -one.hypothesis.prior_bits):
             found = rival.ruling(in_force)
             if found is Ruling.INSTALL and not self._is_doubtful(rival):
-                self.leads(rival)
+                self.let_lead(rival)
                 return True
             if found is not Ruling.WAITS:
                 self.withdraw(rival)

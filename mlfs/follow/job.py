@@ -34,9 +34,8 @@ import numpy as np
 from mlfs.follow.agreement import Share, by_epoch
 from mlfs.follow.by_sample import NO_PID
 from mlfs.follow.epoch_index import EpochIndex, Ids, Match
-from mlfs.follow.epochs_at_hand import EpochsAtHand
-from mlfs.follow.evaluation import Evaluation
-from mlfs.follow.evaluation import Verdict as Whose
+from mlfs.follow.epochs_at_hand import EpochsAtHand, Timeline
+from mlfs.follow.evaluation import Evaluation, Whose
 from mlfs.follow.evidence import (
     JUDGED_OPENS,
     LOOK_BACK_AFTER,
@@ -60,7 +59,6 @@ from mlfs.follow.readers_without_pid import ReadersWithoutPid
 from mlfs.follow.score import REMEMBERED_OPENS, Cell, Score
 from mlfs.follow.sentences import flags_of, register_flags
 from mlfs.follow.shape import LearnedLoader, RankStream, Shape
-from mlfs.follow.timeline import Timeline
 from mlfs.follow.tracker import Followed
 from mlfs.job import JobSpec
 from mlfs.job.names import OPENED_AGAIN, built_in
@@ -263,13 +261,13 @@ class JobRun:
         A job reads so nearly all of the time: processes that have proved to read for it go on as predicted, in the
         middle of an epoch, while nothing else may explain their reads.
         """
-        if self.evaluation.may_come or self.held.reads or not self.readers.own:
+        if self.evaluation.may_come or self.held.reads or not self.readers.proved:
             return [], []
         if self.rivals.by_origin or self.rivals.leading:
             return [], []
         batch = self.batch
         until = partial(self.evaluation.trains_until, batch=batch)
-        stretches, given = self.matcher.follow(reads, self.readers.own, until)
+        stretches, given = self.matcher.follow(reads, self.readers.proved, until)
         for stretch in stretches:
             self.loader.follow(stretch)
             self.late.read(stretch.times, stretch.positions[0], self.epochs)
@@ -297,19 +295,19 @@ class JobRun:
             return APART
         if sharing and self.shared.read(process, self.matcher, sharing):
             return NOTHING_YET
-        known = named and bool(self.readers.own)
-        own = known and process in self.readers.own
+        known = named and bool(self.readers.proved)
+        proved = known and process in self.readers.proved
         fits = known and self.matcher.fits(sample, process)
-        if own and fits and not self.evaluation.may_come and not self.held.reads:
+        if proved and fits and not self.evaluation.may_come and not self.held.reads:
             return self._match(sample, process, parent, at_s)  # nearly always
-        if known and parent and not own and not self.matcher.knows(process) and self._begins_another_run(sample):
-            self.readers.set_kin_apart(process, parent)
+        if known and parent and not proved and not self.matcher.knows(process) and self._begins_another_run(sample):
+            self.readers.part_from_kin(process, parent)
         departs = known and not (fits or self.held.may_hold)
         if (named and self.evaluation.may_come) or departs:
             seen = self._may_evaluate(Read(sample, process, parent, at_s))
             if seen is not None:
                 return seen
-        if named and not own:
+        if named and not proved:
             return self._observe_unproved(Read(sample, process, parent, at_s))
         if self.held.hold(sample, process, parent, at_s, self.matcher):
             return NOTHING_YET
@@ -319,7 +317,7 @@ class JobRun:
         """A read that may be an evaluation's: what it comes to, if it is, or waits; None if it is not."""
         readers, evaluation, matcher = self.readers, self.evaluation, self.matcher
         readers.look_at_heir(matcher)
-        if not readers.own or not readers.are_the_jobs(read.process, read.parent):
+        if not readers.proved or not readers.are_the_jobs(read.process, read.parent):
             return None
         fits = matcher.fits(read.sample, read.process)
         verdict = evaluation.read(read, fits, departs=not matcher.has_strayed(read.process))
@@ -340,8 +338,8 @@ class JobRun:
         if readers.takes(read, matcher):
             if self.held.hold(*read, matcher):
                 return NOTHING_YET
-            return self._match_unproved(read) if readers.own else self._match_first(read)
-        family = readers.keep_apart(read.process, read.parent)
+            return self._match_unproved(read) if readers.proved else self._match_first(read)
+        family = readers.put_apart(read.process, read.parent)
         if self.rivals.leads_of is family and self.rivals.leading is not None:
             self.rivals.leading.read(read)
             return ANOTHER_LEADS
@@ -350,7 +348,7 @@ class JobRun:
         if not family.is_apart:
             return self._match_waiting(family)
         if leading is not None:
-            self.rivals.leads(leading, family)
+            self.rivals.let_lead(leading, family)
             return ANOTHER_LEADS
         if family.state is not State.STRANGER:
             return NOTHING_YET
@@ -372,7 +370,7 @@ class JobRun:
         if first is None or seen.another_leads:
             return seen
         history = self.score.history
-        proved = readers.read_by_one(read, self.matcher, self._propose_only_reader) or bool(readers.own)
+        proved = readers.read_by_one(read, self.matcher, self._propose_only_reader) or bool(readers.proved)
         if not proved or readers.one_family_read or all(opened.agrees for opened in history):
             return seen
         return self._match_without_others(first, readers.key_of(read.process, read.parent))
@@ -398,9 +396,9 @@ class JobRun:
             self.readers.seen_again(opened)
         for opened in [*fitting, *others]:
             read = opened.read
-            mine = opened.process in self.readers.own or not self.readers.own
+            mine = opened.process in self.readers.proved or not self.readers.proved
             if not mine:
-                self.readers.keep_apart(opened.process, opened.parent)  # seen alone, it did not fit
+                self.readers.put_apart(opened.process, opened.parent)  # seen alone, it did not fit
             seen = self._match_unproved(read) if mine else self._observe_unproved(read, before=True)
             if seen.match is not None:
                 given.append((seen.match.rank_index, (seen.match.position, seen.match.position + 1)))
@@ -547,7 +545,7 @@ class JobRun:
         last = history[-1] if history else None
         agrees = last is not None and last.process == read.process and last.agrees
         if matcher.follows(read.process):
-            if not readers.own:
+            if not readers.proved:
                 self._look_back_at = matcher.score.observed + LOOK_BACK_AFTER
             readers.prove(read.process, read.parent, matcher.rank_of(read.process))
         else:
@@ -621,7 +619,7 @@ class JobRun:
         """An epoch's order is known, or cannot be known: match the reads that waited for it."""
         return [self.observe(*read, others) for read in self.held.release()]
 
-    def replay(self, opens: Iterable[Open]) -> None:
+    def match_again(self, opens: Iterable[Open]) -> None:
         """Match reads that were observed before this job began."""
         for opened in opens:
             self._match_unproved(opened.read)
@@ -677,7 +675,7 @@ class JobRun:
 
     # -- a job that nobody registered
 
-    def is_found(self, alternatives: Sequence[Hypothesis], was_chosen: bool) -> None:
+    def comes_into_force(self, alternatives: Sequence[Hypothesis], was_chosen: bool) -> None:
         """It is followed by what it has been shown until now, and only reads from now on may refute it."""
         self.rivals.learn(alternatives, was_chosen)
         self._judged_from = self.score.ever_observed

@@ -5,12 +5,88 @@ Pure; made by `mlfs.follow.job`. Nothing here changes when the job goes on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from mlfs.follow.agreement import Share, SharesByRank
-from mlfs.follow.loader import LoaderStatistics
+from mlfs.follow.depth import Depth
+from mlfs.follow.shape import Shape
+from mlfs.job import JobSpec
+
+# -- what is known of the loader, and where it is known from
+
+REGISTERED, INFERRED, LEARNED, UNKNOWN = "registered", "inferred", "learned", "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A number, None while it is not known, and where it is known from."""
+
+    value: int | None
+    origin: str = field(metadata={"key": "from"})
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderStatistics:
+    """How the processes of a rank share its stream.
+
+    Attributes:
+        readers: the processes that take batches in turns, None where whoever is free takes the next one.
+        depth_at_least, depth_at_most: bounds of the prefetch depth; the second is None until workers were seen to wait.
+        early: how many places before its turn a sample may be opened.
+    """
+
+    readers: int | None
+    batch_size: Known
+    num_workers: Known
+    prefetch_depth: Known
+    depth_at_least: int = field(metadata={"key": None})
+    depth_at_most: int | None = field(metadata={"key": None})
+    early: int
+
+
+def loader_of(
+    spec: JobSpec,
+    inferred: bool,
+    files_per_sample: int,
+    shape: Shape,
+    depth: Depth,
+    slack: int,
+    shape_is_learned: bool,
+) -> LoaderStatistics:
+    """The facts of a job's loader, each with where it is known from.
+
+    Args:
+        inferred: whether nobody registered the job.
+        files_per_sample: files that one sample of the script consists of.
+        shape, depth: as the reads tell them; the shape's batch is 0 while it is not known.
+        slack: the shape's slack as the matcher has it.
+        shape_is_learned: whether reads told the shape; else it is what was registered, or a default.
+    """
+
+    def known(seen: int | None, field: str) -> Known:
+        value = getattr(spec, field) if field in spec.model_fields_set else None
+        if seen is not None and seen != value:
+            return Known(seen, LEARNED)
+        return Known(value, UNKNOWN if value is None else INFERRED if inferred else REGISTERED)
+
+    batch = workers = None
+    if shape_is_learned:
+        batch = shape.batch // files_per_sample if shape.workers != 1 and shape.batch % files_per_sample == 0 else None
+        workers = shape.workers if shape.workers > 1 else None
+    return LoaderStatistics(
+        readers=shape.workers or None,
+        batch_size=known(batch, "batch_size"),
+        num_workers=known(workers, "num_workers"),
+        prefetch_depth=known(depth.exact, "prefetch_factor"),
+        depth_at_least=depth.at_least,
+        depth_at_most=depth.at_most,
+        early=slack - 1,
+    )
+
+
+# -- the job, its readers and its ranks
 
 
 class JobState(StrEnum):
@@ -63,11 +139,11 @@ class ReadersStatistics:
     """The readers of a job's samples; see `mlfs.follow.families`.
 
     Attributes:
-        own: the processes that have proved to read for the job.
+        proved: the processes that have proved to read for the job.
         strangers: those that were found, the one that has read most recently last.
     """
 
-    own: tuple[int, ...] = ()
+    proved: tuple[int, ...] = ()
     strangers: tuple[Stranger, ...] = ()
 
 
@@ -130,3 +206,33 @@ class JobStatistics:
     readers: ReadersStatistics
     late_opens: Mapping[int, int] = field(default_factory=dict)
     deviation_bytes: float = 0.0
+
+
+# -- strangers to all jobs of a mount, and a sentence for each
+
+
+def strangers_to_all(jobs: Iterable[JobStatistics]) -> list[Stranger]:
+    """Those that no job follows. A stranger to several jobs is told of once, as the one who saw most of him."""
+    followed = [job for job in jobs if not job.given_up]
+    proved = {process for job in followed for process in job.readers.proved}
+    found: dict[int, Stranger] = {}
+    for job in followed:
+        for stranger in job.readers.strangers:
+            before = found.get(stranger.process)
+            if stranger.process not in proved and (before is None or stranger.reads > before.reads):
+                found[stranger.process] = stranger
+    return list(found.values())
+
+
+def in_words(stranger: Stranger) -> str:
+    """The reader, how much he reads and in which order: "cp (pid 123) reads 1,200 files in directory order"."""
+    order = "in directory order" if stranger.plain else "in no order that mlfs knows"
+    if stranger.again:
+        order = "in the job's order, as the same script would that was started twice: only the first run is followed"
+    files = "1 file" if stranger.reads == 1 else f"{stranger.reads:,} files"
+    if not stranger.parent:
+        return f"processes that ended at once read {files} {order}"
+    who = f"{stranger.name or 'a process'} (pid {stranger.process})"
+    if stranger.processes == 1:
+        return f"{who} reads {files} {order}"
+    return f"{who} and {stranger.processes - 1:,} more of its kin read {files} {order}"

@@ -71,11 +71,11 @@ def seen_where_matched(opens: Iterable[Open], epochs: Mapping[int, EpochIndex]) 
 
 
 def seen_by_count(opens: Iterable[Open], epochs: Mapping[int, EpochIndex]) -> list[PlacedOpen]:
-    """All opens that ever were, wherever they were matched: an entry is read once an epoch, so its count is its epoch.
+    """All opens that ever were, wherever they were matched: a sample is read once an epoch, so its count is its epoch.
 
-    This finds the shape where matching by a wrong one has led astray. An epoch has an entry several times where a
-    sampler repeats its samples, and ranks have entries in common: see `_in_one_rank`. Opens of epochs behind one that
-    is not at hand any more are left out: so many of an entry there were in that one as nobody knows by now.
+    This finds the shape where matching by a wrong one has led astray. An epoch has a sample several times where a
+    sampler repeats its samples, and ranks have samples in common: see `_in_one_rank`. Opens of epochs behind one that
+    is not at hand any more are left out: so many of a sample there were in that one as nobody knows by now.
     """
     in_order = [epochs[epoch] for epoch in takewhile(epochs.__contains__, count_from(min(epochs, default=0)))]
     counts: Counter[int] = Counter()
@@ -85,27 +85,27 @@ def seen_by_count(opens: Iterable[Open], epochs: Mapping[int, EpochIndex]) -> li
     repeated: dict[tuple[int, EpochIndex], list[tuple[int, int]]] = defaultdict(list)
     for o in opens:
         parent_of[o.process] = o.parent
-        before = last.get(o.process, o.entry)
+        before = last.get(o.process, o.sample)
         again = o.again if o.again and in_order and len(in_order[0].codes(before)) > 1 else 0
-        for entry in [*[before] * again, o.entry]:
-            count = counts[entry]
-            counts[entry] += 1
+        for sample in [*[before] * again, o.sample]:
+            count = counts[sample]
+            counts[sample] += 1
             for index in in_order:
-                codes = index.codes(entry)
+                codes = index.codes(sample)
                 if count >= len(codes):
                     count -= len(codes)
                     continue
                 if len(codes) > 1:
-                    repeated[o.process, index].append((len(seen), entry))
+                    repeated[o.process, index].append((len(seen), sample))
                 rank, offset = divmod(codes[0], index.length)
                 seen.append(PlacedOpen(o.process, rank, index.epoch, offset - index.begin))
                 break
-        last[o.process] = o.entry
+        last[o.process] = o.sample
     unknown: set[int] = set()
     parents = list(dict.fromkeys(parent_of.values()))
     for (process, index), opened in repeated.items():
         parent = parent_of[process]
-        places = _in_one_rank([entry for _, entry in opened], index, parents.index(parent) if parent else -1)
+        places = _in_one_rank([sample for _, sample in opened], index, parents.index(parent) if parent else -1)
         if not places:
             unknown.update(at for at, _ in opened)
         for (at, _), (rank, offset) in zip(opened, places, strict=False):
@@ -113,8 +113,8 @@ def seen_by_count(opens: Iterable[Open], epochs: Mapping[int, EpochIndex]) -> li
     return [one for at, one in enumerate(seen) if at not in unknown]
 
 
-def _in_one_rank(entries: list[int], index: EpochIndex, parent: int) -> list[tuple[int, int]]:
-    """The places of entries that an epoch has several times and a process has opened: (rank, index in its stream).
+def _in_one_rank(samples: list[int], index: EpochIndex, parent: int) -> list[tuple[int, int]]:
+    """The places of samples that an epoch has several times and a process has opened: (rank, index in its stream).
 
     The process reads for the rank in which most of its opens are one behind the other. Nothing while two ranks have as
     many, unless they have the same samples at the same places: then each parent process is one of the ranks.
@@ -125,7 +125,7 @@ def _in_one_rank(entries: list[int], index: EpochIndex, parent: int) -> list[tup
     best: list[list[tuple[int, int]]] = []
     most = -1
     for rank in range(len(index.ids)):
-        places = _places_in_rank(entries, rank, index)
+        places = _places_in_rank(samples, rank, index)
         following = sum(b == a + 1 and of == rank for (_, a), (of, b) in pairwise(places))
         if following >= most:
             best, most = [*(best if following == most else []), places], following
@@ -135,27 +135,28 @@ def _in_one_rank(entries: list[int], index: EpochIndex, parent: int) -> list[tup
     return best[parent % len(best)]
 
 
-def _places_in_rank(entries: list[int], rank: int, index: EpochIndex) -> list[tuple[int, int]]:
+def _places_in_rank(samples: list[int], rank: int, index: EpochIndex) -> list[tuple[int, int]]:
     """The places of a process' opens if it reads for this rank: those that make the longest runs.
 
     A batch may begin with the last repetitions of a sample whose first ones end another worker's batch: so the first
-    place that the rank has an entry at need not be the one, and the opens that follow tell.
+    place that the rank has a sample at need not be the one, and the opens that follow tell.
     """
     offsets = [
-        [code - rank * index.length for code in index.codes(entry) if code // index.length == rank] for entry in entries
+        [code - rank * index.length for code in index.codes(sample) if code // index.length == rank]
+        for sample in samples
     ]
     places: list[tuple[int, int]] = []
     used: set[int] = set()
-    while len(places) < len(entries):
+    while len(places) < len(samples):
         at, length, start = len(places), 0, -1
         for offset in offsets[at]:
             run = 0
-            while at + run < len(entries) and offset + run in offsets[at + run]:
+            while at + run < len(samples) and offset + run in offsets[at + run]:
                 run += 1
             if offset not in used and run > length:
                 length, start = run, offset
         if start < 0:  # only other ranks have it, or it was opened more often than the rank has it
-            places.append((rank, offsets[at][-1]) if offsets[at] else divmod(index.codes(entries[at])[0], index.length))
+            places.append((rank, offsets[at][-1]) if offsets[at] else divmod(index.codes(samples[at])[0], index.length))
         else:
             places += [(rank, start + step) for step in range(length)]
             used.update(range(start, start + length))

@@ -14,7 +14,7 @@ from mlfs.follow.depth import DepthWatch
 from mlfs.follow.epoch_index import Match
 from mlfs.follow.epochs_at_hand import EpochsAtHand
 from mlfs.follow.evidence import UNTIMED
-from mlfs.follow.loader import LoaderStatistics, loader_of
+from mlfs.follow.job_statistics import LoaderStatistics, loader_of
 from mlfs.follow.matching import StreamMatcher
 from mlfs.follow.shape import Shape
 from mlfs.follow.worker_stream import Stretch
@@ -53,8 +53,8 @@ class LoaderWatch:
             self._depth.missed()
         self._watched = self._positions()
 
-    def read(self, entry: int, process: int, match: Match | None, at_s: float) -> None:
-        """An entry was read: an epoch's first reads tell how far ahead the workers read."""
+    def read(self, sample: int, process: int, match: Match | None, at_s: float) -> None:
+        """A sample was read: an epoch's first reads tell how far ahead the workers read."""
         watch = self._depth
         if watch.epoch < 0:
             return
@@ -65,7 +65,7 @@ class LoaderWatch:
             self._matched(match.rank_index, (match.position,), process, (at_s,))
         elif watch.epoch == self._spec.start_epoch:  # the loader's shape is not known yet
             index = self._epochs.first
-            code = index.code.item(entry) if index is not None else -1
+            code = index.code.item(sample) if index is not None else -1
             if index is not None and code >= 0:
                 watch.opened(code // index.length, (code % index.length - index.begin,), process, (at_s,))
 

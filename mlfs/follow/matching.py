@@ -1,6 +1,6 @@
 """Finds the position of the predicted streams that an observed open belongs to, and so how far each rank is.
 
-Pure: no I/O, no clock. In: the local ranks' predicted streams (entry ids by epoch), then observed opens (entry,
+Pure: no I/O, no clock. In: the local ranks' predicted streams (sample ids by epoch), then observed opens (sample,
 process, its parent). Out: matched positions, positions given up, the agreement. Called by `mlfs.follow.job`.
 
 Linear position: an epoch's base (sum of the lengths of the epochs before) plus the index within the epoch.
@@ -71,7 +71,7 @@ class StreamMatcher:
         self._patience = LEAST_UNFIT
         self._learn_at = LEAST_UNFIT  # the tracker's `unfit` opens at which another shape is looked for
 
-    def observe(self, entry: int, process: int, parent: int = 0) -> Observed:
+    def observe(self, sample: int, process: int, parent: int = 0) -> Observed:
         """Record an open. Returns the position it is matched to (None: none), and what is given up: rank, positions.
 
         Args:
@@ -80,7 +80,7 @@ class StreamMatcher:
 
         A sample opened again by its last reader is no new evidence: (None, []) and nothing is counted.
         """
-        observed = self._tracker.observe(entry, process, parent)
+        observed = self._tracker.observe(sample, process, parent)
         if self._tracker.unfit < self._learn_at:
             return observed
         match, given = observed
@@ -147,7 +147,7 @@ class StreamMatcher:
         tracker = Tracker(self.stream, learned, starts, self._epochs, score, trusts_shape=True)
         over: list[tuple[int, Given]] = []
         for seen in self.opens():
-            match, given = tracker.observe(seen.entry, seen.process, seen.parent)
+            match, given = tracker.observe(seen.sample, seen.process, seen.parent)
             over += given
             if match is not None:
                 over.append((match.rank_index, (match.position, match.position + 1)))
@@ -161,7 +161,7 @@ class StreamMatcher:
         return over
 
     def opens(self, begun: int = 0) -> list[Open]:
-        """The last opens, those among them that were not counted because a process opened its last entry once more.
+        """The last opens, those among them that were not counted because a process opened its last sample once more.
 
         Whether such an open is one more sample is known with the loader's shape, so who observes opens again needs all.
 
@@ -205,13 +205,13 @@ class StreamMatcher:
         """How far behind its rank's frontier a position may be read."""
         return self._tracker.lag
 
-    def fits(self, entry: int, process: int) -> bool:
+    def fits(self, sample: int, process: int) -> bool:
         """Whether the open would be predicted by what is loaded; nothing is recorded."""
-        return self._tracker.fits(entry, process)
+        return self._tracker.fits(sample, process)
 
-    def is_next(self, entry: int, process: int) -> bool:
+    def is_next(self, sample: int, process: int) -> bool:
         """Whether it is the very next that a process reads, by what it has read before; nothing is recorded."""
-        return self._tracker.is_next(entry, process)
+        return self._tracker.is_next(sample, process)
 
     def coming(self, process: int, most: int) -> list[int]:
         """The samples that a process reads next, at most so many; none where that is in doubt."""

@@ -28,7 +28,7 @@ REMEMBERED_PROCESSES = 64
 
 
 def walked_to(sample: int, member: Sequence[int]) -> list[int]:
-    """The next entries in the order of the directories. Args: member: by sample, whether it is of the job."""
+    """The next samples in the order of the directories. Args: member: by sample, whether it is of the job."""
     following = range(sample + 1, min(len(member), sample + 1 + WALKED_AHEAD))
     return [other for other in following if member[other]]
 
@@ -37,22 +37,22 @@ class PlainOrder:
     """Counts how many reads in a row go on in the order of the directories.
 
     Attributes:
-        last_entry: what was opened last, -1 before anything.
+        last_sample: what was opened last, -1 before anything.
     """
 
     def __init__(self) -> None:
-        self.last_entry = -1
+        self.last_sample = -1
         self._steps: deque[bool] = deque(maxlen=JUDGED_STEPS)
         self._last_of: OrderedDict[int, int] = OrderedDict()
 
-    def read(self, entry: int, process: int) -> None:
-        """A process of the family opened an entry. One that has just begun goes on where the one before it was."""
-        before = self._last_of.pop(process, self.last_entry)
-        self._last_of[process] = self.last_entry = entry
+    def read(self, sample: int, process: int) -> None:
+        """A process of the family opened a sample. One that has just begun goes on where the one before it was."""
+        before = self._last_of.pop(process, self.last_sample)
+        self._last_of[process] = self.last_sample = sample
         if len(self._last_of) > REMEMBERED_PROCESSES:
             self._last_of.popitem(last=False)
-        if before not in (-1, entry):
-            self._steps.append(0 < entry - before <= LONGEST_STEP)
+        if before not in (-1, sample):
+            self._steps.append(0 < sample - before <= LONGEST_STEP)
 
     @property
     def is_plain(self) -> bool:

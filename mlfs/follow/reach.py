@@ -1,4 +1,4 @@
-"""Says at which occurrences of an entry a process can be, when it opens the entry now.
+"""Says at which occurrences of a sample a process can be, when it opens the sample now.
 
 Pure. In: an occurrence, how far each rank is, the shape of the loader. Out: whether it is near, too far ahead, a place
 where a process may begin, or so many turns ahead in a stream that a process reads. Used by `mlfs.follow.tracker`.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlfs.follow.occurrence import Occurrence
+from mlfs.follow.epoch_index import Occurrence
 from mlfs.follow.progress import RankProgress
 from mlfs.follow.shape import Shape, worker_and_turn
 from mlfs.follow.worker_stream import WorkerStream

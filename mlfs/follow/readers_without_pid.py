@@ -56,15 +56,17 @@ class ReadersWithoutPid:
     def __init__(self, samples: int, shuffles: bool) -> None:
         self._walks = _Walks(samples) if shuffles else None
 
-    def read(self, sample: int, own: StreamMatcher, readers: Families, others: Iterable[StreamMatcher]) -> bool:
+    def read(self, sample: int, matcher: StreamMatcher, readers: Families, others: Iterable[StreamMatcher]) -> bool:
         """Somebody reads: whether it counts for the job.
 
         Args:
             readers: those of the job that have names. others: of jobs that have the sample too.
         """
-        if readers.own and not any(readers.is_vacant(rank_index, own) for rank_index in range(len(own.ranks))):
+        if readers.proved and not any(
+            readers.is_vacant(rank_index, matcher) for rank_index in range(len(matcher.ranks))
+        ):
             return False  # each rank has its own reader
         walks = self._walks is not None and self._walks.read(sample)
-        if walks and own.score.agreement_of_last(BESIDE_OPENS) >= BESIDE_SHARE:
+        if walks and matcher.score.agreement_of_last(BESIDE_OPENS) >= BESIDE_SHARE:
             return False
-        return own.fits(sample, NO_PID) or not any(other.fits(sample, NO_PID) for other in others)
+        return matcher.fits(sample, NO_PID) or not any(other.fits(sample, NO_PID) for other in others)

@@ -44,10 +44,10 @@ class Cell:
 class Open(NamedTuple):
     """An observed open, how it was counted, and the position it was matched to (-1: none).
 
-    `again`: how often its process had opened its previous entry once more before it, which was not counted.
+    `again`: how often its process had opened its previous sample once more before it, which was not counted.
     """
 
-    entry: int
+    sample: int
     process: int
     parent: int
     cell: Cell
@@ -59,7 +59,7 @@ class Open(NamedTuple):
     @property
     def read(self) -> Read:
         """The read, of which nobody knows any more when it came."""
-        return Read(self.entry, self.process, self.parent, UNTIMED)
+        return Read(self.sample, self.process, self.parent, UNTIMED)
 
 
 class Score:
@@ -138,10 +138,10 @@ class Score:
 
     def forget(self, opens: Iterable[Open]) -> None:
         """Opens will be counted elsewhere: take those of them that are still in the history out of the cells."""
-        left = Counter((seen.entry, seen.process) for seen in opens)
+        left = Counter((seen.sample, seen.process) for seen in opens)
         for seen in reversed(self.history):
-            if left[seen.entry, seen.process] > 0:
-                left[seen.entry, seen.process] -= 1
+            if left[seen.sample, seen.process] > 0:
+                left[seen.sample, seen.process] -= 1
                 seen.cell.add(-1, -int(seen.agrees))
 
     def count_late(self, process: int, opens: int, cell: Cell) -> None:
@@ -160,11 +160,11 @@ class Score:
             cell.add(1, 1)
             self.history[at] = seen._replace(cell=cell, agrees=True)
 
-    def agrees_after_all(self, entry: int, process: int, cell: Cell) -> None:
-        """The last open of an entry by a process, which was not predicted, is now: it counts in the cell given."""
+    def agrees_after_all(self, sample: int, process: int, cell: Cell) -> None:
+        """The last open of a sample by a process, which was not predicted, is now: it counts in the cell given."""
         for at in range(len(self.history) - 1, -1, -1):
             seen = self.history[at]
-            if seen.entry == entry and seen.process == process and not seen.agrees:
+            if seen.sample == sample and seen.process == process and not seen.agrees:
                 self.agreed += 1
                 seen.cell.add(-1, 0)
                 cell.add(1, 1)

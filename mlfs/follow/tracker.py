@@ -1,11 +1,11 @@
 """Tracks what each process of a job reads, and how far each rank is, for a given shape of the loader.
 
-Pure. In: opens (entry, process, its parent). Out: the position that each is matched to, whether it was predicted (to
+Pure. In: opens (sample, process, its parent). Out: the position that each is matched to, whether it was predicted (to
 the score), and the positions that are given up. Used by `mlfs.follow.matching`, which begins anew with another tracker
 when it learns of another shape.
 
 An open was predicted when it is the next one of a worker stream that its process reads, or when a process may begin
-where it is. Which stream that is follows from where a process begins: one open can fit several (an entry occurs in each
+where it is. Which stream that is follows from where a process begins: one open can fit several (a sample occurs in each
 epoch, and for several ranks where an order is padded), so a process keeps all candidates until a further open fits.
 """
 
@@ -17,9 +17,8 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from mlfs.follow.by_sample import NO_PID, SampleMatcher
-from mlfs.follow.epoch_index import EpochIndex, Match
+from mlfs.follow.epoch_index import EpochIndex, Match, Occurrence, occurrences
 from mlfs.follow.evidence import SURE_STREAK, Read
-from mlfs.follow.occurrence import Occurrence, occurrences
 from mlfs.follow.progress import Given, RankProgress
 from mlfs.follow.reach import Reach
 from mlfs.follow.score import Cell, Open, Score
@@ -36,7 +35,7 @@ REMEMBERED_PROCESSES = 4096
 """Processes that are remembered, and parents of processes. Loaders start new workers each epoch, so only the last ones
 matter."""
 STREAMS_OF_A_PROCESS = 6
-"""Worker streams that a process may be reading: an entry occurs once in each epoch at hand, seldom for two ranks, and
+"""Worker streams that a process may be reading: a sample occurs once in each epoch at hand, seldom for two ranks, and
 the likeliest three epochs are the rank's own one and those beside it."""
 FAR_STREAK = 6
 """Opens in order that a process must make before it is believed to be further ahead than its rank can have come: all
@@ -58,35 +57,35 @@ class _Process:
 
     Attributes:
         streams: the worker streams that it may be reading, the likeliest first.
-        last_entry: what it opened last, -1 before anything.
+        last_sample: what it opened last, -1 before anything.
         rank_index: the rank that it reads for, -1 while that is not known.
         streak: how many of its last opens were predicted, without one between them that was not.
         alike: opens since the last one that left out none, which left out as many as the one before.
         has_read_unseen: some of its last opens may not be known.
     """
 
-    __slots__ = ("_gap", "_opened_again", "alike", "has_read_unseen", "last_entry", "rank_index", "streak", "streams")
+    __slots__ = ("_gap", "_opened_again", "alike", "has_read_unseen", "last_sample", "rank_index", "streak", "streams")
 
     def __init__(self) -> None:
         self.streams: list[WorkerStream] = []
-        self.last_entry = -1
+        self.last_sample = -1
         self.rank_index = -1
         self.streak = 0
         self.alike = self._gap = 0
-        self._opened_again = 0  # how often it has opened its last entry once more
+        self._opened_again = 0  # how often it has opened its last sample once more
         self.has_read_unseen = False
 
-    def reads_next(self, entry: int) -> WorkerStream | None:
-        """The likeliest stream, if an open of the entry is simply the next one of it, and beyond doubt. Else None."""
+    def reads_next(self, sample: int) -> WorkerStream | None:
+        """The likeliest stream, if an open of the sample is simply the next one of it, and beyond doubt. Else None."""
         if not self.streams or self._opened_again:
             return None
         stream = self.streams[0]
-        return None if stream.next_entry != entry or stream.entered_at >= 0 else stream
+        return None if stream.next_sample != sample or stream.entered_at >= 0 else stream
 
-    def goes_on(self, entry: int, position: int, count: int) -> None:
+    def goes_on(self, sample: int, position: int, count: int) -> None:
         """It opened what comes next in its likeliest stream, so many up to this one."""
         self.streams[0].advance(position)
-        self.last_entry = entry
+        self.last_sample = sample
         self.streak += count
         self.alike = 0
         self.has_read_unseen = False
@@ -98,17 +97,17 @@ class _Process:
 
     @property
     def opened_again(self) -> int:
-        """How often it has opened its last entry once more since, which was not counted."""
+        """How often it has opened its last sample once more since, which was not counted."""
         return self._opened_again
 
     def opens_again(self) -> None:
-        """It opened its last entry once more, which is not counted."""
+        """It opened its last sample once more, which is not counted."""
         self._opened_again += 1
 
-    def opens(self, entry: int, agrees: bool) -> int:
-        """It opened an entry, predicted or not. Returns how often it had opened the one before once more."""
+    def opens(self, sample: int, agrees: bool) -> int:
+        """It opened a sample, predicted or not. Returns how often it had opened the one before once more."""
         again, self._opened_again = self._opened_again, 0
-        self.last_entry = entry
+        self.last_sample = sample
         self.streak = self.streak + 1 if agrees else 0
         self.has_read_unseen = False
         return again
@@ -150,7 +149,7 @@ class _Process:
 
 
 class _Fit(NamedTuple):
-    """An occurrence of the opened entry, in a stream that the process may be reading, and how many turns ahead."""
+    """An occurrence of the opened sample, in a stream that the process may be reading, and how many turns ahead."""
 
     turns_ahead: int
     stream: WorkerStream
@@ -165,7 +164,7 @@ class _Fit(NamedTuple):
 class _Now(NamedTuple):
     """The open that is being observed."""
 
-    entry: int
+    sample: int
     process: int
     parent: int
     reader: _Process
@@ -265,38 +264,38 @@ class Tracker:
         taken = ((rank_index, self.ranks[rank_index].take(read, self.lag)) for rank_index, read in positions.items())
         return stretches, [(rank_index, given) for rank_index, given in taken if given is not None]
 
-    def observe(self, entry: int, process: int, parent: int) -> Observed:
-        """Follow an open, and count it. An entry that its process opens again at once counts for nothing."""
+    def observe(self, sample: int, process: int, parent: int) -> Observed:
+        """Follow an open, and count it. A sample that its process opens again at once counts for nothing."""
         reader = self._readers.get(process)
-        stream = reader.reads_next(entry) if reader is not None else None
+        stream = reader.reads_next(sample) if reader is not None else None
         if reader is None or stream is None:
-            return self._observe_other(reader, entry, process, parent)
+            return self._observe_other(reader, sample, process, parent)
         rank_index, position = stream.rank_index, stream.next_position
-        reader.goes_on(entry, position, 1)
-        opened = (entry, process, parent, stream.cell, True, rank_index, position, 0)
+        reader.goes_on(sample, position, 1)
+        opened = (sample, process, parent, stream.cell, True, rank_index, position, 0)
         self._score.count(tuple.__new__(Open, opened))
         return Match(rank_index, position), self._take(rank_index, position)
 
-    def fits(self, entry: int, process: int) -> bool:
+    def fits(self, sample: int, process: int) -> bool:
         """Whether an open would be predicted; nothing is recorded."""
         if process == NO_PID:
-            return self.by_sample.fits(entry)
+            return self.by_sample.fits(sample)
         reader = self._readers.get(process)
         if reader is not None:
-            if reader.last_entry == entry:
+            if reader.last_sample == sample:
                 return True
             for stream in reader.streams:  # no generator: each read of a job asks
-                if stream.next_entry == entry:
+                if stream.next_sample == sample:
                     return True
-        found = occurrences(self._epochs, entry)
+        found = occurrences(self._epochs, sample)
         if reader is not None and self._fits(reader, found):
             return True
         return any(self._may_begin(at) for at in found)
 
-    def is_next(self, entry: int, process: int) -> bool:
+    def is_next(self, sample: int, process: int) -> bool:
         """Whether it is the very next that a process reads, by what it has read before; nothing is recorded."""
         reader = self._readers.get(process)
-        return reader is not None and any(stream.next_entry == entry for stream in reader.streams)
+        return reader is not None and any(stream.next_sample == sample for stream in reader.streams)
 
     def coming(self, process: int, most: int) -> list[int]:
         """The samples that a process reads next, at most so many; none where that is in doubt."""
@@ -304,7 +303,7 @@ class Tracker:
         if reader is None or not reader.streams:
             return []
         stream = reader.streams[0]
-        if reader.reads_next(stream.next_entry) is None:
+        if reader.reads_next(stream.next_sample) is None:
             return []
         return stream.stretch(process, most, stream.index.base + stream.index.length).samples
 
@@ -327,7 +326,7 @@ class Tracker:
         return reader.rank_index if reader is not None else -1
 
     def opened_again(self) -> list[tuple[int, int]]:
-        """The processes that opened their last entry once more, and how often, which was not counted."""
+        """The processes that opened their last sample once more, and how often, which was not counted."""
         return [(process, reader.opened_again) for process, reader in self._readers.items() if reader.opened_again]
 
     def widen_to(self, epochs: Mapping[int, EpochIndex]) -> None:
@@ -380,15 +379,15 @@ class Tracker:
 
     # -- an open that is not simply the next one of its process
 
-    def _observe_by_sample(self, entry: int) -> Observed:
+    def _observe_by_sample(self, sample: int) -> Observed:
         """An open of a reader that cannot be told from others."""
-        seen = self.by_sample.observe(entry)
+        seen = self.by_sample.observe(sample)
         if seen is None:
             return None, []
         at, agrees = seen
         cell = self._nobodys_cell() if at is None else self._score.cell(at.epoch.epoch, at.rank_index)
         match = None if at is None else Match(at.rank_index, at.position)
-        self._score.count(Open(entry, NO_PID, 0, cell, agrees, *(match or (-1, -1))))
+        self._score.count(Open(sample, NO_PID, 0, cell, agrees, *(match or (-1, -1))))
         lag = self.by_sample.lag
         given = [] if match is None else self._take(*match, agrees, lag)
         begun: set[int] = set()
@@ -400,20 +399,20 @@ class Tracker:
             begun.add(rank_index)
         return match, given
 
-    def _observe_other(self, reader: _Process | None, entry: int, process: int, parent: int) -> Observed:
+    def _observe_other(self, reader: _Process | None, sample: int, process: int, parent: int) -> Observed:
         if process == NO_PID:
-            return self._observe_by_sample(entry)
-        found = occurrences(self._epochs, entry)
+            return self._observe_by_sample(sample)
+        found = occurrences(self._epochs, sample)
         if reader is None:
             reader = self._readers[process] = _Process()
             if len(self._readers) > REMEMBERED_PROCESSES:
                 self._readers.popitem(last=False)
-            return self._begin(_Now(entry, process, parent, reader), found)
-        now = _Now(entry, process, parent, reader)
+            return self._begin(_Now(sample, process, parent, reader), found)
+        now = _Now(sample, process, parent, reader)
         if self._one_rank and reader.rank_index >= 0:
             found = [at for at in found if at.rank_index == reader.rank_index]
         fits = self._fits(reader, found)
-        repeats = reader.last_entry == entry
+        repeats = reader.last_sample == sample
         if repeats:  # once more is the next one only where the order has it there, in whichever of the streams
             fits = [fit for fit in fits if fit.turns_ahead == 0]
         if fits:
@@ -566,9 +565,9 @@ class Tracker:
         self, now: _Now, cell: Cell, agrees: bool, at: Occurrence | None = None, moves_frontier: bool = True
     ) -> Observed:
         """Count the open, and mark the position as read that it is matched to, if there is one."""
-        again = now.reader.opens(now.entry, agrees)
+        again = now.reader.opens(now.sample, agrees)
         match = Match(at.rank_index, at.position) if at is not None else None
-        self._score.count(Open(now.entry, now.process, now.parent, cell, agrees, *(match or (-1, -1)), again))
+        self._score.count(Open(now.sample, now.process, now.parent, cell, agrees, *(match or (-1, -1)), again))
         if match is None:
             return None, []
         return match, self._take(*match, moves_frontier)

@@ -1,6 +1,6 @@
 """One worker's part of a rank's stream, and how far a process has read it.
 
-Pure. In: the shape of the loader, an epoch's streams, opens. Out: which entry the worker opens next. Used by
+Pure. In: the shape of the loader, an epoch's streams, opens. Out: which sample the worker opens next. Used by
 `mlfs.follow.tracker`: a process has one or more worker streams that it may be reading.
 
 `mlfs.follow.shape` says which places of a rank's stream are a worker's, and what a turn is.
@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mlfs.follow.epoch_index import EpochIndex
-from mlfs.follow.occurrence import Occurrence
+from mlfs.follow.epoch_index import EpochIndex, Occurrence
 from mlfs.follow.score import Cell
 from mlfs.follow.shape import Shape, worker_and_turn
 
@@ -40,7 +39,7 @@ class WorkerStream:
         rank_index, index, worker: the rank, the epoch, and the worker of the rank whose stream it is.
         cell: where the opens of this rank and epoch are counted.
         turn: the oldest turn that was not opened yet.
-        next_entry: the entry at `turn`; -1 when the process has read all of the stream, or cannot be known.
+        next_sample: the sample at `turn`; -1 when the process has read all of the stream, or cannot be known.
         next_position: the linear position of `turn`.
         entered_at: linear position at which the process began to read the stream; -1 once a second open has confirmed
             that it does.
@@ -51,8 +50,20 @@ class WorkerStream:
     """
 
     __slots__ = (
-        "_opened_early", "cell", "continued", "entered_at", "far", "ids", "index",
-        "next_entry", "next_position", "rank_index", "shape", "streak", "turn", "worker",
+        "_opened_early",
+        "cell",
+        "continued",
+        "entered_at",
+        "far",
+        "ids",
+        "index",
+        "next_position",
+        "next_sample",
+        "rank_index",
+        "shape",
+        "streak",
+        "turn",
+        "worker",
     )  # fmt: skip
 
     def __init__(
@@ -67,7 +78,7 @@ class WorkerStream:
         self.far = far
         self.streak = 1 if confirmed else 0
         self.continued = False
-        self.turn = self.next_entry = self.next_position = 0  # these three: as `_expect` says
+        self.turn = self.next_sample = self.next_position = 0  # these three: as `_expect` says
         self._opened_early: set[int] = set()  # turns behind `turn` that were opened before it
         self.worker, turn = worker_and_turn(shape, begun_at.x)
         if shape.slack > 1 and shape.workers:
@@ -80,32 +91,32 @@ class WorkerStream:
     @property
     def ended(self) -> bool:
         """Whether the process has read its part of the epoch."""
-        return self.next_entry < 0
+        return self.next_sample < 0
 
     def stretch(self, process: int, most: int, until: int) -> Stretch:
-        """The entries that come next, so many at most, at positions below `until`. None was opened yet: there are no
+        """The samples that come next, so many at most, at positions below `until`. None was opened yet: there are no
         times."""
         index, workers, turn = self.index, self.shape.workers, self.turn
-        entries: list[int] = []
+        samples: list[int] = []
         positions: list[int] = []
         most = 1 if self._opened_early else most  # else the next but one may have been opened
-        while len(entries) < most:
+        while len(samples) < most:
             offset = self._offset_of(turn)
-            left = most - len(entries)
+            left = most - len(samples)
             if workers != 1:  # the only worker reads one batch behind the other, as if all were one
                 left = min(left, self.shape.batch - turn % self.shape.batch)
             stop = min(offset + left, index.length, until - index.base)
             if stop <= offset:
                 break
-            entries += self.ids[offset:stop].tolist()
+            samples += self.ids[offset:stop].tolist()
             positions += range(index.base + offset, index.base + stop)
             turn += stop - offset
             if not workers:
                 break  # whoever is free takes the next batch
-        if -1 in entries:  # not of this mount
-            positions = [at for at, entry in zip(positions, entries, strict=True) if entry >= 0]
-            entries = [entry for entry in entries if entry >= 0]
-        return Stretch(process, self.rank_index, index, self.cell, entries, positions, [])
+        if -1 in samples:  # not of this mount
+            positions = [at for at, sample in zip(positions, samples, strict=True) if sample >= 0]
+            samples = [sample for sample in samples if sample >= 0]
+        return Stretch(process, self.rank_index, index, self.cell, samples, positions, [])
 
     def advance(self, position: int) -> None:
         """All was opened that comes next, up to a position."""
@@ -173,12 +184,12 @@ class WorkerStream:
                 turn += 1
             offset = self._offset_of(turn)
             ends = offset >= self.index.length or (workers == 0 and turn % batch == 0 and not in_new_batch)
-            entry = -1 if ends else int(self.ids.item(offset))
-            if ends or entry >= 0:
+            sample = -1 if ends else int(self.ids.item(offset))
+            if ends or sample >= 0:
                 break
             turn += 1
         self.turn = turn
-        self.next_entry, self.next_position = entry, self.index.base + offset
+        self.next_sample, self.next_position = sample, self.index.base + offset
 
     def _offset_of(self, turn: int) -> int:
         """The index in the rank's stream of one of the worker's turns."""

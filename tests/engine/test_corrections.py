@@ -303,7 +303,7 @@ def test_where_the_disagreement_began() -> None:
     cell = Cell(0, 0)
     agrees = [True] * 50 + [False, False, True, False, False, True, False]
     opens = [Open(i, 1, 1, cell, fits, 0, i) for i, fits in enumerate(agrees)]
-    assert [seen.entry for seen in disagreeing(opens)] == list(range(50, 57))
+    assert [seen.sample for seen in disagreeing(opens)] == list(range(50, 57))
     assert not disagreeing(opens[:50])
 
 

@@ -11,8 +11,8 @@ import trio
 from fakes import Mount, running, simulate
 from test_corrections import BATCH, EPOCHS, FILES, read_all, script_opens
 
+from mlfs.follow.epochs_at_hand import Timeline
 from mlfs.follow.job import JobRun
-from mlfs.follow.timeline import Timeline
 from mlfs.job import JobSpec, parse_job
 from mlfs.orders.streams import build_streams
 
@@ -111,7 +111,7 @@ def test_opens_that_were_disowned_are_not_taken_away_twice(tmp_path: Path) -> No
             assert left < 20
             new = JobRun(wrong, build_streams(wrong, mount.engine.manifest), mount.engine.manifest.size)
             new.take_counts(job, opens)
-            assert new.score.observed == sum(seen.entry not in ids[:8] for seen in job.score.history)
+            assert new.score.observed == sum(seen.sample not in ids[:8] for seen in job.score.history)
             assert all(cell.observed >= cell.agreed >= 0 for cell in new.score.cells.values())
 
     simulate(body)

@@ -12,7 +12,7 @@ from fakes import Mount, running, simulate
 from support.drawn import cases
 from test_corrections import BATCH, EPOCHS, FILES, read_all, script_opens
 
-from mlfs.follow.strangers_seen import strangers_to_all
+from mlfs.follow.job_statistics import strangers_to_all
 from mlfs.job import parse_job
 from mlfs.orders.streams import build_streams
 

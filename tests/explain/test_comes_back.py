@@ -95,7 +95,7 @@ async def shares(jobs: FakeJobs, reads: Iterator[Opened]) -> dict[int, float]:
         await jobs.read(entry, process, parent)
         (job,) = jobs.running.values()
         last = job.score.history[-1] if job.score.history else None
-        predicted[epoch].append(last is not None and (last.entry, last.process, last.agrees) == (entry, process, True))
+        predicted[epoch].append(last is not None and (last.sample, last.process, last.agrees) == (entry, process, True))
     return {epoch: sum(of_epoch) / len(of_epoch) for epoch, of_epoch in predicted.items()}
 
 

@@ -89,7 +89,7 @@ def test_a_wrong_registration_is_corrected_once_further_opens_confirm_it(tmp_pat
             assert new.spec.name == "train"
             assert new.spec.seed == 42
             assert seen >= 16 + 12
-            assert [opened.entry for opened in opens] == list(order_of(jobs.manifest, 0, seed=42))[:seen]
+            assert [opened.sample for opened in opens] == list(order_of(jobs.manifest, 0, seed=42))[:seen]
             assert new.score.agreed >= seen - 1
             assert old.score.agreed < seen / 2
             await trio.testing.wait_all_tasks_blocked()

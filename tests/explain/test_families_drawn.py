@@ -123,7 +123,7 @@ def scenes() -> list[Any]:
 def is_predicted(jobs: FakeJobs, opened: Opened) -> bool:
     """Whether some job has predicted an open that it has just counted."""
     last = [job.score.history[-1] for job in jobs.running.values() if job.score.history]
-    return any((seen.entry, seen.process, seen.agrees) == (opened.entry, opened.process, True) for seen in last)
+    return any((seen.sample, seen.process, seen.agrees) == (opened.entry, opened.process, True) for seen in last)
 
 
 @pytest.mark.parametrize(("registered", "kind", "start", "workers"), scenes())

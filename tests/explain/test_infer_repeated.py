@@ -14,9 +14,9 @@ import trio
 from support.explaining import SearchInline
 from test_explainer import explaining, order_of, simulate
 
+from mlfs.explain.chance import borne_out
 from mlfs.explain.confirm import Finding
 from mlfs.explain.data_sets import Candidate
-from mlfs.explain.evidence import borne_out
 from mlfs.explain.explanations import Before, explanations, led_by, of_finding, repeated, repeated_permutation
 from mlfs.explain.fields import Fields
 from mlfs.explain.first_reads import FirstReads
@@ -135,7 +135,7 @@ def test_first_reads_know_how_often_each_was_opened() -> None:
         reads.add(9, 2, 0)
     assert reads.opens() == [[4, 4, 4, 5, 5, 6, 4], [9] * 7]
     assert reads.heads(1) == [[4, 5, 6, 4], [9]]
-    assert [read.entry for read in reads.recent] == [4, 9, 4, 9, 4, 9, 5, 9, 5, 9, 6, 9, 4, 9]
+    assert [read.sample for read in reads.recent] == [4, 9, 4, 9, 4, 9, 5, 9, 5, 9, 6, 9, 4, 9]
     assert (reads.total, reads.opened) == (5, 14)
 
 

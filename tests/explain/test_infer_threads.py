@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from mlfs.explain.evidence import REACH, bits_near_the_start
+from mlfs.explain.chance import REACH, bits_near_the_start
 from mlfs.explain.explanations import chosen
 from mlfs.explain.fields import Fields
 from mlfs.explain.question import DataSet

@@ -33,6 +33,6 @@ def test_an_epoch_in_another_order_is_kept_from_its_first_read_on() -> None:
             lost_at = at
             break
     assert N <= lost_at < N + 16
-    kept = [read.entry for read in unfit_reads(job).recent]
+    kept = [read.sample for read in unfit_reads(job).recent]
     assert kept == other[: lost_at - N + 1]
     assert (last_epoch(job), is_decided(job)) == (0, False)

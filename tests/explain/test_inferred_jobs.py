@@ -30,7 +30,7 @@ def inferred_from(finding: Finding, name: str) -> JobRun:
     ranked = [Hypothesis(spec, Origin.SEARCH) for spec in (drawn, other)]
     streams = JobStreams(drawn, np.arange(N), build_order(drawn, N))
     job = JobRun(drawn, streams, np.full(N, 10, dtype=np.int64), ranked[0])
-    job.is_found(ranked, was_chosen=False)
+    job.comes_into_force(ranked, was_chosen=False)
     return job
 
 

@@ -16,7 +16,7 @@ from support.explaining import BATCH, FILES, FakeJobs, SearchInline, explaining,
 from support.trees import make_tree
 
 from mlfs.follow.by_sample import NO_PID
-from mlfs.follow.strangers_seen import in_words, strangers_to_all
+from mlfs.follow.job_statistics import in_words, strangers_to_all
 
 SHELL, OTHER_SHELL, MAIN, SECOND, STRANGER = 50, 60, 1000, 5000, 9000
 EPOCHS, SEED = 3, 5

@@ -100,7 +100,7 @@ class Followed:
             "history": history,
             "loader": (job.matcher.shape, job.matcher.lag),
             "waits": (job.evaluation.may_come, job.held.may_hold, list(job.held.reads), job.finished),
-            "readers": list(job.readers.own.items()),
+            "readers": list(job.readers.proved.items()),
             "read": self.read,
             "over": self.over,
         }

@@ -164,7 +164,7 @@ def test_who_walks_beside_a_job_costs_it_little(seed: int) -> None:
     now = job.statistics()
     assert now.share.share > 0.9
     assert now.state in (JobState.RUNNING, JobState.FINISHED)
-    assert now.readers.own == ()
+    assert now.readers.proved == ()
     assert now.findings.known == ()
 
 
@@ -191,7 +191,7 @@ def test_a_job_whose_ranks_all_have_readers_with_names_has_no_others() -> None:
     order = job.streams.epoch_ids(0, 0).tolist()
     for entry in order[:20]:
         job.observe(entry, 100, 7)
-    assert job.readers.own
+    assert job.readers.proved
     assert all(job.observe(entry, NO_PID, 0).apart for entry in order[20:60])
     assert all(job.observe(entry, 100, 7).match for entry in order[20:60])
     assert job.statistics().share.share == 1.0

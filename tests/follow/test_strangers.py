@@ -16,9 +16,9 @@ from mlfs.follow.evidence import ONLY_READER_READS, Read
 from mlfs.follow.families import Families, no_name
 from mlfs.follow.hypothesis import Hypothesis, Origin, Rival
 from mlfs.follow.job import JobRun, matcher_at_start
+from mlfs.follow.job_statistics import in_words, strangers_to_all
 from mlfs.follow.matching import Open, StreamMatcher
 from mlfs.follow.plain_order import PlainOrder
-from mlfs.follow.strangers_seen import in_words, strangers_to_all
 from mlfs.job import parse_job
 from mlfs.orders.order import build_order
 from mlfs.orders.streams import JobStreams
@@ -225,7 +225,7 @@ def test_the_same_script_started_twice_is_called_that(parent: int, begun: int) -
         if at >= begun:
             job.observe(second[at - begun], 300, parent)
     readers = job.statistics().readers
-    assert readers.own == (100,)
+    assert readers.proved == (100,)
     (stranger,) = readers.strangers
     assert (stranger.process, stranger.again, stranger.plain) == (300, True, False)
     assert "in the job's order, as the same script would that was started twice" in in_words(stranger)

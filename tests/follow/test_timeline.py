@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlfs.follow.timeline import Timeline
+from mlfs.follow.epochs_at_hand import Timeline
 from mlfs.job import JobSpec
 
 

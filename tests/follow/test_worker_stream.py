@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlfs.follow.epoch_index import EpochIndex
-from mlfs.follow.occurrence import Occurrence, occurrences
+from mlfs.follow.epoch_index import EpochIndex, Occurrence, occurrences
 from mlfs.follow.score import Cell
 from mlfs.follow.shape import Shape, worker_and_turn
 from mlfs.follow.worker_stream import WorkerStream
@@ -47,7 +46,7 @@ def test_a_stream_goes_through_its_workers_batches(length: int, batch: int, work
             stream.advance(stretch.positions[read - 1])
             del coming[:read]
         for offset in coming:
-            assert (stream.next_entry, stream.next_position) == (100 + offset, 1000 + offset)
+            assert (stream.next_sample, stream.next_position) == (100 + offset, 1000 + offset)
             assert not stream.ended
             stream.advance(stream.next_position)
         assert stream.ended
@@ -81,7 +80,7 @@ def test_where_whoever_is_free_takes_the_next_batch_a_stream_ends_with_its_batch
     stream = WorkerStream(Shape(4, 0, 20), Occurrence(0, index, 4), Cell(0, 0))
     read = []
     while not stream.ended:
-        read.append(stream.next_entry)
+        read.append(stream.next_sample)
         stream.advance(stream.next_position)
     assert read == [5, 6, 7]
 

@@ -13,8 +13,18 @@ from mlfs.engine.ranges import RangesStatistics
 from mlfs.engine.statistics import EngineStatistics, TreeStatistics
 from mlfs.explain.statistics import ExplainerStatistics, InferenceState, InferenceStatistics
 from mlfs.follow.agreement import NO_RANK, Share
-from mlfs.follow.job_statistics import FindingsStatistics, JobState, JobStatistics, RankStatistics, ReadersStatistics
-from mlfs.follow.loader import LEARNED, REGISTERED, UNKNOWN, Known, LoaderStatistics
+from mlfs.follow.job_statistics import (
+    LEARNED,
+    REGISTERED,
+    UNKNOWN,
+    FindingsStatistics,
+    JobState,
+    JobStatistics,
+    Known,
+    LoaderStatistics,
+    RankStatistics,
+    ReadersStatistics,
+)
 from mlfs.measure.refine import Measured
 from mlfs.measure.speeds import PlaceSpeeds, SpeedsStatistics
 from mlfs.places.place import PlaceStatistics

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from made_up import job
 
-from mlfs.follow.job_statistics import JobState
-from mlfs.follow.loader import REGISTERED, UNKNOWN, Known, LoaderStatistics
+from mlfs.follow.job_statistics import REGISTERED, UNKNOWN, JobState, Known, LoaderStatistics
 from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.rank_load import Imbalance, RankLoad, StepLimit
 from mountd.headline import preprocessing_words

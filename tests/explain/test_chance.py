@@ -7,7 +7,7 @@ from math import comb, log2, perm
 
 import pytest
 
-from mlfs.explain.evidence import SEED_BITS, bits_of_distinct, bits_of_hits
+from mlfs.explain.chance import SEED_BITS, bits_of_distinct, bits_of_hits
 from mlfs.explain.usual import FURTHEST_LOOKED_THROUGH, LOOKED_THROUGH, POPULAR_SEEDS, usual_seeds
 from mlfs.explain.variants import LIKED_SEEDS, SMALL_SEEDS
 from mlfs.follow.evidence import JUDGED_OPENS, LEAST_BITS, MOST_FURTHER_OPENS
