@@ -333,7 +333,6 @@ class Machine:
         return os.path.exists(path)
 
     def program(self, name: str) -> str | None:
-        """The path of a program."""
         return shutil.which(name)
 
     def has_module(self, name: str) -> bool:

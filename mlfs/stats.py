@@ -79,7 +79,6 @@ class CountAndBytes:
         self.bytes += size_bytes
 
     def statistics(self) -> Tally:
-        """Frozen figures."""
         return Tally(self.count, self.bytes)
 
 
@@ -102,7 +101,6 @@ class Stalls:
         self.worst_s = max(self.worst_s, seconds)
 
     def statistics(self) -> StallStatistics:
-        """Frozen figures."""
         return StallStatistics(self.count, self.total_s, self.worst_s)
 
 
@@ -144,7 +142,6 @@ class Span:
         return span
 
     def statistics(self) -> SpanStatistics:
-        """Frozen figures."""
         staged = self.reads[PAGE_CACHE].statistics()
         taken_back = {route: tally.statistics() for route, tally in self.taken_back.items()}
         reads = {
@@ -219,7 +216,6 @@ class Counters:
         return self.errors[what]
 
     def statistics(self) -> CounterStatistics:
-        """Frozen figures."""
         errors, past = dict(self.errors), tuple(span.statistics() for span in self.past)
         return CounterStatistics(
             self.all.statistics(), self.epoch.statistics(), self.by_choice.statistics(), errors, past

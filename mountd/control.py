@@ -210,7 +210,6 @@ class Control:
         return [name for rank in range(job.spec.world_size) for name in (b"%d" % rank, b"%d%s" % (rank, INDICES))]
 
     def has_file(self, path: Path) -> bool:
-        """Whether there is such a file."""
         if path in WRITABLE or path in ((b"status",), (b"metrics",), (b"audit",)):
             return True
         if len(path) == 2 and path[0] == b"jobs" and path[1].endswith(b".json"):

@@ -637,6 +637,5 @@ class ReadFailures:
         self._last = text, os.fsdecode(self._path(entry)), self._clock()
 
     def statistics(self) -> ReadFailureStatistics:
-        """Frozen figures."""
         text, path, at_s = self._last
         return ReadFailureStatistics(self._count, text, path, self._clock() - at_s if self._count else 0.0)

@@ -33,7 +33,6 @@ def entry_of(inode: int) -> int:
 
 
 def entries_of(inodes: Iterable[int]) -> list[int]:
-    """The same of many."""
     return [(inode & 0xFFFFFFFF) - 1 for inode in inodes]
 
 

@@ -89,7 +89,6 @@ class Journal:
                 self._end += len(line)  # else the next fact takes its place: behind a torn one none would be found
 
     def facts(self) -> Iterator[tuple[str, Any]]:
-        """All that was noted."""
         for line in self._lines():
             kind, value = json.loads(line[_SUM_BYTES:])
             yield kind, value
@@ -112,11 +111,9 @@ class JobPlaces:
         self._number = self._last()[0]
 
     def opened(self, opens: object) -> None:
-        """Jobs have read."""
         self._moves.set()
 
     def installed(self, job: object) -> None:
-        """A job was installed."""
         self._moves.set()
 
     async def moved(self) -> None:
@@ -297,7 +294,6 @@ class Facts(NamedTuple):
     links: str
 
     def noted(self) -> dict[str, Any]:
-        """These facts as JSON has them."""
         entry = {name: [*one] if isinstance(one, frozenset) else one for name, one in self.mounted._asdict().items()}
         return self._asdict() | {"mounted": entry, "tables": TABLES}
 

@@ -214,7 +214,6 @@ LOST_OPENS = (
 
 
 def surroundings(now: MountStatistics) -> list[str]:
-    """All that is to be said of it."""
     said, opens = [], now.engine.nameless_opens
     died, registered = now.about.died, frozenset(job.name for job in now.engine.jobs if not job.inferred)
     if died is not None and (now.process.uptime_s < RECENT_S or died.jobs.keys() - registered):

@@ -43,7 +43,6 @@ class Metric(NamedTuple):
         return "counter" if self.name.endswith("_total") else "gauge"
 
     def family(self, mountpoint: str) -> Family:
-        """The metric as the library has it."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         make = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
@@ -55,7 +54,6 @@ class Metric(NamedTuple):
 
 
 def metrics_of(now: MountStatistics) -> list[Metric]:
-    """All metrics of one moment."""
     process, engine, source, counted = now.process, now.engine, now.source, now.engine.counters.all
     window, reading = engine.scheduler, engine.scheduler.reading
     # A file that counts as staged when it is opened stays so, though its pages were taken back: a counter must not

@@ -80,7 +80,6 @@ class Misses:
                 del self._found[directory, name]
 
     def statistics(self) -> MissStatistics:
-        """Frozen figures."""
         first = tuple(self._path(*place) for place in list(self._found)[:NAMED])
         return MissStatistics(self._looks, len(self._found), first)
 

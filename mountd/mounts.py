@@ -64,7 +64,6 @@ class MountEntry(NamedTuple):
         return other is not None and self[:4] == other[:4]
 
     def is_among(self, entries: list[MountEntry]) -> bool:
-        """Whether this very mount is one of these."""
         return any(map(self.is_same, entries))
 
 

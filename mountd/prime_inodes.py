@@ -56,7 +56,6 @@ class InodePrimer:
         self._listing = 0
 
     def looked_up(self, directory: int) -> None:
-        """A name in the directory was looked up."""
         count = self._lookups.get(directory, 0) + 1
         self._lookups[directory] = count
         if count == ENOUGH_LOOKUPS:

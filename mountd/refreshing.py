@@ -140,7 +140,6 @@ class Refreshing:
         self._wanted = trio.Event()
 
     def statistics(self) -> RefreshStatistics:
-        """Frozen figures."""
         directories, entries = self._counts
         jobs: Mapping[str, JobRun] = self._engine.jobs
         outdated = tuple(change for name, (job, change) in self._outdated.items() if jobs.get(name) is job)

@@ -628,7 +628,6 @@ class Requests:
         return None
 
     async def _soon(self, unique: int, asked: Coroutine[Any, Any, T], reply: Callable[[T], bytes]) -> None:
-        """Give the reply when what was asked for is there."""
         try:
             self._write_reply(reply(await asked))
         except Exception as error:
@@ -709,7 +708,6 @@ class _Answered:
         self._replies.opens(unique, handle)
 
     def failed(self, unique: int, error: Exception) -> None:
-        """It is answered with an error."""
         self._replies.failed(unique, error)
 
     def noted(self, handle: int) -> None:

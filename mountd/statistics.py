@@ -140,7 +140,6 @@ class MountParts:
     channel: Callable[[], ChannelStatistics]
 
     def _processes(self) -> Sequence[ProcessOfMount]:
-        """The processes of the mount."""
         movers = self.engine.movers.lives() if self.engine.movers is not None else []
         agent = self.engine.peering.statistics().agent
         agents = [("agent", agent, 0, "")] if agent else []
@@ -160,7 +159,6 @@ class MountParts:
         )
 
     def statistics(self) -> MountStatistics:
-        """The statistics of all parts of the mount."""
         return MountStatistics(
             about=self._about_now(),
             process=ProcessStatistics(

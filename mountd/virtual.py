@@ -271,7 +271,6 @@ class VirtualFiles:
         return state
 
     def release(self, handle: int) -> None:
-        """Close the file."""
         self._handles.pop(handle, None)
 
     async def write(self, handle: int, data: bytes, offset: int) -> int:

@@ -74,7 +74,6 @@ def error(unique: int, number: int) -> bytes:
 
 
 def reply(unique: int, *parts: bytes | bytearray | memoryview) -> bytes:
-    """A reply with content."""
     body = b"".join(parts)
     return REPLY.pack(REPLY.size + len(body), 0, unique) + body
 

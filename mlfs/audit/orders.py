@@ -75,7 +75,6 @@ def distinct(numbers: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 def of_reader(stream: Stream, reader: int) -> NDArray[np.int32]:
-    """The samples of one reader."""
     return stream.where(stream.readers == reader).samples
 
 

@@ -175,7 +175,6 @@ class ReadLog:
         return copied
 
     def reads(self) -> SeenReads:
-        """The reads that are kept."""
         samples, readers = np.frombuffer(self._content(), np.int32).reshape(-1, 2).T
         known = readers != UNKNOWN
         return SeenReads(samples[known], readers[known], tuple(self._kin), self.forgotten, int((~known).sum()))

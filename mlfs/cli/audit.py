@@ -39,7 +39,6 @@ COMMAND prints goes to standard error.
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `audit`."""
     parser.description = (
         "Say from the reads of a mount whether scripts read what they should: epochs that repeat an order, ranks or"
         " workers that read the same, samples that are left out or read twice, resumed runs that skip or repeat."

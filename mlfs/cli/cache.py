@@ -27,7 +27,6 @@ _SHOWN_FAULTS = 20  # the most damaged copies that are named: a disk that fails 
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `cache`."""
     parser.description = "Look after a cache directory."
     parser.set_defaults(run=run)
     actions = parser.add_subparsers(dest="cache_action", metavar="ACTION", required=True)

@@ -52,7 +52,6 @@ _SIZE_SHARES = 2  # at most one half of a directory's free space is written
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `calibrate`."""
     parser.description = "Measure bandwidths by number of readers; the mount and `mlfs plan` use them."
     parser.epilog = _EPILOG
     parser.add_argument("source", metavar="SOURCE", help="the directory with the training files, not mounted over")

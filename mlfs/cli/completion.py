@@ -26,7 +26,6 @@ _MOUNTS = "findmnt --raw --noheadings --output FSROOT,TARGET --types fuse.mlfs |
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `completion`."""
     parser.description = (
         "Print a script that has the shell complete commands, flags, mounts, files and names of samplers."
     )

@@ -67,7 +67,6 @@ class NumberTable:
         self._rows: list[tuple[str, ...]] = []
 
     def add(self, *cells: str) -> None:
-        """Add a row."""
         self._rows.append(cells)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

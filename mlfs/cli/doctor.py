@@ -32,7 +32,6 @@ _SOURCE_TIMEOUT_S = 5.0
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `doctor`."""
     parser.description = "Look at this machine, and at a data set if one is given."
     parser.epilog = _EPILOG
     parser.add_argument("source", metavar="SOURCE", nargs="?", help="the data set's directory (default: none)")

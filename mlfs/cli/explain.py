@@ -50,7 +50,6 @@ the class directories that FILE names; for indices SOURCE itself, and then each 
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `explain`."""
     parser.usage = "mlfs explain [-h] SOURCE FILE [--rank N] [--json] [flags, see below]"
     parser.description = "Say which orders begin as a script has printed its own: the flags that register each."
     parser.epilog = _EPILOG

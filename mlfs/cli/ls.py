@@ -32,7 +32,6 @@ _PREFIX = "mlfs:"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `ls`."""
     parser.description = "List the mlfs mounts of this machine, a line each."
     parser.epilog = _EPILOG
     parser.add_argument("--json", action="store_true", help="print JSON (default: a table)")

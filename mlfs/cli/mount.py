@@ -48,7 +48,6 @@ the file system of DIR. TIME is 250ms, 2s, 1m30s, 1h.
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `mount`."""
     parser.description = (
         "Mount SOURCE read-only and return when it serves. Without MOUNTPOINT it is mounted over itself."
     )

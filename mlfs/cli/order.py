@@ -43,7 +43,6 @@ stands in its place.
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `order`."""
     parser.usage = "mlfs order [-h] SOURCE [--epoch N] [--rank N] ... [flags, see below]"
     parser.description = "Print the files that a training job will read, in order, a path relative to SOURCE a line."
     parser.epilog = _EPILOG

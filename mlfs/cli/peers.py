@@ -40,7 +40,6 @@ MOST_SECONDS = 86_400.0
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `peers`."""
     parser.description = (
         "Join the mounts of all nodes of an MPI job: what one node has read of the source, the others get "
         "from it. It stays until COMMAND ends, or without one until the MPI job does."

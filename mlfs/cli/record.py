@@ -35,7 +35,6 @@ _LAST_WORDS_S = 10.0  # how long the daemon may take to write what is left; it h
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `record`."""
     parser.description = "Write down who opens what and when, until Ctrl-C or until the mount ends."
     parser.epilog = _EPILOG
     parser.add_argument("mount", metavar="MOUNT", help="the mount point")

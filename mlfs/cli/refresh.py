@@ -41,7 +41,6 @@ _LAST_LOOKS = 8
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `refresh`."""
     parser.description = "Scan the source of a mount again, and have the mount show what is there now."
     parser.epilog = _EPILOG
     parser.add_argument("mount", metavar="MOUNT", help="the mount point")

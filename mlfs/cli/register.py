@@ -38,7 +38,6 @@ the environment over --json-file.
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `register`."""
     from mlfs.cli.job_flags import add_job_flags
 
     parser.usage = "mlfs register [-h] MOUNT [--seed N] [--epochs N] ... [flags, see below]"

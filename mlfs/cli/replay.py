@@ -41,7 +41,6 @@ MOST_EPOCHS = 100_000  # each is a file for each stream
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `replay`."""
     parser.description = (
         "Turn a recording into order files, and register them: for loaders whose order nobody can compute."
     )

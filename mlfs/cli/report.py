@@ -36,7 +36,6 @@ _KIND = "a report of mlfs"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `report`."""
     parser.description = "Write one self-contained page of HTML about a mount."
     parser.epilog = _EPILOG
     parser.add_argument("mount", metavar="MOUNT", help="the mount point, or - for a status on standard input")

@@ -61,7 +61,6 @@ _NAME_WIDTH = 12
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `status`."""
     parser.description = "Show jobs, positions, agreement, reads by route, stalls and tiers of a mount."
     parser.epilog = _EPILOG
     parser.add_argument(

@@ -65,7 +65,6 @@ class _Detail:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `top`."""
     parser.description = "Watch a mount in the terminal until q or Ctrl-C."
     parser.epilog = _EPILOG
     parser.add_argument(
@@ -159,7 +158,6 @@ class Moment:
 
     @property
     def status(self) -> StatusPart:
-        """Its parts."""
         return StatusPart(self.json)
 
 
@@ -178,7 +176,6 @@ def render(now: Moment, before: Moment, columns: int = 80, lines: int = 24) -> R
 
 
 def _screen(now: Moment, before: Moment, look: _Detail) -> RenderableType:
-    """The screen with so many rows."""
     from rich.console import Group
     from rich.text import Text
 

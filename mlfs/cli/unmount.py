@@ -46,7 +46,6 @@ A mount whose daemon was killed (Transport endpoint is not connected) is cleaned
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `unmount`."""
     parser.description = "Stop prefetching, wait for readers to close their files, unmount, and end the daemon."
     parser.epilog = _EPILOG
     parser.add_argument("mount", metavar="MOUNT", nargs="?", help="the mount point")
@@ -138,7 +137,6 @@ def _end_speaker(speaker: Record) -> None:
 
 
 def _unmount(mountpoint: str, timeout_s: float, force: bool) -> int:
-    """End one mount."""
     # `mlfs unmount .` would keep the mount busy itself.
     os.chdir("/")
     entry = interface.mount_at(mountpoint)

@@ -32,7 +32,6 @@ _LOOK_EVERY_S = 0.2
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `upgrade`."""
     parser.description = "Have another server take a mount over, while readers go on."
     parser.epilog = _EPILOG
     parser.add_argument("mount", metavar="MOUNT", help="the mount point")

@@ -44,7 +44,6 @@ _COUNTED = ("there", "fetched", "no_room", "not_kept", "failed")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `warmup`."""
     parser.description = "Fill the mount's caches, in the order in which the data will be needed."
     parser.epilog = _EPILOG
     parser.add_argument("mount", metavar="MOUNT", help="the mount point")

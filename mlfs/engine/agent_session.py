@@ -132,7 +132,6 @@ class AgentSession:
     # -- what becomes of the nodes
 
     def hear_about(self, node: int, about: Mapping[str, Any]) -> None:
-        """A node says what it has."""
         self.about[node] = about
 
     def begin_to_join(self) -> None:

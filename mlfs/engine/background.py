@@ -66,7 +66,6 @@ class Background:
             log.error("the task of %s failed and is begun again; the mount goes on", name, exc_info=error)
 
     def statistics(self) -> tuple[BackgroundFault, ...]:
-        """Frozen figures."""
         return tuple(self._faults.values())
 
 

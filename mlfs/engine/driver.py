@@ -110,5 +110,4 @@ class Driver:
         log.warning("%s", warn.text)
 
     def count(self, count: c.Count) -> None:
-        """Count a failure."""
         self._counters.error(count.kind)

@@ -352,7 +352,6 @@ class Engine:
     # -- what others may know
 
     def statistics(self) -> EngineStatistics:
-        """Frozen figures."""
         scheduler, planner = self.scheduler.statistics(), self._planner.statistics()
         jobs = tuple(job.statistics() for job in self.jobs.values())
         stream_bytes = sum(job.stream_bytes for job in jobs)

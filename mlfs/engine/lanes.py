@@ -97,7 +97,6 @@ class Lanes:
 
     @property
     def at_work(self) -> int:
-        """Batches that lanes have."""
         return len(self._batches)
 
     def stop(self, stop: bool) -> None:

@@ -58,7 +58,6 @@ class PageWatch:
         self._paused = False
 
     def statistics(self) -> PageWatchStatistics:
-        """Frozen figures."""
         return PageWatchStatistics(self._looked_at, self._taken_back)
 
     def pause(self, pause: bool) -> None:

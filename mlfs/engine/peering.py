@@ -120,7 +120,6 @@ class Peering:
         self._roll = roll
 
     def statistics(self) -> PeeringStatistics:
-        """Frozen figures."""
         session, (views, away) = self._session, self._plan.view
         if session is None:
             keeper, begun = self._last_keeper

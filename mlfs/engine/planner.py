@@ -239,7 +239,6 @@ class Planner:
         self._wanted = trio.Event()
 
     def statistics(self) -> PlannerStatistics:
-        """Frozen figures."""
         return PlannerStatistics(tuple(sorted(self._waiting)), len(self._waiting) + self._plan_again)
 
     def kept(self, streams: JobStreams, epoch: int, rank: int) -> Ids:

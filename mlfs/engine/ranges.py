@@ -130,7 +130,6 @@ class Ranges:
         self._looks: dict[int, trio.Event] = {}  # looks under way at files that were opened without a request
 
     def statistics(self) -> RangesStatistics:
-        """Frozen figures."""
         return RangesStatistics(len(self._large), self._hot.bytes)
 
     # -- large files
@@ -333,7 +332,6 @@ class Ranges:
         return self._manifest.size_view[entry] <= self._largest_whole_bytes and self._samples.is_one(entry)
 
     def are_whole(self, entries: Sequence[int]) -> Sequence[bool]:
-        """The same of many."""
         ids = np.array(entries, np.int64)
         small = self._manifest.size[ids] <= self._largest_whole_bytes
         are: list[bool] = (small & self._samples.are_one(ids)).tolist()

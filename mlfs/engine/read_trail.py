@@ -46,7 +46,6 @@ class ReadTrail:
         self.end = int(self._records["number"].max())
 
     def note(self, sample: int, thread: int, kind: int) -> None:
-        """A read comes."""
         self.end = number = self.end + 1
         _RECORD.pack_into(self._memory, number % RECORDS * _RECORD.size, sample, thread, kind, number)
 

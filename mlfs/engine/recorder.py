@@ -97,7 +97,6 @@ class _Recording:
         self._lost = 0
 
     def opened(self, at_s: float, entry: int, process: int, parent: int) -> None:
-        """A file was opened."""
         if len(self._waiting) >= MOST_WAITING:
             self._lost += 1
             return

@@ -227,7 +227,6 @@ class RowReads:
 
     @property
     def has_readers(self) -> bool:
-        """Whether anybody reads rows."""
         return bool(self._readers)
 
     def closed(self, handle: int) -> None:

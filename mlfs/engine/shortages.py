@@ -63,7 +63,6 @@ class Shortages:
             log.warning("short of %s: %s (%s); what comes after is counted", what, limit.what, limit.way_out)
 
     def statistics(self) -> tuple[Shortage, ...]:
-        """Frozen figures."""
         with self._lock:
             return tuple(self._met.values())
 

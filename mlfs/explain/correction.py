@@ -690,7 +690,6 @@ class Correction:
     # -- for the status
 
     def statistics(self, explains: Callable[[JobRun], JobRun | None]) -> CaseStatistics:
-        """Frozen figures."""
         true = explains(self.job) if self.job.is_set_aside else None
         registered, instead = self.job.spec, None
         if true is not None:

@@ -86,7 +86,6 @@ class Explainer:
     # -- for the status
 
     def statistics(self) -> ExplainerStatistics:
-        """Frozen figures."""
         found = None if self._inference is None else self._inference.job_with_samples_of
         cases = self._corrections.statistics(found or (lambda job: None)) if self._corrections is not None else {}
         if self._inference is not None:

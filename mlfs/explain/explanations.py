@@ -274,7 +274,6 @@ def of_draws(candidate: Candidate, finding: Finding, draws: Sequence[Draw]) -> l
 
 
 def of_recipe(candidate: Candidate, recipe: Recipe, reads: FirstReads) -> list[Hypothesis]:
-    """The hypotheses of a recipe that explains the reads."""
     readers, likeliest = whose(reads.kin()), recipe.fields
     orders = to_workers(recipe.orders, readers)
     is_one_stream = (likeliest["sampler"], likeliest.get("world_size")) == (COMPOSED, 1)

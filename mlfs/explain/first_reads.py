@@ -65,7 +65,6 @@ class FirstReads:
         self.recent: deque[Read] = deque(maxlen=RECENT_READS)
 
     def add(self, entry: int, pid: int, parent: int) -> None:
-        """Add an open."""
         self.opened += 1
         self.recent.append(Read(entry, pid, parent, UNTIMED))
         process = self.processes.get(pid)

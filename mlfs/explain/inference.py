@@ -532,7 +532,6 @@ class Inference:
 
     @property
     def state(self) -> InferenceState:
-        """The state in one word."""
         if self._state is State.IDLE:
             return InferenceState.IDLE
         if self._inferred.in_force:
@@ -542,7 +541,6 @@ class Inference:
         return InferenceState.UNKNOWN if self._left_alone else InferenceState.WATCHING
 
     def statistics(self) -> InferenceStatistics:
-        """Frozen figures."""
         is_at_work = self._attempt is not None and self._state in (State.CALLED, State.SEARCHING, State.LEARNING)
         attempt = self._attempt.statistics() if self._attempt is not None and is_at_work else None
         jobs = self._inferred.in_force.values()

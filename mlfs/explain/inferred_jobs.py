@@ -153,7 +153,6 @@ class InferredJobs:
     # -- those in force
 
     def reading(self, entry: int) -> list[JobRun]:
-        """The jobs that read this file."""
         return [job for job in self.in_force.values() if job.member[entry]]
 
     def of(self, read: Read) -> JobRun | None:
@@ -209,7 +208,6 @@ class InferredJobs:
 
     @property
     def full(self) -> bool:
-        """Whether there are as many as there may be."""
         return len(self.in_force) >= MOST_JOBS
 
     def jobs_changed(self) -> None:

@@ -144,7 +144,6 @@ class DataSet(NamedTuple):
 
     @property
     def read(self) -> Iterator[int]:
-        """All that was read."""
         return chain.from_iterable(self.heads)
 
     def numbered(self, place: Indices, n: int) -> DataSet:

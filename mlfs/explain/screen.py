@@ -251,7 +251,6 @@ def find_correction(
 
 
 def _fields_of(sampler: str) -> Collection[str]:
-    """The fields that a sampler reads."""
     own = built_in(sampler)
     return own.fields if own is not None else ()
 

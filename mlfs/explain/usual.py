@@ -96,7 +96,6 @@ class UsualOrder(NamedTuple):
         return self.orders[0]["sampler"] == COMPOSED
 
     def seeded(self, seed: Seed) -> UsualOrder:
-        """The same with a seed."""
         orders = tuple(order | {"seed": seed.seed} for order in self.orders)
         return self._replace(bits=self.bits + seed.bits, orders=orders)
 

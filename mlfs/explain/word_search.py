@@ -128,7 +128,6 @@ class WeightedDraws:
         return self._heads[h.head][:-1][: None if h.batch else _WITHOUT_GAP]
 
     def _holding(self, numbers: npt.NDArray[np.float64], at: Places, draw: int, value: int) -> Places:
-        """The places at which a draw gives the value."""
         drawn = numbers[at + WORDS_A_DRAW * draw]
         held: Places = at[(drawn > self._lower[value]) & (drawn <= self._upper[value])]
         return held

@@ -48,7 +48,6 @@ def by_epoch(cells: Mapping[tuple[int, int], Cell], ranks: Sequence[int]) -> dic
 
 
 def whole(shares: Iterable[Share]) -> Share:
-    """All of them together."""
     agreed = opens = 0
     for share in shares:
         agreed, opens = agreed + share.agreed, opens + share.opens
@@ -56,7 +55,6 @@ def whole(shares: Iterable[Share]) -> Share:
 
 
 def of_rank(epochs: Mapping[int, SharesByRank], rank: int) -> Share:
-    """The share of one rank over all epochs."""
     return whole(shares[rank] for shares in epochs.values() if rank in shares)
 
 

@@ -99,7 +99,6 @@ class Occurrence(NamedTuple):
 
     @property
     def position(self) -> int:
-        """Linear position."""
         return self.epoch.base + self.offset
 
     @property

@@ -172,7 +172,6 @@ class Trial:
         self._frontiers = [rank.frontier for rank in matcher.ranks]
 
     def read(self, read: Read) -> None:
-        """One more read."""
         self.reads += 1
         for rival in self._rivals:
             rival.read(read)
@@ -459,7 +458,6 @@ class Families:
                 other.move(Cause.PARENT_PROVES)
 
     def statistics(self) -> ReadersStatistics:
-        """Frozen figures."""
         strangers = (
             Stranger(
                 family.first_process, family.key.parent, family.key.name,

@@ -214,7 +214,6 @@ class JobRun:
 
     @property
     def state(self) -> JobState:
-        """In one word."""
         if not self.predicting:
             return JobState.DRIFTING
         if self.finished:
@@ -223,11 +222,9 @@ class JobRun:
 
     @property
     def register_flags(self) -> str:
-        """All flags that register it as it was found to be."""
         return register_flags(self.spec, self.findings.way_out)
 
     def statistics(self) -> JobStatistics:
-        """Frozen figures."""
         spec, streams, score = self.spec, self.streams, self.score
         recent = score.recent_opens
         return JobStatistics(
@@ -275,7 +272,6 @@ class JobRun:
         return stretches, given
 
     def _rank_came_to(self, rank_index: int, batch: int) -> None:
-        """A rank has read."""
         frontier = self.matcher.ranks[rank_index].frontier
         self.ranks.read(rank_index, frontier)
         self.held.rank_came_to(frontier)

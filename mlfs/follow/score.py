@@ -93,7 +93,6 @@ class Score:
         return cell
 
     def count(self, opened: Open) -> None:
-        """Count an open."""
         cell, agrees = opened.cell, opened.agrees
         self.observed += 1
         cell.observed += 1

@@ -14,6 +14,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -35,6 +36,10 @@ _MOST_COUNTED: Final = 1 << 40
 Counted = Annotated[int, Field(le=_MOST_COUNTED)]
 _One = Annotated[int, Field(ge=1, le=MAX_WORLD_SIZE)]
 _Some = Annotated[int, Field(ge=0, le=_MOST_COUNTED)]
+Dealing = Literal[
+    "strided", "padded", "contiguous", "shards", "pieces", "padded-pieces", "batches", "even-batches",
+    "batches-and-pieces", "first", "alike",
+]  # fmt: skip
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 _PLACEHOLDERS = ("{epoch}", "{rank}")
 
@@ -62,22 +67,23 @@ def are_fractions(lengths: Sequence[float]) -> bool:
     return math.isclose(sum(lengths), 1) and sum(lengths) <= 1
 
 
-def _group(title: str) -> dict[str, Any]:
-    return {"group": title}
+def _field(group: str, default: Any, description: str, **bounds: Any) -> Any:
+    """A field of a group: its default (... where it must be given), its description, its bounds."""
+    return Field(default, description=description, json_schema_extra={"group": group}, **bounds)
 
 
-_JOB = _group("the job")
-_DATA = _group("the data set")
-_RESUME = _group("resuming")
-_SERVED = _group("an order that mlfs serves")
-_LOADER = _group("the DataLoader")
-_SAMPLER = _group("the sampler")
-_COMPOSED = _group("an order put together")
-_TORCH = _group("generators")
-_HF = _group("accelerate and HF Trainer")
-_AUGMENT = _group("repeated augmentation")
-_DALI = _group("DALI")
-_TF = _group("tf.data and Keras")
+_JOB = partial(_field, "the job")
+_DATA = partial(_field, "the data set")
+_RESUME = partial(_field, "resuming")
+_SERVED = partial(_field, "an order that mlfs serves")
+_LOADER = partial(_field, "the DataLoader")
+_SAMPLER = partial(_field, "the sampler")
+_COMPOSED = partial(_field, "an order put together")
+_TORCH = partial(_field, "generators")
+_HF = partial(_field, "accelerate and HF Trainer")
+_AUGMENT = partial(_field, "repeated augmentation")
+_DALI = partial(_field, "DALI")
+_TF = partial(_field, "tf.data and Keras")
 _FLAG = "true or false"
 _COUNT = "a whole number, 0 or more"
 _WORDS = f"a whole number, 0 to {MAX_WORDS}"
@@ -92,281 +98,164 @@ class JobSpec(BaseModel):
 
     model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", strict=True, title="mlfs job")
 
-    version: Literal[1] = Field(1, description="1, the version of this language", json_schema_extra=_JOB)
-    preset: str | None = Field(
-        None, description=f"{one_of(PRESETS)}: sets what is not given as that framework does", json_schema_extra=_JOB
-    )
-    name: str = Field(
-        "train",
-        description="1 to 64 letters, digits, '.', '_' or '-'",
-        pattern=r"^[A-Za-z0-9._-]{1,64}$",
-        json_schema_extra=_JOB,
-    )
-    sampler: str = Field("torch-distributed", description="the name of a sampler", json_schema_extra=_JOB)
-    seed: int = Field(0, description=_SEED, json_schema_extra=_JOB)
-    epochs: int = Field(
-        description=f"a whole number, 1 to {MAX_EPOCHS}: passes over the data, counted from 0, that the script makes",
+    version: Literal[1] = _JOB(1, "1, the version of this language")
+    preset: str | None = _JOB(None, f"{one_of(PRESETS)}: sets what is not given as that framework does")
+    name: str = _JOB("train", "1 to 64 letters, digits, '.', '_' or '-'", pattern=r"^[A-Za-z0-9._-]{1,64}$")
+    sampler: str = _JOB("torch-distributed", "the name of a sampler")
+    seed: int = _JOB(0, _SEED)
+    epochs: int = _JOB(
+        ...,
+        f"a whole number, 1 to {MAX_EPOCHS}: passes over the data, counted from 0, that the script makes",
         ge=1,
         le=MAX_EPOCHS,
-        json_schema_extra=_JOB,
     )
-    batch_size: Counted = Field(
-        1, description="a whole number, 1 or more: samples a rank reads in one step", ge=1, json_schema_extra=_JOB
-    )
-    world_size: int = Field(
+    batch_size: Counted = _JOB(1, "a whole number, 1 or more: samples a rank reads in one step", ge=1)
+    world_size: int = _JOB(
         1,
-        description=f"a whole number, 1 to {MAX_WORLD_SIZE}: training processes (for DALI and Grain: shards)",
+        f"a whole number, 1 to {MAX_WORLD_SIZE}: training processes (for DALI and Grain: shards)",
         ge=1,
         le=MAX_WORLD_SIZE,
-        json_schema_extra=_JOB,
     )
-    ranks: Ranks = Field(
-        None,
-        description='the ranks that read through this mount, as [0, 1] or "0-3,6"; all by default',
-        validate_default=True,
-        json_schema_extra=_JOB,
+    ranks: Ranks = _JOB(
+        None, 'the ranks that read through this mount, as [0, 1] or "0-3,6"; all by default', validate_default=True
     )
 
-    root: str = Field(
-        "",
-        description='a sub-directory of the source (for rows also a file), relative and without ".."; "" is the whole'
-        " source",
-        json_schema_extra=_DATA,
+    root: str = _DATA(
+        "", 'a sub-directory of the source (for rows also a file), relative and without ".."; "" is the whole source'
     )
-    layout: str = Field("imagefolder", description=one_of(layout_names()), json_schema_extra=_DATA)
-    extensions: tuple[str, ...] | None = Field(
-        None,
-        description='null for the layout\'s own, or a list of file name endings, such as ["jpg", "png"]',
-        json_schema_extra=_DATA,
+    layout: str = _DATA("imagefolder", one_of(layout_names()))
+    extensions: tuple[str, ...] | None = _DATA(
+        None, 'null for the layout\'s own, or a list of file name endings, such as ["jpg", "png"]'
     )
-    manifest_file: str | None = Field(
+    manifest_file: str | None = _DATA(
         None,
-        description="the absolute path of a file with one sample a line, its files between tabs (manifest layout), or"
+        "the absolute path of a file with one sample a line, its files between tabs (manifest layout), or"
         " its file, offset and length (ranges layout), or of the ...document_index.npy in a GPTDataset's cache"
         " (megatron-gpt layout)",
-        json_schema_extra=_DATA,
     )
-    row_bytes: Counted | None = Field(
-        None, description="a whole number, 1 or more: bytes of a row (raw layout)", ge=1, json_schema_extra=_DATA
-    )
-    header_bytes: Counted | None = Field(
-        None, description=f"{_COUNT}: bytes before a file's first row (raw layout)", ge=0, json_schema_extra=_DATA
-    )
-    sequence_length: Counted | None = Field(
+    row_bytes: Counted | None = _DATA(None, "a whole number, 1 or more: bytes of a row (raw layout)", ge=1)
+    header_bytes: Counted | None = _DATA(None, f"{_COUNT}: bytes before a file's first row (raw layout)", ge=0)
+    sequence_length: Counted | None = _DATA(
         None,
-        description="a whole number, 1 or more: tokens of a sample (megatron-gpt layout: --seq-length; nanogpt layout:"
-        " block_size)",
+        "a whole number, 1 or more: tokens of a sample (megatron-gpt layout: --seq-length; nanogpt layout: block_size)",
         ge=1,
-        json_schema_extra=_DATA,
     )
-    eval_interval: Counted | None = Field(
+    eval_interval: Counted | None = _DATA(
+        None, "a whole number, 1 or more: steps between two evaluations by rank 0 (nanogpt layout)", ge=1
+    )
+    eval_batches: Counted | None = _DATA(None, f"{_COUNT}: batches of an evaluation (nanogpt layout: eval_iters)", ge=0)
+    batches_a_step: Counted | None = _DATA(
         None,
-        description="a whole number, 1 or more: steps between two evaluations by rank 0 (nanogpt layout)",
+        "a whole number, 1 or more: batches that a process reads in a step (nanogpt layout: its gradient accumulation)",
         ge=1,
-        json_schema_extra=_DATA,
     )
-    eval_batches: Counted | None = Field(
-        None,
-        description=f"{_COUNT}: batches of an evaluation (nanogpt layout: eval_iters)",
-        ge=0,
-        json_schema_extra=_DATA,
+    document_split: tuple[int | float, ...] | None = _DATA(
+        None, "null for all documents, or Megatron's --split, such as 969,30,1, whose first part is read"
     )
-    batches_a_step: Counted | None = Field(
+    columns: tuple[str, ...] | None = _DATA(
         None,
-        description="a whole number, 1 or more: batches that a process reads in a step (nanogpt layout: its gradient"
-        " accumulation)",
-        ge=1,
-        json_schema_extra=_DATA,
-    )
-    document_split: tuple[int | float, ...] | None = Field(
-        None,
-        description="null for all documents, or Megatron's --split, such as 969,30,1, whose first part is read",
-        json_schema_extra=_DATA,
-    )
-    columns: tuple[str, ...] | None = Field(
-        None,
-        description='null, or a list of names, such as ["image", "mask"]: the data sets or columns that a sample has'
+        'null, or a list of names, such as ["image", "mask"]: the data sets or columns that a sample has'
         " (hdf5, parquet and arrow layouts)",
-        json_schema_extra=_DATA,
     )
-    pattern: str | None = Field(
+    pattern: str | None = _DATA(
         None,
-        description='a pattern of paths relative to root, "*/*.jpg" for files in class directories, or with braces'
+        'a pattern of paths relative to root, "*/*.jpg" for files in class directories, or with braces'
         ' such as "train-{0000..0146}.tar" (braces layout)',
         pattern="[^/]",
-        json_schema_extra=_DATA,
     )
-    split: tuple[int | float, ...] | None = Field(
+    split: tuple[int | float, ...] | None = _DATA(
+        None, "the lengths given to random_split: whole numbers, or fractions of 1 such as [0.8, 0.2]"
+    )
+    part: Counted | None = _DATA(None, "a whole number, 0 or more: which part of the split is read", ge=0)
+    split_seed: int | None = _DATA(
+        None, f"{_SEED}: of random_split's generator; without it the data set is cut as it stands"
+    )
+    split_by: Literal["torch", "numpy", "python", "default_rng"] | None = _DATA(
         None,
-        description="the lengths given to random_split: whole numbers, or fractions of 1 such as [0.8, 0.2]",
-        json_schema_extra=_DATA,
-    )
-    part: Counted | None = Field(
-        None, description="a whole number, 0 or more: which part of the split is read", ge=0, json_schema_extra=_DATA
-    )
-    split_seed: int | None = Field(
-        None,
-        description=f"{_SEED}: of random_split's generator; without it the data set is cut as it stands",
-        json_schema_extra=_DATA,
-    )
-    split_by: Literal["torch", "numpy", "python", "default_rng"] | None = Field(
-        None,
-        description='"torch" (random_split), "numpy" (np.random.shuffle, sklearn), "python" (random.shuffle) or'
+        '"torch" (random_split), "numpy" (np.random.shuffle, sklearn), "python" (random.shuffle) or'
         ' "default_rng" (numpy\'s, HF datasets)',
-        json_schema_extra=_DATA,
     )
-    without_part: Counted | None = Field(
-        None,
-        description="a whole number, 0 or more: all parts of the split are read but this one",
-        ge=0,
-        json_schema_extra=_DATA,
+    without_part: Counted | None = _DATA(
+        None, "a whole number, 0 or more: all parts of the split are read but this one", ge=0
     )
-    split_rounding: Literal["spread", "down"] | None = Field(
-        None,
-        description='"spread" (as random_split and sklearn do) or "down" (all parts but the last, as int(0.2 * n))',
-        json_schema_extra=_DATA,
+    split_rounding: Literal["spread", "down"] | None = _DATA(
+        None, '"spread" (as random_split and sklearn do) or "down" (all parts but the last, as int(0.2 * n))'
     )
-    split_order: Literal["drawn", "sorted"] | None = Field(
-        None,
-        description='"drawn" or "sorted" (as KFold, or df.drop of what was sampled): the order of a part',
-        json_schema_extra=_DATA,
+    split_order: Literal["drawn", "sorted"] | None = _DATA(
+        None, '"drawn" or "sorted" (as KFold, or df.drop of what was sampled): the order of a part'
     )
-    stratified: bool | None = Field(
-        None,
-        description=f"{_FLAG}: each directory is split alike: sklearn's train_test_split(stratify=labels),"
-        " StratifiedKFold",
-        json_schema_extra=_DATA,
+    stratified: bool | None = _DATA(
+        None, f"{_FLAG}: each directory is split alike: sklearn's train_test_split(stratify=labels), StratifiedKFold"
     )
-    subset_file: str | None = Field(
-        None,
-        description="the absolute path of a file with the dataset indices that are read, one a line, or of a .npy",
-        json_schema_extra=_DATA,
+    subset_file: str | None = _DATA(
+        None, "the absolute path of a file with the dataset indices that are read, one a line, or of a .npy"
     )
-    cached_samples: Counted | None = Field(
-        None,
-        description=f"{_COUNT}: so many first samples are kept in memory by the script, and never read while it trains",
-        ge=0,
-        json_schema_extra=_DATA,
+    cached_samples: Counted | None = _DATA(
+        None, f"{_COUNT}: so many first samples are kept in memory by the script, and never read while it trains", ge=0
     )
 
-    start_epoch: int = Field(
-        0, description="a whole number, 0 or more, less than epochs", ge=0, json_schema_extra=_RESUME
-    )
-    start_step: Counted = Field(
-        0,
-        description="a whole number, 0 or more: steps of the first epoch already done",
-        ge=0,
-        json_schema_extra=_RESUME,
-    )
+    start_epoch: int = _RESUME(0, "a whole number, 0 or more, less than epochs", ge=0)
+    start_step: Counted = _RESUME(0, "a whole number, 0 or more: steps of the first epoch already done", ge=0)
 
-    left_off: LeftOff | None = Field(
+    left_off: LeftOff | None = _SAMPLER(
         None,
-        description="where a run with litdata left off, as it is filled in from the state that resume names: "
+        "where a run with litdata left off, as it is filled in from the state that resume names: "
         + ", ".join(LeftOff._fields),
-        json_schema_extra=_SAMPLER,
     )
 
-    serve: Literal["locality", "opportunistic"] | None = Field(
+    serve: Literal["locality", "opportunistic"] | None = _SERVED(
         None,
-        description='"locality" or "opportunistic": the script reads an order of mlfs in place of its sampler\'s own;'
+        '"locality" or "opportunistic": the script reads an order of mlfs in place of its sampler\'s own;'
         " needs batch_size",
-        json_schema_extra=_SERVED,
     )
-    level: float | None = Field(
+    level: float | None = _SERVED(
         None,
-        description="a number, 0 to 1: the randomness that an opportunistic order has at least (1: a uniform shuffle)",
+        "a number, 0 to 1: the randomness that an opportunistic order has at least (1: a uniform shuffle)",
         ge=0,
         le=1,
         allow_inf_nan=False,
-        json_schema_extra=_SERVED,
     )
-    nodes: Nodes = Field(
-        None,
-        description="the nodes that a served order is dealt to, as the mount fills them in when the job is registered",
-        json_schema_extra=_SERVED,
+    nodes: Nodes = _SERVED(
+        None, "the nodes that a served order is dealt to, as the mount fills them in when the job is registered"
     )
 
-    num_workers: Counted | None = Field(
-        None, description=f"{_COUNT}: worker processes of a DataLoader", ge=0, json_schema_extra=_LOADER
-    )
-    prefetch_factor: Counted | None = Field(
-        None, description="a whole number, 1 or more: batches ahead of each worker", ge=1, json_schema_extra=_LOADER
-    )
-    persistent_workers: bool | None = Field(
-        None, description=f"{_FLAG}: workers live on between epochs", json_schema_extra=_LOADER
-    )
+    num_workers: Counted | None = _LOADER(None, f"{_COUNT}: worker processes of a DataLoader", ge=0)
+    prefetch_factor: Counted | None = _LOADER(None, "a whole number, 1 or more: batches ahead of each worker", ge=1)
+    persistent_workers: bool | None = _LOADER(None, f"{_FLAG}: workers live on between epochs")
 
-    loader_drop_last: bool = Field(
-        False, description=f"{_FLAG}: the loader leaves out a last batch that is not full", json_schema_extra=_LOADER
-    )
+    loader_drop_last: bool = _LOADER(False, f"{_FLAG}: the loader leaves out a last batch that is not full")
 
-    shuffle: bool = Field(True, description=f"{_FLAG}: the sampler's or reader's shuffle", json_schema_extra=_SAMPLER)
-    drop_last: bool = Field(
-        False, description="true or false: the sampler's drop_last, not the loader's", json_schema_extra=_SAMPLER
+    shuffle: bool = _SAMPLER(True, f"{_FLAG}: the sampler's or reader's shuffle")
+    drop_last: bool = _SAMPLER(False, "true or false: the sampler's drop_last, not the loader's")
+    set_epoch: bool = _SAMPLER(
+        True, f"{_FLAG}: the script calls set_epoch; without, every epoch has the first one's order"
     )
-    set_epoch: bool = Field(
-        True,
-        description=f"{_FLAG}: the script calls set_epoch; without, every epoch has the first one's order",
-        json_schema_extra=_SAMPLER,
+    contiguous: bool | None = _SAMPLER(
+        None, f"{_FLAG}: each rank reads a piece of the data set, and not every so many-th sample"
     )
-    contiguous: bool | None = Field(
-        None,
-        description=f"{_FLAG}: each rank reads a piece of the data set, and not every so many-th sample",
-        json_schema_extra=_SAMPLER,
+    shards_at_once: Counted | None = _SAMPLER(
+        None, "a whole number, 1 or more: shards that a worker reads at a time (max_buffer_input_shards; 10)", ge=1
     )
-    shards_at_once: Counted | None = Field(
-        None,
-        description="a whole number, 1 or more: shards that a worker reads at a time (max_buffer_input_shards; 10)",
-        ge=1,
-        json_schema_extra=_SAMPLER,
+    order_file: str | None = _SAMPLER(None, 'the absolute path of a file, in which "{epoch}" and "{rank}" are replaced')
+    replacement: bool | None = _SAMPLER(None, _FLAG)
+    num_samples: Counted | None = _SAMPLER(
+        None, "a whole number, 1 or more: samples drawn an epoch; the data set's length by default", ge=1
     )
-    order_file: str | None = Field(
-        None,
-        description='the absolute path of a file, in which "{epoch}" and "{rank}" are replaced',
-        json_schema_extra=_SAMPLER,
+    weights_file: str | None = _SAMPLER(None, "the absolute path of a file with one weight a line, or of a .npy")
+    reseed: bool | None = _SAMPLER(None, f"{_FLAG}: the generator is made anew each epoch, from seed + epoch")
+    in_place: bool | None = _SAMPLER(
+        None, f"{_FLAG}: each epoch shuffles what the epoch before left, and not the sorted indices"
     )
-    replacement: bool | None = Field(None, description=_FLAG, json_schema_extra=_SAMPLER)
-    num_samples: Counted | None = Field(
-        None,
-        description="a whole number, 1 or more: samples drawn an epoch; the data set's length by default",
-        ge=1,
-        json_schema_extra=_SAMPLER,
-    )
-    weights_file: str | None = Field(
-        None, description="the absolute path of a file with one weight a line, or of a .npy", json_schema_extra=_SAMPLER
-    )
-    reseed: bool | None = Field(
-        None,
-        description=f"{_FLAG}: the generator is made anew each epoch, from seed + epoch",
-        json_schema_extra=_SAMPLER,
-    )
-    in_place: bool | None = Field(
-        None,
-        description=f"{_FLAG}: each epoch shuffles what the epoch before left, and not the sorted indices",
-        json_schema_extra=_SAMPLER,
-    )
-    legacy: bool | None = Field(
-        None,
-        description=f"{_FLAG}: numpy's RandomState (np.random.seed) and not default_rng",
-        json_schema_extra=_SAMPLER,
-    )
+    legacy: bool | None = _SAMPLER(None, f"{_FLAG}: numpy's RandomState (np.random.seed) and not default_rng")
 
-    shuffle_algo: Literal["py1e", "py1s", "py2s", "py1br", "naive"] | None = Field(
-        None,
-        description='"py1e", "py1s", "py2s", "py1br" or "naive": how MosaicML\'s StreamingDataset shuffles',
-        json_schema_extra=_SAMPLER,
+    shuffle_algo: Literal["py1e", "py1s", "py2s", "py1br", "naive"] | None = _SAMPLER(
+        None, '"py1e", "py1s", "py2s", "py1br" or "naive": how MosaicML\'s StreamingDataset shuffles'
     )
-    canonical_nodes: Counted | None = Field(
-        None,
-        description="a whole number, 1 or more: its num_canonical_nodes; as many as nodes (py1s, py2s: 64 times)",
-        ge=1,
-        json_schema_extra=_SAMPLER,
+    canonical_nodes: Counted | None = _SAMPLER(
+        None, "a whole number, 1 or more: its num_canonical_nodes; as many as nodes (py1s, py2s: 64 times)", ge=1
     )
-    physical_nodes: Counted | None = Field(
-        None,
-        description="a whole number, 1 or more: the nodes that its ranks run on; 1 by default",
-        ge=1,
-        json_schema_extra=_SAMPLER,
+    physical_nodes: Counted | None = _SAMPLER(
+        None, "a whole number, 1 or more: the nodes that its ranks run on; 1 by default", ge=1
     )
 
     draw: (
@@ -375,120 +264,77 @@ class JobSpec(BaseModel):
             "sorted-sample", "buffer", "filling-buffer", "blocks", "none",
         ]
         | None
-    ) = Field(
-        None,
-        description='"permutation" (of the sorted indices), "shuffle" (of what the epoch before left, in place),'
+    ) = _COMPOSED(None, '"permutation" (of the sorted indices), "shuffle" (of what the epoch before left, in place),'
         ' "sample" (the library\'s own, without replacement), "sorted-sample" (the same, sorted), "with-replacement",'
         ' "weighted" (by weights_file),'
         ' "repeat-factors" (the same), "per-group" or "clips" (per_group of each group of the column), "buffer" (of'
-        ' buffer_size), "filling-buffer" (webdataset\'s), "blocks" (of block_size) or "none"',
-        json_schema_extra=_COMPOSED,
-    )  # fmt: skip
-    block_size: Counted | None = Field(
+        ' buffer_size), "filling-buffer" (webdataset\'s), "blocks" (of block_size) or "none"')  # fmt: skip
+    block_size: Counted | None = _COMPOSED(
         None,
-        description="a whole number, 1 or more: samples of a block, which are read one after another (mosaicml: its"
+        "a whole number, 1 or more: samples of a block, which are read one after another (mosaicml: its"
         " shuffle_block_size)",
         ge=1,
-        json_schema_extra=_COMPOSED,
     )
-    buffer_first: Counted | None = Field(
-        None,
-        description="a whole number, 1 or more: samples in a filling buffer before the first is read; 100 by default",
-        ge=1,
-        json_schema_extra=_COMPOSED,
+    buffer_first: Counted | None = _COMPOSED(
+        None, "a whole number, 1 or more: samples in a filling buffer before the first is read; 100 by default", ge=1
     )
-    copies: Counted | None = Field(
-        None,
-        description="a whole number, 1 or more: times that the data set stands in a row (mmcv's RepeatDataset)",
-        ge=1,
-        json_schema_extra=_COMPOSED,
+    copies: Counted | None = _COMPOSED(
+        None, "a whole number, 1 or more: times that the data set stands in a row (mmcv's RepeatDataset)", ge=1
     )
-    per_group: Counted | None = Field(
-        None,
-        description="a whole number, 1 or more: samples drawn of each group",
-        ge=1,
-        json_schema_extra=_COMPOSED,
+    per_group: Counted | None = _COMPOSED(None, "a whole number, 1 or more: samples drawn of each group", ge=1)
+    groups_at_once: Counted | None = _COMPOSED(
+        None, "a whole number, 1 or more: groups drawn from before they are shuffled anew; all by default", ge=1
     )
-    groups_at_once: Counted | None = Field(
-        None,
-        description="a whole number, 1 or more: groups drawn from before they are shuffled anew; all by default",
-        ge=1,
-        json_schema_extra=_COMPOSED,
+    column: Literal["size", "directory"] | None = _COMPOSED(
+        None, '"size" (of the file) or "directory": by what samples are grouped'
     )
-    column: Literal["size", "directory"] | None = Field(
-        None,
-        description='"size" (of the file) or "directory": by what samples are grouped',
-        json_schema_extra=_COMPOSED,
+    column_file: str | None = _COMPOSED(
+        None, "the absolute path of a file with a number a sample by which they are grouped, or of a .npy"
     )
-    column_file: str | None = Field(
+    grouping: Literal["by-length", "batches"] | None = _COMPOSED(
         None,
-        description="the absolute path of a file with a number a sample by which they are grouped, or of a .npy",
-        json_schema_extra=_COMPOSED,
-    )
-    grouping: Literal["by-length", "batches"] | None = Field(
-        None,
-        description='"by-length" (sorted by the column, some batches at a time: HF\'s group_by_length) or "batches"'
+        '"by-length" (sorted by the column, some batches at a time: HF\'s group_by_length) or "batches"'
         " (each of one group: torchvision's GroupedBatchSampler)",
-        json_schema_extra=_COMPOSED,
     )
-    group_batch: Counted | None = Field(
+    group_batch: Counted | None = _COMPOSED(
         None,
-        description="a whole number, 1 or more: samples of a batch as by-length counts them (batch_size by default), or"
+        "a whole number, 1 or more: samples of a batch as by-length counts them (batch_size by default), or"
         " those of litdata's loader (1)",
         ge=1,
-        json_schema_extra=_COMPOSED,
     )
-    seeding: str | None = Field(
+    seeding: str | None = _COMPOSED(
         None,
-        description='"goes-on" (seeded once), "same" (in each epoch), a sum such as "seed+epoch" or'
+        '"goes-on" (seeded once), "same" (in each epoch), a sum such as "seed+epoch" or'
         ' "1000*seed+epoch+rank+worker", "[seed,epoch]" (numpy), "fold-in" (jax, tf.data) or "split" (jax),'
         ' "drawn" (by the generator of the epoch before)',
         max_length=100,
-        json_schema_extra=_COMPOSED,
     )
-    seed_drawn_by: Literal["torch", "numpy", "numpy-legacy", "python"] | None = Field(
+    seed_drawn_by: Literal["torch", "numpy", "numpy-legacy", "python"] | None = _COMPOSED(
         None,
-        description='"torch", "numpy", "numpy-legacy" or "python": the generator that "seed" is for, which draws the'
+        '"torch", "numpy", "numpy-legacy" or "python": the generator that "seed" is for, which draws the'
         " seed in use once",
-        json_schema_extra=_COMPOSED,
     )
-    seed_below: Counted | None = Field(
-        None,
-        description="a whole number, 1 or more: the seed that is drawn is below it; 2**31 for numpy, 2**32 for Python",
-        ge=1,
-        json_schema_extra=_COMPOSED,
+    seed_below: Counted | None = _COMPOSED(
+        None, "a whole number, 1 or more: the seed that is drawn is below it; 2**31 for numpy, 2**32 for Python", ge=1
     )
-    endless: bool | None = Field(
-        None,
-        description=f"{_FLAG}: passes make one stream without an end, and an epoch is so many steps of it",
-        json_schema_extra=_COMPOSED,
+    endless: bool | None = _COMPOSED(
+        None, f"{_FLAG}: passes make one stream without an end, and an epoch is so many steps of it"
     )
-    epoch_steps: Counted | None = Field(
-        None,
-        description="a whole number, 1 or more: steps of an epoch of an endless stream; as many as a pass has",
-        ge=1,
-        json_schema_extra=_COMPOSED,
+    epoch_steps: Counted | None = _COMPOSED(
+        None, "a whole number, 1 or more: steps of an epoch of an endless stream; as many as a pass has", ge=1
     )
-    dealing: (
-        Literal[
-            "strided", "padded", "contiguous", "shards", "pieces", "padded-pieces", "batches", "even-batches",
-            "batches-and-pieces", "first", "alike",
-        ]
-        | None
-    ) = Field(
+    dealing: Dealing | None = _COMPOSED(
         None,
-        description='"strided" (indices[rank::world_size]), "padded" (the same, filled up from the start), "contiguous"'
+        '"strided" (indices[rank::world_size]), "padded" (the same, filled up from the start), "contiguous"'
         ' (a piece for each rank), "shards" (pieces as DALI cuts them), "pieces" (of one length), "padded-pieces" (the'
         ' same, filled up), "batches" (whole ones in turn), "even-batches" (the same, filled up), "batches-and-pieces"'
         ' (the rest in equal pieces, as Paddle), "first" (all of it to rank 0, which sends it on) or "alike" (all of it'
         " for each rank)",
-        json_schema_extra=_COMPOSED,
-    )  # fmt: skip
-    worker_dealing: Literal["batches", "samples", "parts"] | None = Field(
+    )
+    worker_dealing: Literal["batches", "samples", "parts"] | None = _COMPOSED(
         None,
-        description='"batches" or "samples": what the workers of a loader take in turn, or "parts": each draws of a'
+        '"batches" or "samples": what the workers of a loader take in turn, or "parts": each draws of a'
         " part of its own; the last two need num_workers",
-        json_schema_extra=_COMPOSED,
     )
 
     generator: (
@@ -497,124 +343,81 @@ class JobSpec(BaseModel):
             "jax", "datapipe", "tensorflow", "cpp", "cpp-64", "grain",
         ]
         | None
-    ) = Field(
-        None,
-        description='"default" (torch.manual_seed), "own" (the sampler\'s) or "shared" (the DataLoader\'s as well);'
+    ) = _TORCH(None, '"default" (torch.manual_seed), "own" (the sampler\'s) or "shared" (the DataLoader\'s as well);'
         ' for an order put together "torch", "loader" (torch\'s, of which a DataLoader takes words), "sampler"'
         ' (RandomSampler without a DataLoader), "numpy" (default_rng), "numpy-legacy" (np.random.seed), "python",'
         ' "polars", "jax", "datapipe" (DataLoader over an IterDataPipe), "tensorflow" (tf.data), "cpp" or "cpp-64"'
-        ' (std::mt19937, std::mt19937_64) or "grain" as well',
-        json_schema_extra=_TORCH,
-    )  # fmt: skip
-    words_before: int | None = Field(
+        ' (std::mt19937, std::mt19937_64) or "grain" as well')  # fmt: skip
+    words_before: int | None = _TORCH(
         None,
-        description=f"{_WORDS}: words drawn from the generator before the first epoch, by the model for one",
+        f"{_WORDS}: words drawn from the generator before the first epoch, by the model for one",
         ge=0,
         le=MAX_WORDS,
-        json_schema_extra=_TORCH,
     )
-    words_between: int | None = Field(
+    words_between: int | None = _TORCH(
         None,
-        description=f"{_WORDS}: words that others draw from the generator in each epoch, such as 2 for another loader",
+        f"{_WORDS}: words that others draw from the generator in each epoch, such as 2 for another loader",
         ge=0,
         le=MAX_WORDS,
-        json_schema_extra=_TORCH,
     )
-    words_once: int | None = Field(
+    words_once: int | None = _TORCH(
         None,
-        description=f"{_WORDS}: words that others draw once, after the first epoch: 2 for one that keeps its workers",
+        f"{_WORDS}: words that others draw once, after the first epoch: 2 for one that keeps its workers",
         ge=0,
         le=MAX_WORDS,
-        json_schema_extra=_TORCH,
     )
-    trailing_permutation: bool | None = Field(
-        None,
-        description=f"{_FLAG}: the sampler is read to its end and so shuffles once more",
-        json_schema_extra=_TORCH,
+    trailing_permutation: bool | None = _TORCH(
+        None, f"{_FLAG}: the sampler is read to its end and so shuffles once more"
     )
 
-    data_seed: int | None = Field(None, description=_SEED, json_schema_extra=_HF)
-    use_seedable_sampler: bool | None = Field(None, description=_FLAG, json_schema_extra=_HF)
-    split_batches: bool | None = Field(
-        None,
-        description=f"{_FLAG}: each batch of the loader is split among the ranks (batch_size is a rank's part)",
-        json_schema_extra=_HF,
+    data_seed: int | None = _HF(None, _SEED)
+    use_seedable_sampler: bool | None = _HF(None, _FLAG)
+    split_batches: bool | None = _HF(
+        None, f"{_FLAG}: each batch of the loader is split among the ranks (batch_size is a rank's part)"
     )
-    dispatch_batches: bool | None = Field(
-        None, description=f"{_FLAG}: rank 0 reads the batches of all ranks", json_schema_extra=_HF
-    )
-    even_batches: bool | None = Field(
-        None, description=f"{_FLAG}: the last batches are filled from the epoch's first", json_schema_extra=_HF
-    )
+    dispatch_batches: bool | None = _HF(None, f"{_FLAG}: rank 0 reads the batches of all ranks")
+    even_batches: bool | None = _HF(None, f"{_FLAG}: the last batches are filled from the epoch's first")
 
-    repeats: float | None = Field(
-        None,
-        description="a number, 1 to 1000: times each sample is read",
-        ge=1,
-        le=1000,
-        allow_inf_nan=False,
-        json_schema_extra=_AUGMENT,
+    repeats: float | None = _AUGMENT(
+        None, "a number, 1 to 1000: times each sample is read", ge=1, le=1000, allow_inf_nan=False
     )
-    selected_round: Counted | None = Field(
-        None, description=f"{_COUNT}: the epoch is cut to a multiple of it", ge=0, json_schema_extra=_AUGMENT
-    )
-    selected_ratio: float | None = Field(
+    selected_round: Counted | None = _AUGMENT(None, f"{_COUNT}: the epoch is cut to a multiple of it", ge=0)
+    selected_ratio: float | None = _AUGMENT(
         None,
-        description="a number, 0 or more: a rank reads one in so many samples; 0 for the world size",
+        "a number, 0 or more: a rank reads one in so many samples; 0 for the world size",
         ge=0,
         allow_inf_nan=False,
-        json_schema_extra=_AUGMENT,
     )
 
-    shuffle_after_epoch: bool | None = Field(None, description=_FLAG, json_schema_extra=_DALI)
-    stick_to_shard: bool | None = Field(
-        None, description=f"{_FLAG}: a reader stays with its shard in all epochs", json_schema_extra=_DALI
-    )
-    dali_version: str | None = Field(
-        None, description='DALI\'s version, such as "2.2"', pattern=r"^\d+(\.\d+)*", json_schema_extra=_DALI
-    )
+    shuffle_after_epoch: bool | None = _DALI(None, _FLAG)
+    stick_to_shard: bool | None = _DALI(None, f"{_FLAG}: a reader stays with its shard in all epochs")
+    dali_version: str | None = _DALI(None, 'DALI\'s version, such as "2.2"', pattern=r"^\d+(\.\d+)*")
 
-    buffer_size: Counted | None = Field(
-        None,
-        description="a whole number, 1 or more: the shuffle buffer's, or litdata's window",
-        ge=1,
-        json_schema_extra=_TF,
+    buffer_size: Counted | None = _TF(
+        None, "a whole number, 1 or more: the shuffle buffer's, or litdata's window", ge=1
     )
-    reshuffle_each_iteration: bool | None = Field(None, description=_FLAG, json_schema_extra=_TF)
-    global_seed: int | None = Field(None, description=f"{_SEED}: tf.random.set_seed's", json_schema_extra=_TF)
-    op_seed: int | None = Field(None, description=f"{_SEED}: the shuffle's own", json_schema_extra=_TF)
-    list_seed: int | None = Field(
-        None,
-        description=f"{_SEED}: list_files's; left out, names come as the layout has them. DALI's"
-        " shuffle_after_epoch_seed",
-        json_schema_extra=_TF,
+    reshuffle_each_iteration: bool | None = _TF(None, _FLAG)
+    global_seed: int | None = _TF(None, f"{_SEED}: tf.random.set_seed's")
+    op_seed: int | None = _TF(None, f"{_SEED}: the shuffle's own")
+    list_seed: int | None = _TF(
+        None, f"{_SEED}: list_files's; left out, names come as the layout has them. DALI's shuffle_after_epoch_seed"
     )
-    shard_first: bool | None = Field(
-        None, description=f"{_FLAG}: shard() stands before shuffle(), as by default", json_schema_extra=_TF
-    )
-    passes_before: int | None = Field(
+    shard_first: bool | None = _TF(None, f"{_FLAG}: shard() stands before shuffle(), as by default")
+    passes_before: int | None = _TF(
         None,
-        description=f"{_COUNT}: passes over the data set that were begun before the first epoch's, read or not",
+        f"{_COUNT}: passes over the data set that were begun before the first epoch's, read or not",
         ge=0,
         le=MAX_EPOCHS,
-        json_schema_extra=_TF,
     )
-    passes_between: int | None = Field(
+    passes_between: int | None = _TF(
         None,
-        description=f"{_COUNT}: passes that are begun and not read between two epochs: 1 for Keras' fit on TensorFlow",
+        f"{_COUNT}: passes that are begun and not read between two epochs: 1 for Keras' fit on TensorFlow",
         ge=0,
         le=MAX_EPOCHS,
-        json_schema_extra=_TF,
     )
-    validation_split: float | None = Field(
-        None, description="a number between 0 and 1", gt=0, lt=1, json_schema_extra=_TF
-    )
-    subset: Literal["training", "validation"] | None = Field(
-        None, description='"training" or "validation"', json_schema_extra=_TF
-    )
-    shuffle_validation: bool | None = Field(
-        None, description=f'{_FLAG}: false for the validation part of subset="both"', json_schema_extra=_TF
-    )
+    validation_split: float | None = _TF(None, "a number between 0 and 1", gt=0, lt=1)
+    subset: Literal["training", "validation"] | None = _TF(None, '"training" or "validation"')
+    shuffle_validation: bool | None = _TF(None, f'{_FLAG}: false for the validation part of subset="both"')
 
     @field_validator("version", mode="before")
     @classmethod
@@ -799,22 +602,25 @@ OF_SPLIT: Final = ("part", "without_part", "split_seed", "split_by", "split_roun
 LAYOUT_FIELDS: Final = frozenset(
     field for name in layout_names() for field in layout_fields(name) if not readers_of(field)
 )
-# Fields that say which samples a job has.
-DATA_FIELDS: Final = tuple(field for field, info in JobSpec.model_fields.items() if info.json_schema_extra == _DATA)
-# Every job has these, whatever its sampler.
-COMMON: Final = frozenset(
-    field
-    for field, info in JobSpec.model_fields.items()
-    if info.json_schema_extra in (_JOB, _DATA, _RESUME, _SERVED, _LOADER) and field != "seed"
-)
-
-
-def describe(field: str) -> str:
-    """A field's type, in words."""
-    return JobSpec.model_fields[field].description or "something else"
 
 
 def group_of(field: str) -> str:
     """The heading under which a field is documented."""
     extra = JobSpec.model_fields[field].json_schema_extra
     return str(extra["group"]) if isinstance(extra, dict) else ""
+
+
+def _of_groups(*groups: partial[Any]) -> tuple[str, ...]:
+    titles = [group.args[0] for group in groups]
+    return tuple(field for field in JobSpec.model_fields if group_of(field) in titles)
+
+
+# Fields that say which samples a job has.
+DATA_FIELDS: Final = _of_groups(_DATA)
+# Every job has these, whatever its sampler.
+COMMON: Final = frozenset(_of_groups(_JOB, _DATA, _RESUME, _SERVED, _LOADER)) - {"seed"}
+
+
+def describe(field: str) -> str:
+    """A field's type, in words."""
+    return JobSpec.model_fields[field].description or "something else"

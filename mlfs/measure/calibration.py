@@ -41,13 +41,11 @@ def check_ascending(points: tuple[Point, ...]) -> None:
 
 
 def toml_text(value: str) -> str:
-    """A string as a TOML file has it."""
     # JSON's strings are TOML's but for DEL and surrogates: bytes of a path that are no UTF-8 are not kept.
     return json.dumps(value.encode("utf-8", "replace").decode(), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def toml_points(points: tuple[Point, ...]) -> str:
-    """Points as a TOML file has them."""
     # With all digits, so that what is read back is what was measured.
     return "[" + ", ".join(f"[{count}, {rate!r}]" for count, rate in points) + "]"
 

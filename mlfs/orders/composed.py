@@ -314,7 +314,6 @@ class Composition:
         return Draws(self._drawing(n), first, generator_of, parts.seeding.goes_on, after, leaps)
 
     def _generator(self, before: Generator, epoch: int, rank: int, worker: int) -> Generator:
-        """The generator that an epoch draws with."""
         seeding, seed = self._parts.seeding, self._seed
         if seeding.rule == "goes-on":
             return before

@@ -89,6 +89,5 @@ class Landing:
 
     @property
     def free_bytes(self) -> int:
-        """The bytes that are not reserved."""
         with self._room:
             return sum(size for _, size in self._free)

@@ -168,7 +168,6 @@ def short_name(path: str) -> Iterator[str]:
 
 
 def send_with_fds(connection: socket.socket, packet: bytes, fds: Sequence[int]) -> None:
-    """Send a packet and descriptors with it."""
     socket.send_fds(connection, [packet], list(fds))
 
 

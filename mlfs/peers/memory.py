@@ -74,11 +74,9 @@ class MemoryNetwork:
 
     @property
     def nodes(self) -> int:
-        """The number of nodes."""
         return len(self._ports)
 
     def port(self, node: int) -> MemoryTransport:
-        """The transport of a node."""
         return MemoryTransport(self, node, self._ports[node])
 
     def carry(self, source: int, to: int, size_bytes: int, arrive: Callable[[_Port], None]) -> None:

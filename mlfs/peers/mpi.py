@@ -255,11 +255,9 @@ class _Requests(Generic[_About]):
 
     @property
     def any(self) -> bool:
-        """Whether there are any."""
         return bool(self._requests)
 
     def add(self, request: Any, about: _About) -> None:
-        """Add a request."""
         self._requests.append(request)
         self._about.append(about)
 

@@ -274,7 +274,6 @@ def _is_of_others(packet: bytes) -> bool:
 
 
 def _process_behind(connection: socket.socket) -> int:
-    """The process that listens there."""
     return int(struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
 
 

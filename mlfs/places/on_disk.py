@@ -124,7 +124,6 @@ class OnDisk:
 
     @property
     def copies(self) -> int:
-        """How many copies are held."""
         return len(self._ledger)
 
     def drop_others(self, keys: Callable[[], Iterable[bytes]]) -> int:

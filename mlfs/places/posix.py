@@ -277,7 +277,6 @@ class PosixSource:
         self.bytes_read = 0
 
     def count(self, opens: int, bytes_read: int) -> None:
-        """Add to the counters."""
         with self._lock:
             self.open_count += opens
             self.bytes_read += bytes_read

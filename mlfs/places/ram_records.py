@@ -64,7 +64,6 @@ class RamRecords:
         self._map.resize(2 * len(self._map))
 
     def write(self, number: int, record: Extent) -> None:
-        """Write a record."""
         size_bytes, mtime_ns, ctime_ns = record.version
         seconds, ns = divmod(mtime_ns, _NS)
         packed = _ABOUT.pack(record.digest, record.file, ns, seconds, record.offset, size_bytes, ctime_ns)

@@ -287,7 +287,6 @@ class ClusterPlan:
 
     @property
     def plans(self) -> bool:
-        """Whether this node plans for all."""
         return self.planner == self.members.own
 
     @property

@@ -45,7 +45,6 @@ class Readers:
 
     @property
     def n_samples(self) -> int:
-        """How many samples there are."""
         return int(self.by_epoch.shape[1])
 
     def add(self, streams: Sequence[tuple[int, Ids]]) -> None:

@@ -64,7 +64,6 @@ class FileBlocks:
 
     @staticmethod
     def none(sizes: memoryview) -> FileBlocks:
-        """No file is in blocks."""
         nothing = np.empty(0, np.int64)
         rows = Rows(len(sizes), np.empty(0, np.int64))
         return FileBlocks(sizes, nothing, nothing, len(sizes), sys.maxsize, 0, rows)
@@ -149,13 +148,11 @@ class FileBlocks:
         return np.fromiter((bool(self.ever_of(file)) for file in files.tolist()), np.bool_, len(files))
 
     def file_of(self, block: int) -> int:
-        """The file of a block."""
         if block >= self.own_from:
             return self._later_file[bisect_right(self._later_first, block) - 1]
         return self._file[bisect_right(self._first, block) - 1]
 
     def offset_of(self, block: int) -> int:
-        """The place of a block in its file."""
         firsts = self._first if block < self.own_from else self._later_first
         return (block - firsts[bisect_right(firsts, block) - 1]) * self.block_bytes
 

@@ -30,7 +30,6 @@ class Registration(NamedTuple):
     by: int
 
     def counts_before(self, other: Registration | None) -> bool:
-        """Whether this registration counts instead of the other."""
         return other is None or (self.number, -self.by) > (other.number, -other.by)
 
 

@@ -71,7 +71,6 @@ class Rows:
 
     @staticmethod
     def behind(sizes: Numbers) -> Rows:
-        """Rows behind others that have these sizes."""
         column = room_behind(len(sizes))
         column[: len(sizes)] = sizes
         return Rows(len(sizes), column)
@@ -136,11 +135,9 @@ class Rows:
         self.end = end
 
     def __len__(self) -> int:
-        """How many rows there are."""
         return self.end - self.first
 
     def file_of(self, row: int) -> int:
-        """The file that a row lies in."""
         return self._file[row - self.first]
 
     def offset_of(self, row: int) -> int:
@@ -187,7 +184,6 @@ class Rows:
         return found
 
     def of_file(self, file: int) -> Sequence[int]:
-        """The rows of a file."""
         return self._of_file.get(file, NO_TRIPWIRES).rows
 
     def read(self, file: int, offset: int, size: int) -> Sequence[int]:
@@ -196,7 +192,6 @@ class Rows:
         return known.rows[bisect_left(known.wires, offset) : bisect_left(known.wires, offset + size)]
 
     def has(self, file: int) -> bool:
-        """Whether a file has rows."""
         return file in self._of_file
 
 

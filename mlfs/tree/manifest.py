@@ -372,7 +372,6 @@ class Manifest:
 
     @property
     def n_files(self) -> int:
-        """How many regular files there are."""
         return len(self.files)
 
     @cached_property

@@ -102,7 +102,6 @@ class Samples:
         return self.manifest.is_file(entry)
 
     def are_one(self, entries: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """The same of many."""
         are: NDArray[np.bool_] = self.manifest.mode[entries] & 0o170000 == stat.S_IFREG
         return are
 

@@ -54,6 +54,5 @@ class UnsizedFiles:
         self.files.pop(entry, None)
 
     def statistics(self) -> Unsized:
-        """Frozen figures."""
         files = tuple(self.files)
         return Unsized(len(files), files[0] if files else -1)

@@ -62,7 +62,6 @@ class Times:
         self._only_here = uuid.uuid4().int >> 66
 
     def statistics(self) -> TimesStatistics:
-        """Frozen figures."""
         return TimesStatistics(self.mtime, self.ctime, self.directories)
 
     def proved(self, mtime_ns: int, ctime_ns: int) -> tuple[int, int]:

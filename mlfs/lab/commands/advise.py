@@ -42,7 +42,6 @@ Source: Zou et al., Distributed Training Large-Scale Deep Architectures (2017).
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `advise`."""
     parser.description = "Say how many GPUs, parameter servers and loader workers to take, and which mini-batch size."
     parser.epilog = _EPILOG
     questions = parser.add_subparsers(dest="question", metavar="gpus|servers|batch|workers", required=True)

@@ -54,7 +54,6 @@ _THREADS = 4  # prefetch threads of a class, as a mount has them
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `plan`."""
     parser.usage = "mlfs plan [-h] SOURCE --epochs N --step-time TIME ... [flags, see below]"
     parser.description = "Predict a training run from the data set's real sizes and measured or given bandwidths."
     parser.epilog = _EPILOG

@@ -59,7 +59,6 @@ holds.
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `simulate`."""
     parser.description = "Simulate a training job on a cluster under one or several policies."
     parser.epilog = _EPILOG
     parser.add_argument(

@@ -80,7 +80,6 @@ class Loading:
         return lambda threads: cost if paper else np.concatenate([[threads / share], cost[1:]])
 
     def _pfs_rate(self, readers: int) -> float:
-        """The rate of the PFS for so many readers together."""
         return min(float(self.model.pfs.at(readers)), readers * self.model.node_pfs_bytes_per_s)
 
     def _pfs_rate_ahead(self, tally: EpochBytes) -> float:

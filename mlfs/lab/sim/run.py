@@ -152,7 +152,6 @@ class _Account:
         self.clock.preload(self.preload_s)
 
     def epoch(self, epoch: int, reads: EpochReads) -> None:
-        """Add an epoch."""
         counted = tally(reads, self.padded, self.model, self.gpus)
         gpu_rate = self.model.compute_bytes_per_s / self.gpus
         compute_s = counted.gpu_bytes.reshape(len(counted.queued), -1) / gpu_rate

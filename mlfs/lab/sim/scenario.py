@@ -117,7 +117,6 @@ class ClassTable(_Table):
     threads: Threads
 
     def capacities_bytes(self, nodes: int) -> tuple[float, ...]:
-        """By node."""
         return self.capacity if isinstance(self.capacity, tuple) else (self.capacity,) * nodes
 
     @property
@@ -206,7 +205,6 @@ class Scenario(_Table):
 
     @property
     def model(self) -> PerformanceModel:
-        """The performance model."""
         cluster, job = self.cluster, self.job
         classes = [table for table in cluster.classes if table.mean_bytes > 0]
         by_class = [table.capacities_bytes(cluster.nodes) for table in classes]

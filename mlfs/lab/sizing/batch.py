@@ -44,7 +44,6 @@ class Choice:
 
     @property
     def fits(self) -> bool:
-        """Whether any choice of algorithms fits."""
         return bool(self.options)
 
     @property
@@ -176,7 +175,6 @@ class Layer:
 
     @property
     def is_pooling(self) -> bool:
-        """Whether the layer has no parameters."""
         return self.filters == 0
 
 
@@ -190,7 +188,6 @@ class LayerShape:
 
     @property
     def numbers(self) -> int:
-        """How many numbers it holds."""
         return self.width * self.height * self.depth
 
 

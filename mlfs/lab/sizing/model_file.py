@@ -68,7 +68,6 @@ class ModelFile(_Part):
 
     @property
     def convolutions(self) -> list[LayerPart]:
-        """The layers that have a choice."""
         return [part for part in self.layer if part.filters]
 
     def options(self, batch: int) -> list[list[Algorithm]]:

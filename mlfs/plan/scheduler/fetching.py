@@ -285,7 +285,6 @@ class Fetching:
         return running.wanted.get(sample) if running is not None else None
 
     def asked_peer(self, landed: Landed) -> bool:
-        """Whether the sample was asked of a peer."""
         item = self._items.get((landed.fetch, landed.sample))
         return item is not None and self._is_peer[item.place]
 

@@ -441,7 +441,6 @@ class Opening:
         self._waiting: OrderedDict[tuple[int, int], deque[Matched]] = OrderedDict()  # by sample and process
 
     def waits(self, sample: int, process: int, matched: Matched) -> None:
-        """A process waits for a sample."""
         self._waiting.setdefault((sample, process), deque(maxlen=MOST_WAITING)).append(matched)
         if len(self._waiting) > MOST_WAITING:
             self._waiting.popitem(last=False)

@@ -49,7 +49,6 @@ class JobRecord:
         return self.run.epochs.epoch_of(max(rank.frontier for rank in self.run.ranks.progress))
 
     def waited(self, rank: int, seconds: float) -> None:
-        """A reader of a rank has waited."""
         self.waited_s[rank] = self.waited_s.get(rank, 0.0) + seconds
 
     def coming_bytes(self, rank: int, sizes: memoryview) -> int:

@@ -121,7 +121,6 @@ class Keeping:
         return sum(self._promised_bytes)
 
     def statistics(self) -> KeepingStatistics:
-        """Frozen figures."""
         plan = self._plan
         lacking = np.flatnonzero(np.frombuffer(self._no_room or b"", dtype=np.uint8))
         return KeepingStatistics(
@@ -202,7 +201,6 @@ class Keeping:
         return self._lacking_bytes[place]
 
     def footprint_bytes(self, place: int, sample: int) -> int:
-        """The bytes that a sample takes of a place."""
         return self._places[place].footprint_bytes(self._table.sizes[sample])
 
     def uses(self, place: int, used_bytes: int) -> None:

@@ -142,7 +142,6 @@ class Neighbours:
         return self._adjacent(reader.last, ahead) if rule is Rule.ADJACENT else self._earlier(reader.last, ahead)
 
     def statistics(self) -> NeighboursStatistics:
-        """Frozen figures."""
         shares = tuple((rule, share) for rule in Rule if (share := self._share(rule)) is not None)
         return NeighboursStatistics(self._reads, shares, self._used())
 

@@ -128,7 +128,6 @@ class ReadingTimes:
         self._processes.clear()
 
     def statistics(self) -> ReadingTime:
-        """Frozen figures."""
         if self._whole is None:
             return ReadingTime()
         epochs = tuple(

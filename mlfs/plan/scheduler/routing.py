@@ -98,7 +98,6 @@ class Routing:
         self._judged_s = self._waited_s = 0.0
 
     def statistics(self) -> RoutingStatistics:
-        """Frozen figures."""
         return RoutingStatistics(tuple(self._passed_over), tuple(self._found))
 
     @property

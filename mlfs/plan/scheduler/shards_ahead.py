@@ -172,7 +172,6 @@ class ShardsAhead:
     # -- how far readers are
 
     def landed(self, block: int) -> None:
-        """A block was staged."""
         shard = self._of(block)
         if shard is not None and block != shard.blocks.start and block - shard.blocks.start > shard.last:
             shard.armed.add(block - shard.blocks.start)

@@ -227,7 +227,6 @@ class Waiting:
             self._out.append(Refuse(waiter, error, timed_out))
 
     def _count(self, waiter: Waiter, now_s: float) -> None:
-        """A wait is over."""
         seconds = now_s - waiter.since_s
         self.waiting -= not waiter.in_read
         self.waited_s += 0.0 if waiter.in_read else seconds

@@ -98,7 +98,6 @@ class Warming:
         self.has_more = False
 
     def statistics(self) -> WarmingStatistics:
-        """Frozen figures."""
         return replace(self._statistics, under_way=len(self._under_way))
 
     def begin(self, samples: npt.NDArray[np.integer[Any]] | None) -> None:

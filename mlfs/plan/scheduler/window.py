@@ -135,7 +135,6 @@ class Window:
             self._out.append(Drop(tuple(batch)))
 
     def dropped(self, samples: tuple[int, ...]) -> None:
-        """The dropper has dropped its batch."""
         self._going, self._short = 0, False
         for sample in samples:
             self._table.move(sample, Verb.GONE)

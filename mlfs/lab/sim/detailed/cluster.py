@@ -68,7 +68,6 @@ class SharedPfs:
         return own if own > end else end
 
     def end(self, node: int) -> None:
-        """These bytes are there."""
         self._under_way[node] -= 1
         if not self._under_way[node]:
             self._gamma -= 1
@@ -148,7 +147,6 @@ class SimulatedCluster:
         node.got(lane, landed, node.to_keep(item, place))
 
     def drop(self, node: Node, samples: Sequence[int]) -> None:
-        """Drop pages."""
         self._heap.at(self._heap.now_s + len(samples) * DROP_S, node.dropped, samples)
 
     def evict(self, node: Node, place: int, samples: Sequence[int]) -> None:

@@ -73,7 +73,6 @@ class Lane:
 
     @property
     def item(self) -> c.Item:
-        """The one that it is at."""
         return self.fetch.items[self.index]
 
 
@@ -170,11 +169,9 @@ class Node:
         return self._as_good_as_kept.get(item.sample, 0) or self.scheduler.place_of(item)
 
     def has_pages(self, sample: int) -> bool:
-        """Whether the sample is in the page cache."""
         return self._state[sample] in (State.STAGED, State.RECENT)
 
     def is_open(self, sample: int) -> bool:
-        """Whether a reader has the sample open."""
         return sample in self.scheduler.table.readers
 
     @property

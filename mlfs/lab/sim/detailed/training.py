@@ -182,7 +182,6 @@ class OrderStreams:
 def job_of(
     streams: OrderStreams, node: int, gpus: int, nodes: int, epochs: int, sizes: npt.NDArray[np.int64]
 ) -> JobRun:
-    """The job as a node follows it."""
     fields = {"name": JOB, "epochs": epochs, "batch_size": streams.batch_size, "world_size": nodes * gpus}
     order = {"sampler": "explicit", "order_file": "/the/streams/are/the/simulators"}
     spec = parse_job(fields | order | {"ranks": list(range(node * gpus, (node + 1) * gpus))})
