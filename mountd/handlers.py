@@ -158,7 +158,6 @@ class WaitingOpen(WaitingReader):
         self._replies.noted(self._given)
 
     def _take(self) -> bool:
-        """Whether the answer is still to be given: by whoever asks, then. From any thread."""
         try:
             return self._due.pop()
         except IndexError:

@@ -88,7 +88,6 @@ class Misses:
         return os.fsdecode(above + b"/" + name if above else name)
 
     async def run(self) -> None:
-        """For as long as the mount lives."""
         while True:
             await self._event.wait()
             self._event = trio.Event()

@@ -90,7 +90,6 @@ class InodePrimer:
         return len(self._wanted) + self._listing
 
     async def run(self) -> None:
-        """For as long as the mount lives."""
         while True:
             await self._event.wait()
             self._event = trio.Event()

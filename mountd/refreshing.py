@@ -172,7 +172,6 @@ class Refreshing:
             self._stop.set()
 
     async def run(self) -> None:
-        """For as long as the mount lives."""
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()

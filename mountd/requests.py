@@ -686,12 +686,10 @@ class _Reading:
         self.is_over = False
 
     def gives(self, data: Buffer) -> None:
-        """From any thread: these are its bytes."""
         self._requests.give(self._unique, data)
         self.is_over = True
 
     def fails(self, error: Exception) -> None:
-        """From any thread: it gets this error."""
         self._requests.failed(self._unique, error)
         self.is_over = True
 

@@ -85,7 +85,6 @@ class Auditor:
 
     @property
     def count(self) -> int:
-        """How many reads came so far."""
         return self._log.count
 
     def noted(self) -> tuple[int, int]:
@@ -98,7 +97,6 @@ class Auditor:
         return self._log.forgotten == 0
 
     def opened(self, opens: Sequence[Read]) -> None:
-        """Files were opened, in this order."""
         self._log.add(opens)
 
     def installed(self, job: object) -> None:

@@ -234,7 +234,6 @@ class Digest:
         self._waited_s[entry] = self._waited_s.get(entry, 0.0) + seconds
 
     async def run(self) -> None:
-        """For as long as the mount lives."""
         with trio.move_on_after(LONGEST_HELD_S):
             await self._jobs_go_on.wait()
         self._busy = False

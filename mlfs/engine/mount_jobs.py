@@ -97,7 +97,6 @@ class MountJobs:
 
     @property
     def jobs(self) -> Mapping[str, JobRun]:
-        """The jobs of the mount by name."""
         return self._scheduler.jobs
 
     @property
@@ -164,7 +163,6 @@ class MountJobs:
         self._shield(self._explainer.jobs_changed)
 
     def end(self, name: str) -> bool:
-        """End a job; False when there is none of that name."""
         job = self.jobs.get(name)
         if job is None:
             return False

@@ -65,7 +65,6 @@ class PageWatch:
         self._paused = pause
 
     async def run(self) -> None:
-        """For as long as the mount lives."""
         pause_s, before = SHORTEST_PAUSE_S, 0
         while True:
             await trio.sleep(pause_s)

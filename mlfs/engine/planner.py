@@ -290,7 +290,6 @@ class Planner:
         self._wanted.set()
 
     async def run(self) -> None:
-        """For as long as the mount lives."""
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()

@@ -53,7 +53,6 @@ class Recorders:
         """See Listener: no matter here."""
 
     async def run(self) -> None:
-        """For as long as the mount lives."""
         async with trio.open_nursery() as self._nursery:
             await trio.sleep_forever()
 

@@ -462,7 +462,6 @@ class SharedOrders:
             self._withdraw(key)
 
     def hear(self, node: int, value: Mapping[str, Any]) -> None:
-        """Take in what the server of another node says."""
         if "order" in value:
             fields = value["order"]
             key = _key_of_order(fields)

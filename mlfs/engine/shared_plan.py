@@ -127,7 +127,6 @@ class SharedPlan:
             await self._changed.wait()
 
     def end(self) -> None:
-        """Go on alone."""
         self._cluster = self._held = None
         self._early.clear()
         self._counts.forget()

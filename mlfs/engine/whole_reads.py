@@ -71,7 +71,6 @@ class WholeRead(WholeReader):
             self._is_given_here(staging)
 
     def gets(self, fetched: Fetched, generation: int) -> bool:
-        """From any thread: give it what was fetched, of that generation. Whether it got all of the file."""
         data = fetched.data
         if data is None or not self._take():
             return False
@@ -94,7 +93,6 @@ class WholeRead(WholeReader):
             self.open_direct(unstaged=False)
 
     def open_direct(self, unstaged: bool) -> None:
-        """On the loop: nobody fetches it in time."""
         if self._take():
             trio.lowlevel.spawn_system_task(self._read_by_ranges)
         else:

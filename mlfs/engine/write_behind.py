@@ -77,7 +77,6 @@ class WriteBehind:
             self.keep(keep.fetch, fetched, keep.keep_in)
 
     async def run(self) -> None:
-        """For as long as the mount lives."""
         while True:
             await self._soon.wait()
             batch, self._waiting = self._waiting, []

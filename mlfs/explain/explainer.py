@@ -40,7 +40,6 @@ class Explainer:
         self._offered: list[dict[str, object]] = []  # before that
 
     async def run(self, jobs: Jobs) -> None:
-        """Search whenever there is a need, for as long as the mount lives."""
         self._corrections = Corrections(jobs, None if self._build is None else self._explain_anew)
         if self._build is not None:
             self._inference = Inference(jobs, self._build)
@@ -60,7 +59,6 @@ class Explainer:
             self._inference.opened(opens)
 
     def digested(self, job: JobRun) -> None:
-        """Look whether a job whose opens were counted needs a search."""
         if self._corrections is not None:
             self._corrections.digested(job)
 

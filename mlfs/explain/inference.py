@@ -155,7 +155,6 @@ class Inference:
     # -- what the engine says
 
     def opened(self, opens: Sequence[Read]) -> None:
-        """Opens, counted by the jobs that they belong to."""
         if self._state is State.IDLE:
             return
         unexplained, judged = list[Read](), dict[str, JobRun]()
@@ -268,7 +267,6 @@ class Inference:
     # -- the task
 
     async def run(self) -> None:
-        """Infer whenever there is something to infer from, for as long as the mount lives."""
         try:
             while True:
                 await self._called.wait()

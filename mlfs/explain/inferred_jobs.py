@@ -211,7 +211,6 @@ class InferredJobs:
         return len(self.in_force) >= MOST_JOBS
 
     def jobs_changed(self) -> None:
-        """Know those that there are by now."""
         self.in_force = {name: job for name, job in self._jobs.jobs.items() if job.inferred}
 
     # -- another one

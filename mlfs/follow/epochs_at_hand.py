@@ -100,7 +100,6 @@ class EpochsAtHand:
 
     @property
     def end(self) -> int:
-        """Linear position after the last epoch."""
         return self.timeline.end
 
     def index_at(self, position: int) -> EpochIndex | None:
@@ -115,7 +114,6 @@ class EpochsAtHand:
         return None
 
     def epoch_of(self, position: int) -> int:
-        """The epoch that a linear position lies in; the last one for the end."""
         index = self.index_at(position)
         return index.epoch if index is not None else self.timeline.epoch_of(position)
 

@@ -365,7 +365,6 @@ class Families:
         return key
 
     def name_of(self, process: int) -> str:
-        """The name of a process's program, as it was when it read first."""
         key = self._keys.get(process)
         return (key.name if key is not None else "") or self._name_of(process)
 

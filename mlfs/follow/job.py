@@ -812,12 +812,10 @@ class OtherJob(Rival):
         self._key_of, self._since = job.readers.key_of, since
 
     def is_about(self, seen: Open | Read) -> bool:
-        """Whether it is about reads of whoever made this one."""
         families = self.hypothesis.families
         return families is None or self._key_of(seen.process, seen.parent) in families
 
     def read(self, read: Read) -> Match | None:
-        """Show it a read that it is about."""
         return self.run._match_unproved(read).match
 
     def replaces(self, job: JobRun, now_s: float) -> JobRun:
@@ -1040,7 +1038,6 @@ class BytesRead:
             self.stream_bytes += more_bytes * here // world
 
     def count_pfs(self, epoch: int, size_bytes: int) -> None:
-        """Bytes came from the PFS for an epoch."""
         self.pfs_by_epoch[epoch] = self.pfs_by_epoch.get(epoch, 0) + size_bytes
 
     def by_epoch(self) -> dict[int, int]:

@@ -124,7 +124,6 @@ class Score:
     # -- correcting
 
     def disown(self, process: int, opens: int) -> None:
-        """The last opens of a process were another job's: those that were not predicted are not counted."""
         self._incomplete = not self.complete
         own = [at for at, seen in enumerate(self.history) if seen.process == process][-opens:]
         for at in reversed(own):

@@ -277,7 +277,6 @@ class Tracker:
         return Match(rank_index, position), self._take(rank_index, position)
 
     def fits(self, sample: int, process: int) -> bool:
-        """Whether an open would be predicted; nothing is recorded."""
         if process == NO_PID:
             return self.by_sample.fits(sample)
         reader = self._readers.get(process)
@@ -293,12 +292,10 @@ class Tracker:
         return any(self._may_begin(at) for at in found)
 
     def is_next(self, sample: int, process: int) -> bool:
-        """Whether it is the very next that a process reads, by what it has read before; nothing is recorded."""
         reader = self._readers.get(process)
         return reader is not None and any(stream.next_sample == sample for stream in reader.streams)
 
     def coming(self, process: int, most: int) -> list[int]:
-        """The samples that a process reads next, at most so many; none where that is in doubt."""
         reader = self._readers.get(process)
         if reader is None or not reader.streams:
             return []
@@ -308,29 +305,23 @@ class Tracker:
         return stream.stretch(process, most, stream.index.base + stream.index.length).samples
 
     def follows(self, process: int) -> bool:
-        """Whether the last opens of a process, too many for chance, all came as predicted."""
         reader = self._readers.get(process)
         return reader is not None and reader.streak >= SURE_STREAK
 
     def knows(self, process: int) -> bool:
-        """Whether a process has read before."""
         return process in self._readers
 
     def has_strayed(self, process: int) -> bool:
-        """Whether a process has read, and what it read last came otherwise than predicted, or is too little to tell."""
         return process in self._readers and not self.follows(process)
 
     def rank_of(self, process: int) -> int:
-        """The rank that a process reads for, -1 while that is not known."""
         reader = self._readers.get(process)
         return reader.rank_index if reader is not None else -1
 
     def opened_again(self) -> list[tuple[int, int]]:
-        """The processes that opened their last sample once more, and how often, which was not counted."""
         return [(process, reader.opened_again) for process, reader in self._readers.items() if reader.opened_again]
 
     def widen_to(self, epochs: Mapping[int, EpochIndex]) -> None:
-        """From now on opens may belong to these epochs, the ones so far among them."""
         self._epochs = epochs
         self.by_sample.widen_to(epochs)
 

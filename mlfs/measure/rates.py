@@ -97,7 +97,6 @@ class Rates:
         }
 
     def sample(self, route: Route) -> tuple[float, float] | None:
-        """The mean bytes of the route's samples and the seconds that one takes a lane; None before any was counted."""
         seen = self._samples.get(route)
         return None if seen is None else (seen.mean_bytes, seen.mean_s)
 

@@ -40,7 +40,6 @@ class Refined(FilePart):
     disk: tuple[ReadSpeeds, ...] = ()
 
     def to_toml(self) -> str:
-        """The file's text; `load` reads it back."""
         lines = ["# Written by a mount when it ended. Points are [lanes, bytes per second of all lanes together]."]
         lines.append(f"made = {toml_text(self.made)}")
         if self.source is not None:

@@ -177,7 +177,6 @@ class Composition:
         return WordsDrawn(self._spec.seed, seeded, base + seeded, words)
 
     def stream_length(self, epoch: int) -> int:
-        """Samples of the rank that reads most, the same in every epoch."""
         parts = self._parts
         if parts.endless:
             return self._dealt(self._steps() * self._step())
@@ -189,7 +188,6 @@ class Composition:
         return dealt - (dealt % self._spec.batch_size if parts.grouping == "batches" else 0)
 
     def rank_stream(self, epoch: int, rank: int) -> Indices:
-        """The rank's dataset indices in read order."""
         parts, batch, number = self._parts, self._spec.batch_size, pass_number(self._spec, epoch)
         workers = self._spec.num_workers or 1
         rank = (rank + epoch) % self._spec.world_size if parts.turns else rank

@@ -197,11 +197,9 @@ class GrainOrder(Composition):
         self._longer = 0 if spec.drop_last else longer
 
     def stream_length(self, epoch: int) -> int:
-        """Samples of the rank that reads most."""
         return max(self._length(epoch, rank) for rank in (0, self._longer))
 
     def rank_stream(self, epoch: int, rank: int) -> Indices:
-        """The rank's dataset indices in read order."""
         length, stream = self._length(epoch, rank), super().rank_stream(epoch, rank)
         while len(stream) < length:
             epoch += 1

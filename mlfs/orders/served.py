@@ -93,11 +93,9 @@ class ServedOrder:
         return true if spec.serve is None else ServedOrder(true, spec, self._sizes_bytes, self._entries)
 
     def stream_length(self, epoch: int) -> int:
-        """Samples of the rank that reads most, as in the true order."""
         return self._true.stream_length(epoch)
 
     def rank_stream(self, epoch: int, rank: int) -> Indices:
-        """The rank's dataset indices in read order, as many as in the true order."""
         stream = self._dealt(epoch)[:, rank].reshape(-1)
         return stream[stream >= 0].astype(np.int64)
 

@@ -133,7 +133,6 @@ class Shuffles:
     """A generator whose permutation is a shuffle of 0 .. n-1, as in most libraries."""
 
     def shuffle(self, x: Permutation, /) -> None:
-        """Shuffle the array in place."""
         raise NotImplementedError
 
     def permutation(self, n: int, /) -> Permutation:

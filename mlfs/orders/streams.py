@@ -63,7 +63,6 @@ class JobStreams:
         return self.spec.batch_size * self.files_per_sample
 
     def length(self, epoch: int) -> int:
-        """Positions of a rank's stream in an epoch: its samples' files."""
         self._check(epoch, 0)
         samples = self.order.stream_length(epoch)
         if self.spec.loader_drop_last:
@@ -196,21 +195,17 @@ class _PathIndex:
         return int(index)
 
     def sizes(self) -> npt.NDArray[np.int64]:
-        """Bytes by dataset index."""
         return _sizes(self._tree, self._sample_ids)
 
     def files(self) -> npt.NDArray[np.int64]:
-        """A number for the file of each sample, by dataset index."""
         return _files(self._tree, self._sample_ids)
 
     def counts(self) -> npt.NDArray[np.int64] | None:
-        """The samples that each file holds, by dataset index; None where the layout does not say it."""
         if self._spec.layout != "litdata":
             return None
         return find_chunks(self._spec, self._tree, self._links, self._outside).counts
 
     def directories(self) -> npt.NDArray[np.int64]:
-        """A number for the directory of each sample, by dataset index."""
         return _directories(self._tree, self._sample_ids)
 
     @cached_property

@@ -98,17 +98,14 @@ class OnDisk:
 
     @property
     def errors(self) -> int:
-        """Failures of the medium and damaged copies since the start."""
         return self._faults.errors
 
     @property
     def refusal(self) -> str:
-        """The reason why the medium takes no copies just now, in words; empty when it does."""
         return self._faults.refusal
 
     @property
     def read_only(self) -> bool:
-        """Whether the directory can be read only: copies are served, none are added."""
         return self._claim.read_only
 
     def put(self, key: bytes, version: Version, data: memoryview) -> bool:
@@ -141,5 +138,4 @@ class OnDisk:
         return [self.put(*sample) for sample in samples]
 
     def contains(self, key: bytes) -> bool:
-        """Whether a copy of any version is believed to be held; a look-up in memory."""
         return cache_directory.key_digest(key) in self._ledger

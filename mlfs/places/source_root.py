@@ -66,7 +66,6 @@ class SourceRoot:
         self._gone_at_s = self._opened_at_s = 0.0
 
     def statistics(self) -> RootStatistics:
-        """Frozen figures; waits for nothing."""
         now_s, error = self._clock(), self._error
         state = RootState.THERE if not error else RootState.OTHER if self._other else RootState.GONE
         since_s = now_s - self._gone_at_s if error else 0.0

@@ -349,17 +349,14 @@ class ClusterPlan:
         self._go_on()
 
     def want_no_more(self, name: str) -> None:
-        """The job has ended, or reads refute the order."""
         if self._wanted.pop(name, None) is not None:
             self._go_on()
 
     def lose(self, nodes: Collection[int]) -> None:
-        """Note that nodes do not answer: nobody waits for them."""
         self._lost = dict.fromkeys(nodes, self._now_s) | self._lost
         self._look_who_plans()
 
     def back(self, node: int) -> None:
-        """Note that a node answers again: it may have missed what was said."""
         self._lost.pop(node, None)
         self._look_who_plans()
         self._say_newest(node)
@@ -514,7 +511,6 @@ class ClusterPlan:
     # -- what other nodes say
 
     def hear(self, node: int, value: Mapping[str, Any]) -> None:
-        """The server of another node says something. Raises ValueError or TypeError for what it cannot have said."""
         if node not in self._heard_s:
             return
         self._heard_s[node] = self._now_s

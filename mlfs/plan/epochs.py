@@ -88,7 +88,6 @@ class RunCost(NamedTuple):
 
     @property
     def stall_s(self) -> float:
-        """How long computing waits for data in all epochs."""
         return self.first.stall_s + (self.epochs - 1) * self.later.stall_s
 
     @property

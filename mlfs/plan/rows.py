@@ -145,7 +145,6 @@ class Rows:
         return self._offset[row - self.first]
 
     def columns(self, rows: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-        """The file of each row, its place there, and how long it is, in bytes."""
         at = rows - self.first
         return np.asarray(self._file)[at], np.asarray(self._offset)[at], self._sizes[rows]
 

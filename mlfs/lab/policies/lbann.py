@@ -63,7 +63,6 @@ class Preloaded:
         self.preload: Preload | None = preload_of(view, self.kept)
 
     def epoch(self, epoch: int, ids: Ids) -> EpochReads:
-        """From the partitions."""
         return self.kept.reads(ids)
 
 

@@ -146,7 +146,6 @@ class _Account:
         self.epochs: list[EpochResult] = []
 
     def preload(self, class_bytes: Floats, readers: int) -> None:
-        """Add the time and bytes before the first step."""
         self.preload_s = self.loading.preload_s(class_bytes, readers)
         self.preload_bytes = float(class_bytes.sum()) * readers
         self.clock.preload(self.preload_s)

@@ -81,7 +81,6 @@ class FoundRows(NamedTuple):
 
     @staticmethod
     def joined(found: Sequence[FoundRows]) -> FoundRows:
-        """The rows of several, one after the other."""
         files = np.concatenate([one.files for one in found])
         if all(one.of_sample is None for one in found):
             return FoundRows(files, *(np.concatenate([one[at] for one in found]) for at in (1, 2)))

@@ -277,7 +277,6 @@ class Following:
         self._tell_left()
 
     def refused(self, sample: int, process: int) -> None:
-        """A reader who waited gets an error."""
         self._opening.over(sample, process)
         self._tell_left()
 

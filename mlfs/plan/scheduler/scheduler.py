@@ -143,7 +143,6 @@ class Scheduler:
 
     @property
     def jobs(self) -> Mapping[str, JobRun]:
-        """The jobs of the node by name."""
         return self._following.jobs
 
     @property

@@ -236,7 +236,6 @@ class Warming:
             self._statistics = replace(self._statistics, there=self._statistics.there.plus(1, landed.size_bytes))
 
     def kept(self, sample: int, place: int) -> None:
-        """A place keeps the sample now, or with 0 none does."""
         if not place:
             self.failed(sample)
         elif sample in self._under_way:
