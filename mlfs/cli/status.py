@@ -35,6 +35,8 @@ from mlfs.shown import (
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    Line = str | tuple[str, str] | RenderableType  # a line, which may have a style, or what rich prints as it is
+
 _EPILOG = """\
 examples:
   mlfs status /data/imagenet
@@ -138,12 +140,19 @@ def _statuses(mountpoint: str, every_s: float) -> Iterator[dict[str, Any]]:
 def render(status: dict[str, Any]) -> RenderableType:
     """The whole status as something rich can print."""
     from rich.console import Group
+    from rich.text import Text
+
+    def made(line: Line) -> RenderableType:
+        if isinstance(line, str | tuple):
+            text, style = (line, "") if isinstance(line, str) else line
+            return Text(text, style=style)
+        return line
 
     sections = (_headline, _messages, _inference, _strangers, _jobs, _audit, _reads, _tiers, _peers, _rates, _numbers)
-    return Group(*(shown for section in sections for shown in section(StatusPart(status))))
+    return Group(*(made(line) for section in sections for line in section(StatusPart(status))))
 
 
-def _headline(status: StatusPart) -> list[RenderableType]:
+def _headline(status: StatusPart) -> list[Line]:
     from rich.text import Text
 
     state = str(status.state)
@@ -154,44 +163,36 @@ def _headline(status: StatusPart) -> list[RenderableType]:
     source = f"source {status.source}: {count(tree.files)} files, {size(tree.bytes)}, "
     source += f"{count(tree.changed)} changed since the scan"
     style = "bold red" if status.audit.strict_order and status.audit.findings else "bold"
-    said = [Text(str(status.headline), style=style)] if status.headline else []
-    return [*said, line, Text(source), *_processes(status), *_channel(status)]
+    said: list[Line] = [(str(status.headline), style)] if status.headline else []
+    return [*said, line, source, *_processes(status), *_channel(status)]
 
 
-def _channel(status: StatusPart) -> list[RenderableType]:
+def _channel(status: StatusPart) -> list[Line]:
     """How reads are heard of, where somebody has asked about that."""
-    from rich.text import Text
-
     name, why = status.channel.name, status.channel.why
-    return [Text(f"the channel is {name}: {why}", style="dim")] if why != "the default" else []
+    return [(f"the channel is {name}: {why}", "dim")] if why != "the default" else []
 
 
-def _processes(status: StatusPart) -> list[RenderableType]:
+def _processes(status: StatusPart) -> list[Line]:
     """The processes of the mount, and how often each was started again."""
-    from rich.text import Text
-
     said = []
     for process in status.processes:
         used = f"{process.name} {process.pid}: {size(process.rss_bytes)}, {duration(process.cpu_s)} computed"
         if number(process.restarts):
             used += f", started again {count_of(process.restarts, 'time', 'times')} (the one before {process.why})"
         said.append(used)
-    return [Text("; ".join(said), style="dim")] if said else []
+    return [("; ".join(said), "dim")] if said else []
 
 
-def _messages(status: StatusPart) -> list[RenderableType]:
-    from rich.text import Text
-
+def _messages(status: StatusPart) -> list[Line]:
     # Each once: an earlier version's daemon may say a thing of each job.
-    return [Text(f"! {message}", style="yellow") for message in dict.fromkeys(status.messages)]
+    return [(f"! {message}", "yellow") for message in dict.fromkeys(status.messages)]
 
 
-def _inference(status: StatusPart) -> list[RenderableType]:
+def _inference(status: StatusPart) -> list[Line]:
     """How far the search for an unregistered job's order is; nothing while there is no search and no result."""
-    from rich.text import Text
-
     search = status.inference
-    lines = []
+    lines: list[Line] = []
     if search.explanation:
         lines.append(f"inferred, not registered: {search.explanation}")
     if search.other_explanations:
@@ -207,30 +208,23 @@ def _inference(status: StatusPart) -> list[RenderableType]:
         line = f"searching for the seed ({search.stage}): {count(search.seeds_tried)} of {count(search.seeds)} tried "
         line += f"({percent(search.share)}), at most {duration(search.remaining_s)} left, with {search['with']}"
         lines.append(line)
-    return [Text(line) for line in lines]
+    return lines
 
 
-def _strangers(status: StatusPart) -> list[RenderableType]:
+def _strangers(status: StatusPart) -> list[Line]:
     """The readers beside the jobs: those that read last; and what was learned of reads that no job follows."""
-    from rich.text import Text
-
     latest = tuple(status.strangers)[-_SHOWN_STRANGERS:]
-    lines = [f"beside the jobs: {stranger.words}" for stranger in latest]
     learned = status.neighbours.words
-    return [Text(line) for line in [*lines, *([learned] if learned else [])]]
+    return [*(f"beside the jobs: {stranger.words}" for stranger in latest), *([str(learned)] if learned else [])]
 
 
-def _title(text: str) -> RenderableType:
+def _title(text: str) -> Line:
     """A line of its own: rich would fold a table's title to the width of the table."""
-    from rich.text import Text
-
-    return Text(text, style="bold")
+    return text, "bold"
 
 
-def _jobs(status: StatusPart) -> list[RenderableType]:
-    from rich.text import Text
-
-    parts: list[RenderableType] = []
+def _jobs(status: StatusPart) -> list[Line]:
+    parts: list[Line] = []
     for job in status.jobs:
         title = f"job {job.name}{' (inferred, not registered)' if job.inferred else ''}: {job.state}"
         if job.observed_opens != 0:
@@ -254,24 +248,20 @@ def _jobs(status: StatusPart) -> list[RenderableType]:
             )
         parts += [_title(title), *_loader(job), *_served(job), table, *_load(job)]
         if job.message and job.message not in status.messages:
-            parts.append(Text(f"! {job.message}", style="yellow"))
+            parts.append((f"! {job.message}", "yellow"))
     if not parts and not status.messages:
-        return [Text("no job is registered: reads are served as they come (mlfs register --help)")]
+        return ["no job is registered: reads are served as they come (mlfs register --help)"]
     return parts
 
 
-def _audit(status: StatusPart) -> list[RenderableType]:
+def _audit(status: StatusPart) -> list[Line]:
     """The last epochs of the script that reads most, as the auditor saw them last."""
-    from rich.text import Text
-
     most = max(status.audit.jobs, key=lambda job: number(job.samples), default=None)
-    return [] if most is None else [Text("\n  ".join(audited(most, _AUDITED_EPOCHS)))]
+    return [] if most is None else ["\n  ".join(audited(most, _AUDITED_EPOCHS))]
 
 
-def _load(job: StatusPart) -> list[RenderableType]:
+def _load(job: StatusPart) -> list[Line]:
     """The loaders and their time, and how unevenly the ranks load."""
-    from rich.text import Text
-
     load = job.load
     if not load:
         return []
@@ -289,14 +279,11 @@ def _load(job: StatusPart) -> list[RenderableType]:
         said.append(uneven)
     if is_number(load.straggler):
         said.append(f"rank {load.straggler} will be late in the next steps")
-    lines = [Text("; ".join(said))] if said else []
-    return [*lines, _title("what each process of a loader does for a batch"), table]
+    return [*(["; ".join(said)] if said else []), _title("what each process of a loader does for a batch"), table]
 
 
-def _loader(job: StatusPart) -> list[RenderableType]:
+def _loader(job: StatusPart) -> list[Line]:
     """How the processes of a rank share its stream, and whether that was registered or observed."""
-    from rich.text import Text
-
     said = []
     for name, key in (("batch size", "batch_size"), ("workers", "num_workers"), ("prefetch depth", "prefetch_depth")):
         known = job.loader[key]
@@ -308,13 +295,11 @@ def _loader(job: StatusPart) -> list[RenderableType]:
             value = f"at least {count(least)}" if is_number(most) or (is_number(least) and least != 1) else "unknown"
             value += f", at most {count(most)}" if is_number(most) else ""
         said.append(f"{name} {value}")
-    return [Text(f"loader: {', '.join(said)}")] if said else []
+    return [f"loader: {', '.join(said)}"] if said else []
 
 
-def _served(job: StatusPart) -> list[RenderableType]:
+def _served(job: StatusPart) -> list[Line]:
     """The order that mlfs serves to the job, and how random it is."""
-    from rich.text import Text
-
     spec = job.spec
     if "serve" not in spec:
         return []
@@ -323,10 +308,10 @@ def _served(job: StatusPart) -> list[RenderableType]:
         rounds = count_of(spec.rounds, "round", "rounds")
         said += f"; {percent(spec.level_reached)} of the randomness of a uniform shuffle, in {rounds}"
         said += f"; nodes keep {percent(spec.kept)} of the samples"
-    return [Text(said)]
+    return [said]
 
 
-def _reads(status: StatusPart) -> list[RenderableType]:
+def _reads(status: StatusPart) -> list[Line]:
     epoch, total, fetches = status.reads.epoch, status.reads["all"], status.fetches
     columns = ("reads: since the epoch began", "bytes", "reads: all", "bytes", "fetches", "bytes")
     table = NumberTable("route", *columns)
@@ -341,7 +326,7 @@ def _reads(status: StatusPart) -> list[RenderableType]:
     return [_title("reads and fetches by route"), table]
 
 
-def _tiers(status: StatusPart) -> list[RenderableType]:
+def _tiers(status: StatusPart) -> list[Line]:
     table = NumberTable("name", "used", "of", "full", "samples", "errors")
     rows = [(str(tier.name), tier) for tier in status.tiers]
     rows += [("staging", status.staging)] if status.staging else []
@@ -352,10 +337,8 @@ def _tiers(status: StatusPart) -> list[RenderableType]:
     return [_title("tiers"), table] if rows else []
 
 
-def _peers(status: StatusPart) -> list[RenderableType]:
+def _peers(status: StatusPart) -> list[Line]:
     """The nodes of the cluster; nothing where no agent speaks for this one."""
-    from rich.text import Text
-
     peers = status.peers
     if not peers:
         return []
@@ -378,7 +361,7 @@ def _peers(status: StatusPart) -> list[RenderableType]:
         title += f"; the agent here (process {peers.agent}) does not answer, and no node is asked meanwhile"
     if peers.away:
         title += f"; lost for good: {', '.join(map(str, peers.away))}, others own what they owned"
-    why = [Text(f"! node {node} is no peer: {reason}") for node, reason in peers.refused.items()]
+    why = [f"! node {node} is no peer: {reason}" for node, reason in peers.refused.items()]
     return [_title(title), table, *why]
 
 
@@ -386,7 +369,7 @@ def _shortened(name: str) -> str:
     return name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 1]}~"
 
 
-def _rates(status: StatusPart) -> list[RenderableType]:
+def _rates(status: StatusPart) -> list[Line]:
     """The best bandwidth of each place; nothing while none is known."""
     table = NumberTable("place", "measured", "by lanes", "calibrated", "by lanes", "refined", "by lanes")
     rows = 0
@@ -404,14 +387,12 @@ def _rate(bytes_per_s: Any) -> str:
     return f"{size(bytes_per_s)}/s"
 
 
-def _numbers(status: StatusPart) -> list[RenderableType]:
-    from rich.text import Text
-
+def _numbers(status: StatusPart) -> list[Line]:
     stalls, pfs, loading, no_room = status.stalls, status.pfs, status.plan.loading, status.no_room
     happened = ", ".join(f"{name.replace('_', ' ')} {count(value)}" for name, value in status.errors.items() if value)
     rules = "the source" if loading.rules == "pfs" else loading.rules
     chosen = f", {size(pfs.by_choice_bytes)} though a tier has it" if pfs.by_choice_bytes else ""
-    lines = [
+    return [
         f"stalls   {count(stalls.count)}, {duration(stalls.total_s)} in all, worst {duration(stalls.worst_s)}",
         f"PFS      {size(pfs.epoch_bytes)} this epoch, bound {size(pfs.bound_bytes)}, {size(pfs.total_bytes)} in all"
         + chosen,
@@ -421,4 +402,3 @@ def _numbers(status: StatusPart) -> list[RenderableType]:
         f"errors   {happened or ('none' if 'errors' in status else NONE)}",
         f"memory   {size(status.memory.rss_bytes)} of the daemon",
     ]
-    return [Text(line) for line in lines]
