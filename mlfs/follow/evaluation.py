@@ -32,8 +32,8 @@ TRAINS_AGAIN = 4
 """Samples of the next epoch that a rank reads before it is past the end: one or two may seem to be read by chance."""
 
 
-class Whose(Enum):
-    """The verdict on a read: whose it is."""
+class Purpose(Enum):
+    """The purpose of a read, as far as it is known."""
 
     TRAINING = auto()
     EVALUATION = auto()
@@ -112,7 +112,7 @@ class Evaluation:
             self._training.clear()
             self.may_come = True
 
-    def read(self, read: Read, fits: bool, departs: bool) -> Whose:
+    def read(self, read: Read, fits: bool, departs: bool) -> Purpose:
         """A read of one of the job's own processes.
 
         Args:
@@ -122,10 +122,10 @@ class Evaluation:
         if chain is None:
             trains = read.process in self._training if self._at_end else not departs
             if fits or trains or len(self._chains) >= MOST_PROCESSES:
-                return Whose.TRAINING
+                return Purpose.TRAINING
             self._chains[read.process] = _Chain(read, self._is_sure, self._trained)
             self._last_at, self.may_come = self._trained, True
-            return Whose.WAITS
+            return Purpose.WAITS
         goes_on, chain.at = self._trained <= chain.at + RANKS_READ_ON, self._trained
         self._last_at = self._trained
         step, chain.last = read.sample - chain.last, read.sample
@@ -133,7 +133,7 @@ class Evaluation:
         chain.passes = chain.passes + (step < 0) if goes_on else 1
         if not is_plain and (fits or chain.jumped or not self._is_sure or chain.passes > MOST_PASSES):
             self._trains(read.process)
-            return Whose.TRAINING
+            return Purpose.TRAINING
         chain.jumped = not is_plain
         chain.steps += step > 0 and is_plain
         chain.waiting.append(read)
@@ -142,9 +142,9 @@ class Evaluation:
             for other in self._chains.values():
                 other.waiting.clear()
         if chain.jumped or not self._is_sure:
-            return Whose.WAITS
+            return Purpose.WAITS
         chain.waiting.clear()
-        return Whose.EVALUATION
+        return Purpose.EVALUATION
 
     def take_due(self) -> list[Read]:
         """The reads that waited, and turned out to be the training's; they are due no more."""

@@ -35,7 +35,7 @@ from mlfs.follow.agreement import Share, by_epoch
 from mlfs.follow.by_sample import NO_PID
 from mlfs.follow.epoch_index import EpochIndex, Ids, Match
 from mlfs.follow.epochs_at_hand import EpochsAtHand, Timeline
-from mlfs.follow.evaluation import Evaluation, Whose
+from mlfs.follow.evaluation import Evaluation, Purpose
 from mlfs.follow.evidence import (
     JUDGED_OPENS,
     LOOK_BACK_AFTER,
@@ -317,11 +317,11 @@ class JobRun:
             return None
         fits = matcher.fits(read.sample, read.process)
         verdict = evaluation.read(read, fits, departs=not matcher.has_strayed(read.process))
-        if verdict is not Whose.TRAINING:
+        if verdict is not Purpose.TRAINING:
             readers.evaluate()
-        if verdict is Whose.EVALUATION:
+        if verdict is Purpose.EVALUATION:
             return Seen(None, apart=True, coming=walked_to(read.sample, self.member))
-        if verdict is Whose.WAITS:
+        if verdict is Purpose.WAITS:
             return NOTHING_YET
         return self._match_all([*due, read]) if (due := evaluation.take_due()) else None
 
