@@ -57,6 +57,18 @@ class CheckResult(NamedTuple):
     way_out: str = ""
 
 
+def _fine(what: str, said: str) -> CheckResult:
+    return CheckResult(what, Level.OK, said)
+
+
+def _costs(what: str, said: str, way_out: str) -> CheckResult:
+    return CheckResult(what, Level.COSTS, said, way_out)
+
+
+def _stops(what: str, said: str, way_out: str) -> CheckResult:
+    return CheckResult(what, Level.STOPS, said, way_out)
+
+
 class SourceMount(NamedTuple):
     """The mount that a source lies in: its type and options, as /proc/self/mountinfo names them."""
 
@@ -72,7 +84,6 @@ def findings(machine: Machine, directories: Sequence[str]) -> Iterator[CheckResu
     yield from limits(machine)
     yield memory(machine)
     yield reclaim(machine)
-    yield huge_pages(machine)
     for directory in directories:
         yield cache_directory(machine, directory)
     yield clock(machine)
@@ -83,8 +94,8 @@ def kernel(machine: Machine) -> CheckResult:
     """The kernel's version."""
     release = machine.kernel()
     if _version(release) < OLDEST_KERNEL:
-        return CheckResult("kernel", Level.STOPS, f"{release} is too old", "mlfs needs Linux 5.9 or later")
-    return CheckResult("kernel", Level.OK, release)
+        return _stops("kernel", f"{release} is too old", "mlfs needs Linux 5.9 or later")
+    return _fine("kernel", release)
 
 
 def _version(release: str) -> tuple[int, int]:
@@ -96,22 +107,19 @@ def fuse(machine: Machine) -> Iterator[CheckResult]:
     """The device, the helper program, and whether users may share their mounts."""
     container = "in a container: start it with --device /dev/fuse --cap-add SYS_ADMIN"
     if not machine.exists("/dev/fuse"):
-        yield CheckResult("FUSE", Level.STOPS, "there is no /dev/fuse", f"modprobe fuse; {container}")
+        yield _stops("FUSE", "there is no /dev/fuse", f"modprobe fuse; {container}")
     elif not machine.is_openable("/dev/fuse"):
-        yield CheckResult(
-            "FUSE", Level.STOPS, "/dev/fuse cannot be opened", f"as root: chmod 666 /dev/fuse; {container}"
-        )
+        yield _stops("FUSE", "/dev/fuse cannot be opened", f"as root: chmod 666 /dev/fuse; {container}")
     elif machine.program("fusermount3") is None:
-        yield CheckResult("FUSE", Level.STOPS, "fusermount3 is not installed", "apt install fuse3")
+        yield _stops("FUSE", "fusermount3 is not installed", "apt install fuse3")
     else:
-        yield CheckResult("FUSE", Level.OK, "/dev/fuse and fusermount3 are there")
+        yield _fine("FUSE", "/dev/fuse and fusermount3 are there")
     shares = any(line.strip() == "user_allow_other" for line in (machine.read("/etc/fuse.conf") or "").splitlines())
     if machine.is_root or shares:
-        yield CheckResult("--allow-other", Level.OK, "this user may show a mount to others")
+        yield _fine("--allow-other", "this user may show a mount to others")
     else:
-        yield CheckResult(
+        yield _costs(
             "--allow-other",
-            Level.COSTS,
             "only this user will see into a mount",
             "as root add the line user_allow_other to /etc/fuse.conf",
         )
@@ -125,7 +133,7 @@ def silent_channel(machine: Machine) -> CheckResult:
         said = "staged files can be read without a request"
     else:
         said = "staged files can be read without a request, but only root is told by whom: no order is inferred then"
-    return CheckResult("--channel silent", Level.OK, said)
+    return _fine("--channel silent", said)
 
 
 def limits(machine: Machine) -> Iterator[CheckResult]:
@@ -133,19 +141,17 @@ def limits(machine: Machine) -> Iterator[CheckResult]:
     soft, hard = machine.open_files()
     most = "any number of" if hard < 0 else f"{hard:,}"
     if 0 <= hard < FEW_OPEN_FILES:
-        yield CheckResult(
+        yield _costs(
             "open files",
-            Level.COSTS,
             f"at most {most}: readers of many large files at once wait for each other",
             "raise `ulimit -n` (LimitNOFILE= in a systemd unit)",
         )
     else:
-        yield CheckResult("open files", Level.OK, f"{soft:,} now, {most} at most")
+        yield _fine("open files", f"{soft:,} now, {most} at most")
     space = machine.address_space_bytes()
     if space >= 0:
-        yield CheckResult(
+        yield _costs(
             "address space",
-            Level.COSTS,
             f"limited to {format_size(space)}: an LMDB cache and large files map more than they use",
             "ulimit -v unlimited",
         )
@@ -165,13 +171,12 @@ def memory(machine: Machine) -> CheckResult:
     usable, of_cgroup = machine.memory()
     where = " (the cgroup's limit)" if of_cgroup is not None and of_cgroup <= usable else ""
     if usable < LITTLE_MEMORY_BYTES:
-        return CheckResult(
+        return _costs(
             "memory",
-            Level.COSTS,
             f"{format_size(usable)}{where}: little can be staged ahead",
             "raise the limit, or give a smaller --staging and --ram 0",
         )
-    return CheckResult("memory", Level.OK, f"{format_size(usable)}{where}")
+    return _fine("memory", f"{format_size(usable)}{where}")
 
 
 def reclaim(machine: Machine) -> CheckResult:
@@ -179,76 +184,59 @@ def reclaim(machine: Machine) -> CheckResult:
     enabled = (machine.read("/sys/module/damon_reclaim/parameters/enabled") or "").strip()
     monitors = (machine.read("/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds") or "").strip()
     if enabled in ("Y", "1") or (monitors.isdigit() and int(monitors) > 0):
-        return CheckResult(
+        return _costs(
             "reclaim",
-            Level.COSTS,
             "DAMON watches this machine's memory and may take staged pages back: some are staged twice",
             "as root: echo N > /sys/module/damon_reclaim/parameters/enabled",
         )
-    return CheckResult("reclaim", Level.OK, "nothing takes pages back early")
-
-
-def huge_pages(machine: Machine) -> CheckResult:
-    """Whether memory files can have huge pages: the RAM class lies in them."""
-    text = machine.read("/sys/kernel/mm/transparent_hugepage/shmem_enabled") or ""
-    chosen = re.search(r"\[(\w+)\]", text)
-    if chosen is None:
-        return CheckResult("huge pages", Level.OK, "this kernel has none for memory files")
-    return CheckResult("huge pages", Level.OK, f"for memory files: {chosen[1]} (mlfs works with any setting)")
+    return _fine("reclaim", "nothing takes pages back early")
 
 
 def cache_directory(machine: Machine, directory: str) -> CheckResult:
     """A directory for --ssd or --lmdb."""
     what, free = f"cache {directory}", machine.free_bytes(directory)
     if free is None:
-        return CheckResult(what, Level.COSTS, "is not there", f"mkdir -p {directory}")
+        return _costs(what, "is not there", f"mkdir -p {directory}")
     if not machine.is_writable(directory):
-        return CheckResult(what, Level.COSTS, "cannot be written by this user", "give another directory, or chmod it")
+        return _costs(what, "cannot be written by this user", "give another directory, or chmod it")
     if free < LITTLE_SPACE_BYTES:
-        return CheckResult(what, Level.COSTS, f"only {format_size(free)} are free", "free some space there")
-    return CheckResult(what, Level.OK, f"{format_size(free)} are free")
+        return _costs(what, f"only {format_size(free)} are free", "free some space there")
+    return _fine(what, f"{format_size(free)} are free")
 
 
 def clock(machine: Machine) -> CheckResult:
     """Whether the clock is kept right. A file's modification time tells its versions apart, so nodes must agree."""
     kept = machine.clock_is_set()
     if kept is False:
-        return CheckResult(
+        return _costs(
             "clock",
-            Level.COSTS,
             "nothing keeps it right: times in logs of several nodes do not fit together",
             "start an NTP client: apt install chrony",
         )
-    return CheckResult(
-        "clock", Level.OK, "is kept right" if kept else "the kernel does not say whether it is kept right"
-    )
+    return _fine("clock", "is kept right" if kept else "the kernel does not say whether it is kept right")
 
 
 def extras(machine: Machine) -> Iterator[CheckResult]:
     """Libraries that mlfs does without, and what they add."""
     if machine.has_module("numba"):
-        yield CheckResult("numba", Level.OK, "is there: orders of unregistered jobs are searched at full speed")
+        yield _fine("numba", "is there: orders of unregistered jobs are searched at full speed")
     else:
-        yield CheckResult(
+        yield _costs(
             "numba",
-            Level.COSTS,
             "is not there: the search for an unregistered job's order takes eight times as long",
             "pip install 'mlfs[fast]'",
         )
     launcher = machine.program("mpiexec") or machine.program("mpirun")
     if not machine.has_module("mpi4py"):
-        yield CheckResult(
+        yield _costs(
             "MPI",
-            Level.COSTS,
             "mpi4py is not there: this node cannot share its cache with others (mlfs peers)",
             "pip install 'mlfs[mpi]', with an MPI library of the cluster or a wheel (mpich)",
         )
     elif launcher is None and machine.program("srun") is None:
-        yield CheckResult(
-            "MPI", Level.COSTS, "there is no mpiexec and no srun to start mlfs peers", "pip install mpich"
-        )
+        yield _costs("MPI", "there is no mpiexec and no srun to start mlfs peers", "pip install mpich")
     else:
-        yield CheckResult("MPI", Level.OK, f"mpi4py is there, and {launcher or machine.program('srun')}")
+        yield _fine("MPI", f"mpi4py is there, and {launcher or machine.program('srun')}")
 
 
 def source(path: str, mount: SourceMount | None, newest_s: float | None, now_s: float) -> Iterator[CheckResult]:
@@ -260,42 +248,28 @@ def source(path: str, mount: SourceMount | None, newest_s: float | None, now_s: 
     """
     what = f"source {path}"
     if newest_s is None:
-        yield CheckResult(
-            what, Level.STOPS, "cannot be read", "see whether its file system is mounted, and your rights"
-        )
+        yield _stops(what, "cannot be read", "see whether its file system is mounted, and your rights")
         return
     if mount is None:
-        yield CheckResult(what, Level.OK, "can be read")
+        yield _fine(what, "can be read")
     elif mount.fstype in IN_MEMORY:
-        yield CheckResult(
-            what, Level.COSTS, f"is in memory ({mount.fstype}): mlfs cannot make it faster", "read it without mlfs"
-        )
+        yield _costs(what, f"is in memory ({mount.fstype}): mlfs cannot make it faster", "read it without mlfs")
     elif mount.fstype in NETWORK:
-        yield CheckResult(what, Level.OK, f"is on a network file system ({mount.fstype})")
+        yield _fine(what, f"is on a network file system ({mount.fstype})")
         if "sync" in mount.options or "noac" in mount.options:
             slow = "noac" if "noac" in mount.options else "sync"
-            yield CheckResult(
-                what,
-                Level.COSTS,
-                f"is mounted with {slow}: each look at a file asks the server",
-                f"mount without {slow}",
-            )
+            yield _costs(what, f"is mounted with {slow}: each look at a file asks the server", f"mount without {slow}")
     elif mount.fstype == "fuse" or mount.fstype.startswith("fuse."):
         # A file system of the network (sshfs, goofys, rclone, JuiceFS) or of this machine (bindfs, mergerfs).
-        yield CheckResult(
-            what, Level.OK, f"is on a FUSE file system ({mount.fstype}), which does not say where its data lies"
-        )
+        yield _fine(what, f"is on a FUSE file system ({mount.fstype}), which does not say where its data lies")
     else:
-        yield CheckResult(what, Level.OK, f"is on a local file system ({mount.fstype})")
+        yield _fine(what, f"is on a local file system ({mount.fstype})")
     if mount is not None and not mount.options & {"noatime", "relatime", "ro"}:
-        yield CheckResult(
-            what, Level.COSTS, "is mounted with atime: each read writes a time stamp", "mount with noatime"
-        )
+        yield _costs(what, "is mounted with atime: each read writes a time stamp", "mount with noatime")
     if newest_s > now_s + _NOBODY_WATCHES_S:
         ahead = newest_s - now_s
-        yield CheckResult(
+        yield _costs(
             what,
-            Level.COSTS,
             f"was changed {ahead:,.0f} s in the future: its server's clock and this one differ",
             "keep both clocks right with NTP",
         )
