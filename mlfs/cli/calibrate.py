@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlfs.cli.ending import EndedBySignal
 from mlfs.cli.parser import whole
+from mlfs.cli.progress import Progress
 from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError, require
 from mlfs.ours import NotOursError
 from mlfs.printable import printable
@@ -200,7 +201,7 @@ def measure(args: argparse.Namespace, meter: Meter) -> Calibration:
         paths, mean_bytes = _some_files(manifest, args.seed)
         readers, threads = len(doubling(args.readers)), len(doubling(args.threads))
         places = readers + 2 * threads * (1 + len(args.ssd))
-        with _Progress(places) as report:
+        with _progress(places) as report:
             each = _budget(args, places, readers)
             read = source_points(meter, source_fd, paths, args.readers, each, report)
             ssd = []
@@ -273,36 +274,23 @@ def _some_files(manifest: Manifest, seed: int) -> tuple[list[bytes], float]:
     return list(manifest.paths(chosen.tolist())), float(np.asarray(manifest.size)[files].mean())
 
 
-class _Progress:
-    """Shows progress on stderr: a bar on a terminal, elsewhere a line for each measurement."""
+@contextmanager
+def _progress(measurements: int) -> Iterator[Report]:
+    """Progress on stderr: a line that changes on a terminal, elsewhere a line for each measurement that is done."""
+    done = 0
+    with Progress() as progress:
 
-    def __init__(self, measurements: int) -> None:
-        self._of = measurements
-        self._done = 0
-        self._bar: Any = None
+        def report(name: str, threads: int, rate: Rate) -> None:
+            nonlocal done
+            done += 1
+            text = f"{name}, {threads} thread{'s' * (threads != 1)}: {rate.bytes_per_s / 1e6:.0f} MB/s"
+            line = f"{done}/{measurements} {text}"
+            if sys.stderr.isatty():
+                progress.update({"phase": line})
+            else:
+                print(f"mlfs: {line}", file=sys.stderr)
 
-    def __enter__(self) -> Report:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import Progress
-
-            self._bar = Progress(console=Console(stderr=True), transient=True)
-            self._bar.start()
-            self._task = self._bar.add_task("measuring", total=self._of)
-        return self.report
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def report(self, name: str, threads: int, rate: Rate) -> None:
-        """One measurement is done."""
-        self._done += 1
-        line = f"{name}, {threads} thread{'s' * (threads != 1)}: {rate.bytes_per_s / 1e6:.0f} MB/s"
-        if self._bar is not None:
-            self._bar.update(self._task, completed=self._done, description=line)
-        else:
-            print(f"mlfs: {self._done}/{self._of} {line}", file=sys.stderr)
+        yield report
 
 
 def _table(result: Calibration) -> list[str]:
