@@ -172,15 +172,16 @@ async def explaining(
     """An explainer that runs, and the jobs it sees.
 
     Args:
-        images: the data set; None: one is made.
+        images: the data set; None: one is made beside the directory, or is there already.
         validation: files of a data set to validate with, 0 for none; then the other one is in the directory `train`.
         name_of: the name of a process's program. infer_s: what a call of inferring takes.
     """
-    if images is None:
-        images = directory / "images"
-        make_classes(images / "train" if validation else images, FILES, 3, lambda index: b"x")
-    if validation:
-        make_classes(images / "val", validation, 3, lambda index: b"x")
+    if images is None:  # nobody changes them, so tests have them in common
+        images = directory.parent / f"images-{validation}"
+        if not images.exists():
+            make_classes(images / "train" if validation else images, FILES, 3, lambda index: b"x")
+            if validation:
+                make_classes(images / "val", validation, 3, lambda index: b"x")
     fd = os.open(images, os.O_RDONLY | os.O_DIRECTORY)
     try:
         manifest = scan(fd)
