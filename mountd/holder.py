@@ -17,8 +17,9 @@ kept before; `serving`, when it answers; `alive`, each second from then on; `ren
 to come have that, and load the code that is on the disk now; `way`, when it ends itself for that; `over CODE`, when it
 ends by itself, or the mount has ended: nothing is kept any more. The process that stands by hears `begin HOLDER
 RESTARTS HOLDER_RESTARTS STAND_BY NAME,... WHY`, with the descriptors, and says `begins`. STAND_BY is how many others
-do. Holder and server both keep the channels to what stands by, of which they tell each other (`standby PID`): so that
-outlives either of them, and ends with both.
+do. Where it hears `fork`, as another one has died, it says `standby PID` like a server, or `none`. Holder and server
+both keep the channels to what stands by, of which they tell each other (`standby PID`): so that outlives either of
+them, and ends with both.
 """
 
 from __future__ import annotations
@@ -59,9 +60,10 @@ LOOK_MS, LOOK_SOON_MS = 1000, 10
 # A server that has said nothing for so long is stopped, or its loop hangs. It is not replaced: it may go on, and two of
 # them would answer the same requests.
 HANGS_S = 10.0
-# Where one that stands by has died, another one is loaded, behind the start of a server and of its first readers. A
-# machine that lacks memory kills it again: the pause between two such loads is twice that before.
-STANDS_BY_AFTER_S, LONGEST_AFTER_S = 1.0, 64.0
+# Where one that stands by has died, the other one forks the next, which takes some hundredths of a second. Where both
+# have, one is loaded, which takes 0.4 s of a core, behind the start of a server and of its first readers. A machine
+# that lacks memory kills it again: the pause between two such loads is twice that before.
+STANDS_BY_AFTER_S, LONGEST_AFTER_S = 1.0, 16.0
 # A server and a process that stands by may be killed at once. The other one is a fork as well, which costs little.
 STAND_BY = 2
 # One that is told to begin says so at once, or when it has loaded, which may take long on a busy machine. It is looked
@@ -157,7 +159,8 @@ class MountHolder:
         self._holder_restarts = 0
         self._server: Child | None = None
         self._stand_by_now: list[Child] = []
-        self._loads_at_s, self._loads_again_s = 0.0, STANDS_BY_AFTER_S
+        self._forks: Child | None = None  # which of them was told to fork another one
+        self._forks_at_s, self._loads_at_s, self._loads_again_s = 0.0, 0.0, STANDS_BY_AFTER_S
         self._serves_since: float | None = None
         self._heard_s = self._hangs_since = 0.0
         self._over: int | None = None
@@ -233,15 +236,17 @@ class MountHolder:
             stands_by, holder = None, os.getpid()
             while self._stand_by_now and stands_by is None:
                 stands_by = self._stand_by_now.pop(0)
-                numbers = f"{holder} {counts[0]} {counts[1]} {len(self._stand_by_now)}"
+                others = len(self._stand_by_now) + (stands_by is self._forks)
+                numbers = f"{holder} {counts[0]} {counts[1]} {others}"
                 words = f"begin {numbers} {','.join(self._kept)} {why}"
                 begins, until_s = b"", time.monotonic() + BEGINS_WITHIN_S
-                stands_by.channel.settimeout(LOOK_WHETHER_STOPPED_S)
                 with suppress(OSError):
+                    stands_by.channel.settimeout(LOOK_WHETHER_STOPPED_S)
                     socket.send_fds(stands_by.channel, [words.encode("ascii")], [*self._kept.values()])
-                    while not begins and not is_stopped(stands_by) and time.monotonic() < until_s:
-                        with suppress(TimeoutError):
-                            begins = stands_by.channel.recv(LONGEST_WORDS_BYTES) or b"died"
+                    while begins not in (b"begins", b"died") and time.monotonic() < until_s:
+                        if is_stopped(stands_by):
+                            break
+                        begins = self._hear_what_stands_by(stands_by, LOOK_WHETHER_STOPPED_S)
                 if begins != b"begins":  # it has died, perhaps with the server, or is stopped: it counts as none
                     self._end(stands_by)
                     stands_by = None
@@ -294,15 +299,35 @@ class MountHolder:
         return Child(mine, pid, pidfd_of(pid))
 
     def _have_one_stand_by(self, server: Child) -> None:
-        """Load a server to come, while the mount serves, where one that stood by has died."""
-        for one in [one for one in self._stand_by_now if is_over(one)]:
-            self._stand_by_now.remove(one)
-            self._see_end(one)
+        """Have another one stand by, while the mount serves, where one that stood by has died."""
+        one_forks = self._forks is not None
+        for one in [*self._stand_by_now]:
+            said = b"standby"
+            while said in (b"standby", b"none"):
+                said = self._hear_what_stands_by(one, 0)
+            if said == b"died" or is_over(one):
+                self._stand_by_now.remove(one)
+                self._end(one)
+        if self._forks not in self._stand_by_now:
+            self._forks = None
+        if one_forks and self._forks is None and self._serves_since is not None:
+            adopt(False)
         if len(self._stand_by_now) >= STAND_BY or self._serves_since is None or "fuse" not in self._kept:
             return
         now_s = time.monotonic()
-        if now_s < max(self._serves_since + STANDS_BY_AFTER_S, self._loads_at_s):
+        able = [one for one in self._stand_by_now if not is_stopped(one)]
+        if self._forks is not None or now_s < (self._forks_at_s if able else self._loads_at_s):
             return
+        if able:
+            self._forks, self._forks_at_s = able[0], now_s + STANDS_BY_AFTER_S
+            adopt(True)
+            with suppress(OSError):
+                self._forks.channel.send(b"fork")
+            return
+        if now_s < self._serves_since + STANDS_BY_AFTER_S:
+            return
+        if now_s > self._loads_at_s + LONGEST_AFTER_S:
+            self._loads_again_s = STANDS_BY_AFTER_S
         self._loads_at_s = now_s + self._loads_again_s
         self._loads_again_s = min(LONGEST_AFTER_S, 2 * self._loads_again_s)
 
@@ -321,9 +346,30 @@ class MountHolder:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
+    def _hear_what_stands_by(self, one: Child, within_s: float) -> bytes:
+        """The next word of it, or `died`, or nothing within that time. What it has forked stands by as well."""
+        one.channel.settimeout(within_s)
+        try:
+            said, fds, _, _ = socket.recv_fds(one.channel, LONGEST_WORDS_BYTES, 1)
+        except (BlockingIOError, TimeoutError):
+            return b""
+        except OSError:
+            return b"died"
+        word, *rest = said.split(b" ")
+        if word in (b"standby", b"none"):
+            self._forks = None
+        if fds:
+            self._add(int(rest[0]), fds[0])
+            self._tell_of(self._stand_by_now[-1])
+        return word or b"died"
+
+    def _add(self, pid: int, channel: int) -> None:
+        self._stand_by_now.append(Child(socket.socket(fileno=channel), pid, pidfd_of(pid)))
+
     def _tell_of(self, stands_by: Child) -> None:
         """Have the server keep a channel to it as well."""
-        assert self._server is not None
+        if self._server is None:  # the next one is told of all
+            return
         with suppress(OSError):  # it has died, or is stopped and does not hear: then the next one does without
             words, fds = b"standby %d" % stands_by.pid, [stands_by.channel.fileno()]
             socket.send_fds(self._server.channel, [words], fds, socket.MSG_DONTWAIT)
@@ -335,7 +381,7 @@ class MountHolder:
             start = start or self._stand_by(channel, load)
             if start is None:
                 return 0
-            serve = load()
+            channel, serve = start.channel, load()
             forked: list[StandsBy] = []
             for _ in range(start.stand_by, STAND_BY):
                 one = fork_what_stands_by(channel)
@@ -359,6 +405,17 @@ class MountHolder:
         before = name_of(os.getpid())
         name_this(LOADED)
         said, fds, _, _ = socket.recv_fds(channel, LONGEST_WORDS_BYTES, MOST_KEPT)
+        while said == b"fork":
+            forked = fork_what_stands_by(channel)
+            if forked is None:
+                with suppress(OSError):
+                    channel.send(b"none")
+            elif forked.pid:
+                forked.channel.close()
+            else:
+                channel.close()
+                channel = forked.channel
+            said, fds, _, _ = socket.recv_fds(channel, LONGEST_WORDS_BYTES, MOST_KEPT)
         if not said:
             return None
         with suppress(OSError):
@@ -383,21 +440,20 @@ class MountHolder:
 
     def _watch(self, server: Child) -> str:
         """Hear the server until it has died. Returns how it ended."""
-        ready, end = select.poll(), select.poll()
         server.channel.setblocking(False)
         self._hears = True
-        ready.register(server.channel, select.POLLIN)
-        if server.pidfd >= 0:
-            ready.register(server.pidfd, select.POLLIN)
-            end.register(server.pidfd, select.POLLIN)
+        ends = [server.pidfd] if server.pidfd >= 0 else []
         while not is_over(server):
-            (ready if self._hears else end).poll(LOOK_MS if self._over is None else LOOK_SOON_MS)
+            ready = select.poll()
+            hears = [server.channel] if self._hears else []
+            for fd in (*ends, *(said.fileno() for said in (*hears, *(one.channel for one in self._stand_by_now)))):
+                ready.register(fd, select.POLLIN)
+            ready.poll(LOOK_MS if self._over is None else LOOK_SOON_MS)
             self._hear_all(server.channel)
             self._see_whether_it_hangs(server)
             self._have_one_stand_by(server)
         self._hear_all(server.channel)  # what it said before it died counts
-        if server.pidfd >= 0:
-            end.poll(THREADS_END_MS)
+        select.select(ends, [], [], THREADS_END_MS / 1000 if ends else 0)
         self._server = None
         return self._see_end(server)
 
@@ -434,7 +490,7 @@ class MountHolder:
         word, *rest = said.split(" ")
         self._heard_s = time.monotonic()
         if word == "standby":
-            self._stand_by_now.append(Child(socket.socket(fileno=fds[0]), int(rest[0]), pidfd_of(int(rest[0]))))
+            self._add(int(rest[0]), fds[0])
         elif word == "alone" and self._server is not None:
             self._end_stand_by()
             with suppress(OSError):
@@ -462,7 +518,7 @@ class MountHolder:
             self._end_stand_by()
 
     def _end_stand_by(self) -> None:
-        stand_by, self._stand_by_now = self._stand_by_now, []
+        stand_by, self._stand_by_now, self._forks = self._stand_by_now, [], None
         for one in stand_by:  # it may still be loading
             self._end(one)
 

@@ -40,7 +40,7 @@ from mlfs.engine.runner import Runner
 from mlfs.follow.job import JobRun
 from mlfs.processes import LOADED, name_of
 from mountd import wire
-from mountd.holder import LONGEST_WORDS_BYTES, TABLES, StandsBy, Start
+from mountd.holder import DEATHS_WITH_MEMORY, LONGEST_WORDS_BYTES, TABLES, StandsBy, Start
 from mountd.mounts import MountEntry
 
 log = logging.getLogger("mlfs.daemon")
@@ -233,7 +233,8 @@ class UnderWay:
 #
 # In: the requests that the kernel gives again, as servers before this one have read them and died. Out: which of them
 # are answered alone, and which not at all. A server that crashed has died of one of them, which shows when each is
-# answered while no other is; a request that was under way twice when somebody killed a server need not be it.
+# answered while no other is. One that was killed need not have: somebody kills servers while the source is slow. So
+# that counts only once it came more often than the RAM tier is kept, of which the memory may lack.
 
 CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGSYS", "SIGTRAP"})
 
@@ -249,16 +250,20 @@ class Suspects:
         self._journal = journal
         self._crashed = why.rpartition(" ")[2] in CRASHES or why.startswith("ended")  # a failure of its own
         self._before: set[int] = set()  # given again to the server before this one
-        self._guilty: set[int] = set()
+        deaths: dict[int, int] = {}  # by the request that was answered alone meanwhile
         alone = 0
         for kind, value in journal.facts():
             if kind == "alone":
                 alone = value
             elif kind == "again":
                 self._before = set(value)
-                self._guilty |= {alone} - {0}
-                alone = 0
-        self._guilty |= {alone} - {0}
+            elif kind == "deaths":
+                deaths[value[0]] = value[1]
+        if alone:
+            deaths[alone] = deaths.get(alone, 0) + (1 if not self._crashed else DEATHS_WITH_MEMORY + 1)
+            journal.note("deaths", [alone, deaths[alone]])
+            journal.note("alone", 0)
+        self._guilty = {request for request, count in deaths.items() if count > DEATHS_WITH_MEMORY}
 
     def given_again(self, requests: Collection[int]) -> tuple[list[int], list[int]]:
         """Requests that the kernel gives again: those to be answered alone, and those of which a server has died."""

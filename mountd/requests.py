@@ -170,7 +170,7 @@ class Requests:
         alone, guilty = suspects.given_again(given)
         for unique in guilty:
             kind = wire.REQUEST.unpack_from(given.pop(unique))[0]
-            log.error("a server has died of a request of kind %d twice: it is answered with EIO", kind)
+            log.error("servers have died of a request of kind %d: it is answered with EIO", kind)
             self._write_reply(wire.error(unique, errno.EIO))
         async with trio.open_nursery() as beside:
             beside.start_soon(self._help_workers, others, nursery)
