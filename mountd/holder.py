@@ -17,7 +17,7 @@ kept before; `serving`, when it answers; `alive`, each second from then on; `ren
 to come have that, and load the code that is on the disk now; `way`, when it ends itself for that; `over CODE`, when it
 ends by itself, or the mount has ended: nothing is kept any more. The process that stands by hears `begin HOLDER
 RESTARTS HOLDER_RESTARTS STAND_BY NAME,... WHY`, with the descriptors, and says `begins`. STAND_BY is how many others
-do. Where it hears `fork`, as another one has died, it says `standby PID` like a server, or `none`. Holder and server
+do. It also hears `fork`, as another one has died, and says `standby PID` like a server, or `none`. Holder and server
 both keep the channels to what stands by, of which they tell each other (`standby PID`): so that outlives either of
 them, and ends with both.
 """
@@ -347,7 +347,7 @@ class MountHolder:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _hear_what_stands_by(self, one: Child, within_s: float) -> bytes:
-        """The next word of it, or `died`, or nothing within that time. What it has forked stands by as well."""
+        """The next word of it, or `died`, or nothing within that time. A process that it has forked stands by, too."""
         one.channel.settimeout(within_s)
         try:
             said, fds, _, _ = socket.recv_fds(one.channel, LONGEST_WORDS_BYTES, 1)
