@@ -55,9 +55,6 @@ _READ_BYTES: Final = 1 << 18
 # How long events are collected: the listener's cost is that of waking up. The kernel keeps 16,384 of them, and readers
 # of two cores open a thousand files by then.
 BATCH_S: Final = 0.01
-# Meanwhile the kernel adds to an event what the same process opens again: a file at the end of an epoch and at the
-# beginning of the next one. An epoch of some hundred files may be over by then, so those of few files are heard sooner.
-SHORTEST_BATCH_S, BATCH_S_A_FILE = 0.001, 3e-6
 # What a server that takes over keeps at most, of what it hears before its jobs go on. The rest waits with the kernel.
 MOST_HELD: Final = 64 * _READ_BYTES
 # Each mark keeps the inode of its directory in memory.
@@ -200,7 +197,7 @@ class Silence:
                 await self._followed.wait()
             if not has_more:  # else it has, by then: asking costs a pass of the loop
                 await trio.lowlevel.wait_readable(self.descriptor)
-            await trio.sleep(min(BATCH_S, max(SHORTEST_BATCH_S, BATCH_S_A_FILE * self._manifest.n_files)))
+            await trio.sleep(BATCH_S)
             has_more = self.take_in()
             if self._manifest.used > self._marked:
                 await self._mark_new(runner)

@@ -30,6 +30,12 @@ class Coalesced:
             if self._sleeping is not None:
                 self._sleeping.deadline = trio.current_time() + self._delay_s
 
+    def now(self) -> None:
+        """Have it go on at once: what is asked for was collected before."""
+        self.called = True
+        if self._sleeping is not None:
+            self._sleeping.deadline = -math.inf
+
     async def wait(self) -> None:
         """Until a moment after the first call since the last wait ended."""
         with trio.CancelScope(deadline=trio.current_time() + self._delay_s if self.called else math.inf) as scope:

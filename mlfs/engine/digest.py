@@ -171,7 +171,7 @@ class Digest:
                 self._kin(pid)
 
     def told(self, opened: Sequence[tuple[int, int]], closed: Iterable[int]) -> None:
-        """Files were opened and closed a moment ago.
+        """Files were opened and closed a moment ago, which is taken in at once.
 
         Args:
             opened: the files, each with its reader.
@@ -181,7 +181,7 @@ class Digest:
         self._trail.note_all(opened, OPENS)
         self._events.extend([(OPENS, entry, pid, now_s, 0) for entry, pid in opened])
         self._released.extend(closed)
-        self._soon.call()
+        self._soon.now()
 
     def reads_row(self, row: int, pid: int) -> None:
         """A reader reads a row of a file that it has open. Those who observe opens do not hear of it."""
