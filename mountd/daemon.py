@@ -145,7 +145,7 @@ def serve(config: MountConfig, report: Report, holding: Holding) -> int:
     # Each arena maps 64 MiB, used or not: where the address space is limited, all threads share one.
     reuse_memory(4 if _mappable_bytes() == resource.RLIM_INFINITY else 1)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    with ExitStack() as cleanup:
+    with ExitStack() as at_the_end, ExitStack() as cleanup:
         check_start(holding)
         if left is None:
             source_fd = os.open(config.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -168,7 +168,7 @@ def serve(config: MountConfig, report: Report, holding: Holding) -> int:
         tree = _Tree(view, samples, source, outside, seen)
         service = _Service(config, tree, places, showcase, notes, report, holding)
         for number in STOP_SIGNALS:  # from here to the end a signal must not skip the cleaning up
-            cleanup.callback(signal.signal, number, signal.signal(number, service.note_signal))
+            at_the_end.callback(signal.signal, number, signal.signal(number, service.note_signal))
         if left is not None:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
         return trio.run(service.run)

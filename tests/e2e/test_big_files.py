@@ -7,10 +7,12 @@ import hashlib
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -95,6 +97,7 @@ def test_the_source_opens_no_file_that_an_earlier_mount_has_kept_and_gives_no_ra
             slow.control(reset_counts=True)
             with MlfsMount(slow.path, *flags, state=tmp_path / "state", mountpoint=tmp_path / "mnt") as mount:
                 mount.settle()
+                pid = mount.pid
                 cat(mount, names, backing)
                 fd = os.open(mount.path / by_ranges, os.O_RDONLY)
                 for begin in range(1000, len(content), 3 * MIB):
@@ -104,6 +107,11 @@ def test_the_source_opens_no_file_that_an_earlier_mount_has_kept_and_gives_no_ra
                 if is_second:
                     # It is opened, and its last byte read: that tells whether the source has what the ranges are of.
                     assert (slow.counts()["bytes"], slow.counts()["by_path"]) == (1, {by_ranges: 1})
+                else:
+                    subprocess.run(["umount", mount.path], check=True)
+                    with suppress(ProcessLookupError):  # no signal cuts short what is written at the end
+                        while True:
+                            os.kill(pid, signal.SIGTERM)
 
 
 def test_copies_of_what_was_removed_or_cut_while_nothing_was_mounted_go(tmp_path: Path) -> None:
