@@ -76,7 +76,11 @@ def run(args: argparse.Namespace) -> int:
 
 class _Stop:
     """Ctrl-C, SIGTERM and a terminal that is closed end the recording, whenever they come; nothing is raised in the
-    middle of a line. A signal that is ignored (by nohup) stays ignored."""
+    middle of a line. A signal that is ignored (by nohup) stays ignored.
+
+    The interpreter writes to the pipe at once (signal.set_wakeup_fd). A handler in Python would not be called for a
+    signal that comes just before select(2) waits, which then waits on.
+    """
 
     def __init__(self) -> None:
         self.read_end, self._write_end = os.pipe()
@@ -86,18 +90,16 @@ class _Stop:
     def __enter__(self) -> _Stop:
         hangs_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
         for number in (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hangs_up else [])):
-            self._before[number] = signal.signal(number, self._note)
+            self._before[number] = signal.signal(number, lambda *_: None)
+        self._woken_before = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         return self
 
     def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(self._woken_before)
         for number, handler in self._before.items():
             signal.signal(number, handler)
         os.close(self.read_end)
         os.close(self._write_end)
-
-    def _note(self, _number: int, _frame: object) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._write_end, b".")
 
 
 def _record(mountpoint: str, fifo: str, out: BinaryIO, stop: _Stop) -> int:

@@ -201,8 +201,8 @@ def kill_a_mover(monkeypatch: pytest.MonkeyPatch, *, reading: bool) -> list[int]
     def kill_in_the_middle(mover: MoverChannel) -> None:
         while not mover.outcomes()[1]:
             time.sleep(0)
+        killed.append(mover.pid)  # before its lane can go on
         os.kill(mover.pid, signal.SIGKILL)
-        killed.append(mover.pid)
 
     def killed_once(mover: MoverChannel, batch: list, *more: object) -> object:  # type: ignore[type-arg]
         if not is_begun.is_set() and len(batch) > 2 and batch[0].is_copied == reading:
