@@ -240,10 +240,10 @@ def _spill(store: TierPlace) -> Spill | None:
 
     if isinstance(tier, RamTier):
         return Spill(MemoryFile(), store, room_bytes)
-    if (beside := tier.file_beside()) is None:
+    if (ranges := tier.file_of_ranges()) is None:
         return None
-    file, left = beside
-    return Spill(file, store, room_bytes, tier.disk_free_bytes, tier.sum_beside, left, tier.leave_beside)
+    file, left = ranges
+    return Spill(file, store, room_bytes, tier.disk_free_bytes, tier.sum_of_range, left, tier.leave_ranges)
 
 
 def _memory_of(place: StoringPlace) -> list[int]:

@@ -65,7 +65,7 @@ SAME_BYTES_S: Final = 1.0
 # A block in one of these states comes whole, whoever asks for it.
 COMING: Final = (State.QUEUED, State.FETCHING)
 # Threads for what nobody waits for.
-_ASIDE_POOL: Final = "near"
+_UNAWAITED_POOL: Final = "near"
 # A block that others have fetched, and that is gone before it could be taken, is asked for again so often.
 TRIES: Final = 3
 
@@ -388,7 +388,7 @@ class BlockReads:
         pieces = self._places.source.pieces
         if pieces.is_untidy and not self._tidies:
             self._tidies = True
-            start(self._runner, _ASIDE_POOL, pieces.tidy, then=self._is_tidy)
+            start(self._runner, _UNAWAITED_POOL, pieces.tidy, then=self._is_tidy)
 
     def _is_tidy(self, _result: object, error: BaseException | None) -> None:
         self._tidies = False
@@ -581,7 +581,7 @@ class NearBlocks:
             del self._read_once[block]
             self._near.add(block)
             self._waiting += 1
-            start(self._runner, _ASIDE_POOL, self._fetcher.put_near, block, place, generation, then=self._is_over)
+            start(self._runner, _UNAWAITED_POOL, self._fetcher.put_near, block, place, generation, then=self._is_over)
 
     def _is_over(self, _result: object, _error: BaseException | None) -> None:
         self._waiting -= 1

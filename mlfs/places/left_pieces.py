@@ -1,7 +1,7 @@
 """Pieces of large files from one mount to the next: they stay in their file on a disk, with a list of what they are.
 
 In: the pieces of a mount that ends, or the list that one has left. Out: the list, or the pieces, under the samples that
-have these names now. A list is believed if this user has written it (`SsdTier.leave_beside`), a piece if it has the sum
+have these names now. A list is believed if this user has written it (`SsdTier.leave_ranges`), a piece if it has the sum
 that stands there, and is of the version that its file has when somebody reads it.
 """
 

@@ -64,7 +64,7 @@ class SsdTier(OnDisk):
         self._ledger = Ledger(capacity_bytes)
         self._elsewhere: set[bytes] = set()  # digests that another process writes, each under its stripe
         self._sums = PartSums(self._secret)
-        self._has_beside = False
+        self._has_ranges = False
         try:
             block_bytes = os.fstatvfs(self._claim.dir_fd).f_frsize
             self._block_bytes = min(max(block_bytes, _BLOCK_BYTES), _MAX_BLOCK_BYTES)
@@ -84,7 +84,7 @@ class SsdTier(OnDisk):
         """The directory that the copies lie in; it belongs to the tier."""
         return self._claim.dir_fd
 
-    def file_beside(self) -> tuple[MemoryFile, bytes] | None:
+    def file_of_ranges(self) -> tuple[MemoryFile, bytes] | None:
         """A file on the same disk for ranges of samples, and what the last mount has said of it if it was left by that:
         else it is empty. None where the disk has no files with holes. It goes when the tier is closed, unless it is
         left to the next mount."""
@@ -100,7 +100,7 @@ class SsdTier(OnDisk):
             if fd >= 0:
                 os.close(fd)
             return None
-        self._has_beside = True
+        self._has_ranges = True
         return file, said
 
     def _taken_up(self) -> bytes:
@@ -124,15 +124,15 @@ class SsdTier(OnDisk):
                     os.unlink(name, dir_fd=dir_fd)
             return b""
 
-    def leave_beside(self, said: bytes) -> None:
-        """Leave the file of `file_beside` to the next mount. Args: said: what it has to know of it. Raises: OSError."""
+    def leave_ranges(self, said: bytes) -> None:
+        """Leave the file of ranges to the next mount. Args: said: what it has to know of it. Raises: OSError."""
         dir_fd, index = self._claim.dir_fd, cache_directory.RANGES_INDEX
         head = record.pack_head(os.fsencode(index), _NO_VERSION, memoryview(said), _HEAD_FLOOR_BYTES, self._secret)
         os.rename(cache_directory.RANGES_IN_USE, cache_directory.RANGES_FILE, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
-        self._has_beside = False
+        self._has_ranges = False
         write_file(dir_fd, index, head, memoryview(said))
 
-    def sum_beside(self, data: bytes) -> bytes:
+    def sum_of_range(self, data: bytes) -> bytes:
         """The sum of a range, which only this user can make."""
         return blake3(data, key=self._secret.value).digest(16)
 
@@ -379,7 +379,7 @@ class SsdTier(OnDisk):
         try:
             self._closed = True
             self._ledger.clear()
-            if self._has_beside:
+            if self._has_ranges:
                 with suppress(OSError):
                     os.unlink(cache_directory.RANGES_IN_USE, dir_fd=self._claim.dir_fd)
             self._claim.release()

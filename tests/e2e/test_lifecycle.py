@@ -163,45 +163,44 @@ def start_and_stop_the_source(mount: MlfsMount, slow: SlowSource) -> tuple[subpr
     return None
 
 
+@pytest.fixture
+def scanning(slow: SlowSource, tmp_path: Path) -> Iterator[tuple[MlfsMount, subprocess.Popen[str], int]]:
+    """A mount that is being started, its command, and its daemon, whose scan cannot get on. It ends with the test."""
+    mount, started = MlfsMount(slow.path, state=tmp_path / "state"), None
+    try:
+        while started is None:
+            started = start_and_stop_the_source(mount, slow)
+        yield mount, *started
+    finally:
+        os.kill(slow.pid, signal.SIGCONT)
+        for pid in mount.pids():
+            kill(pid)
+    assert still_there(slow)
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_daemon_killed_while_it_scans_is_reported(slow: SlowSource, tmp_path: Path, number: signal.Signals) -> None:
-    mount = MlfsMount(slow.path, state=tmp_path / "state")
-    try:
-        started = None
-        while started is None:
-            started = start_and_stop_the_source(mount, slow)
-        command, daemon = started
-        os.kill(daemon, number)
-        _, stderr = command.communicate(timeout=PATIENCE_S)
-        os.kill(slow.pid, signal.SIGCONT)
-        assert command.returncode == 1
-        assert f"was killed by {number.name} before it served" in stderr
-        assert happened(lambda: not left_over(mount)), left_over(mount)
-    finally:
-        os.kill(slow.pid, signal.SIGCONT)
-        for pid in mount.pids():
-            kill(pid)
-    assert still_there(slow)
+def test_a_daemon_killed_while_it_scans_is_reported(
+    scanning: tuple[MlfsMount, subprocess.Popen[str], int], slow: SlowSource, number: signal.Signals
+) -> None:
+    mount, command, daemon = scanning
+    os.kill(daemon, number)
+    _, stderr = command.communicate(timeout=PATIENCE_S)
+    os.kill(slow.pid, signal.SIGCONT)
+    assert command.returncode == 1
+    assert f"was killed by {number.name} before it served" in stderr
+    assert happened(lambda: not left_over(mount)), left_over(mount)
 
 
-def test_what_a_killed_command_has_started_mounts_nothing(slow: SlowSource, tmp_path: Path) -> None:
+def test_what_a_killed_command_has_started_mounts_nothing(
+    scanning: tuple[MlfsMount, subprocess.Popen[str], int], slow: SlowSource
+) -> None:
     """The next one would be mounted on top of it, and `mlfs unmount` would take away one of two."""
-    mount = MlfsMount(slow.path, state=tmp_path / "state")
-    try:
-        started = None
-        while started is None:
-            started = start_and_stop_the_source(mount, slow)
-        command, _ = started
-        command.kill()
-        command.communicate(timeout=PATIENCE_S)
-        os.kill(slow.pid, signal.SIGCONT)
-        assert happened(lambda: not mount.pids()), mount.pids()
-        assert not mount.is_mounted
-    finally:
-        os.kill(slow.pid, signal.SIGCONT)
-        for pid in mount.pids():
-            kill(pid)
-    assert still_there(slow)
+    mount, command, _ = scanning
+    command.kill()
+    command.communicate(timeout=PATIENCE_S)
+    os.kill(slow.pid, signal.SIGCONT)
+    assert happened(lambda: not mount.pids()), mount.pids()
+    assert not mount.is_mounted
 
 
 def test_with_a_full_disk_for_index_and_log_it_serves(tmp_path: Path) -> None:

@@ -26,11 +26,11 @@ RANGES = [(0, 100, 5000), (0, 9000, 700), (2, 4096, 4096), (3, 0, BLOCK - 1)]
 def mounted(directory: Path, ssd_bytes: int = 1 << 20) -> Iterator[tuple[SourcePlace, PosixSource, range]]:
     """A source of one file over a disk, as a mount has them; its pieces may have a page of memory."""
     tier = SsdTier(directory / "disk", ssd_bytes, "source")
-    beside = tier.file_beside()
-    assert beside is not None
+    ranges = tier.file_of_ranges()
+    assert ranges is not None
     spill = Spill(
-        beside[0], tier, lambda: tier.capacity_bytes - tier.used_bytes, tier.disk_free_bytes, tier.sum_beside,
-        beside[1], tier.leave_beside,
+        ranges[0], tier, lambda: tier.capacity_bytes - tier.used_bytes, tier.disk_free_bytes, tier.sum_of_range,
+        ranges[1], tier.leave_ranges,
     )  # fmt: skip
     fd = os.open(directory / "source", os.O_RDONLY)
     samples = Samples.in_blocks(scan(fd), BLOCK, BLOCK)
