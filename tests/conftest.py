@@ -187,8 +187,11 @@ def pytest_testnodedown(node: Any) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What reads and what tests cost, and how many tests had a second try. tests/engine/test_costs.py counts reads."""
-    again = len(terminalreporter.stats.get("rerun", ()))
-    terminalreporter.write_line(f"tests that were run a second time: {again}")
+    again = terminalreporter.stats.get("rerun", [])
+    terminalreporter.write_line(f"tests that were run a second time: {len(again)}")
+    for report in again:
+        message = getattr(getattr(report.longrepr, "reprcrash", None), "message", "")
+        terminalreporter.write_line(f"  {report.nodeid}: {' '.join(message.split())[:600]}")
     terminalreporter.write_line(spent.in_words())
     reports = [report for found in terminalreporter.stats.values() for report in found]
     calls = [report for report in reports if getattr(report, "when", "") == "call"]
