@@ -161,8 +161,8 @@ def inference_status(inference: InferenceStatistics) -> Json:
             "remaining_s": None if attempt.remaining_s is None else round(attempt.remaining_s),
             "with": "numba" if attempt.compiled else WITHOUT_NUMBA,
         }
-    if inference.explanation:
-        said |= {"explanation": inference.explanation, "other_explanations": inference.other_explanations}
+    if inference.hypothesis:
+        said |= {"hypothesis": inference.hypothesis, "alternatives": inference.alternatives}
     return said
 
 

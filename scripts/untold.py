@@ -191,7 +191,7 @@ def agreement(fields: dict[str, Any], workers: int, images: Path) -> list[tuple[
                     agreed += any(job.score.agreed > before.get(id(job), 1 << 30) for job in jobs.running.values())
                 found.append((agreed, len(reads)))
 
-    with patch("mlfs.explain.explanations.whose", whose):
+    with patch("mlfs.explain.hypotheses.whose", whose):
         simulate(body)
     return found
 

@@ -215,7 +215,7 @@ class Wild:
         row.found_after = found_after(statuses, mine)
         row.staged = share_staged(end)
         row.messages = list(end["messages"]) + [job["message"] for job in end["jobs"] if job.get("message")]
-        row.spec = end["inference"].get("explanation", "") or json.dumps([job["spec"] for job in training_jobs(end)])
+        row.spec = end["inference"].get("hypothesis", "") or json.dumps([job["spec"] for job in training_jobs(end)])
 
 
 def followed(process: subprocess.Popen[Any], place: Path, so_far: Callable[[], int]) -> Iterator[bool]:

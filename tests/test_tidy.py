@@ -27,11 +27,6 @@ TESTS = sorted(ROOT.glob("tests/**/*.py"))
 ONLY_TESTS_IMPORT = {
     "mlfs.peers.memory": "the twin of mlfs.peers.mpi, on which tests and scripts/soak run agents in simulated time",
 }
-# Names of public classes that stand in several modules -> why.
-SEVERAL_CLASSES = {
-    "Cause": "each of the two tables of states, of families and of the search, has its own",
-    "State": "each table of states has its own: samples, families, the search",
-}
 # Fields of other libraries' objects that have the name of one of ours.
 FIELDS_OF_LIBRARIES = {"state"}  # of numpy's bit generators
 # How docstrings name a part of the house.
@@ -149,8 +144,7 @@ def test_a_public_class_has_its_name_for_itself() -> None:
         for node in tree_of(path).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
-    several = {name for name, count in modules.items() if count > 1}
-    assert several == SEVERAL_CLASSES.keys()
+    assert [name for name, count in modules.items() if count > 1] == []
 
 
 def functions_of(path: Path) -> set[str]:

@@ -193,10 +193,10 @@ def _inference(status: StatusPart) -> list[Line]:
     """How far the search for an unregistered job's order is; nothing while there is no search and no result."""
     search = status.inference
     lines: list[Line] = []
-    if search.explanation:
-        lines.append(f"inferred, not registered: {search.explanation}")
-    if search.other_explanations:
-        lines.append(f"{count(search.other_explanations)} less likely ones fit as well; the next epoch tells which")
+    if search.hypothesis:
+        lines.append(f"inferred, not registered: {search.hypothesis}")
+    if search.alternatives:
+        lines.append(f"{count(search.alternatives)} less likely ones fit as well; the next epoch tells which")
     if search.why:
         lines.append(f"{search.state}: {search.why}")
     if search.state == "searching" and "seeds_tried" not in search:

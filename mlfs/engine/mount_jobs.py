@@ -226,7 +226,7 @@ class MountJobs:
                 log.info("job %s: epoch %d counted anew: %s", figures.name, epoch, agreement_in_words(now))
 
     def another_leads(self, job: JobRun) -> None:
-        """Put the explanation in force that fits the job's reads better than the one by which it is followed."""
+        """Put the hypothesis in force that fits the job's reads better than the one by which it is followed."""
         leading = job.rivals.leading
         if leading is None or self.jobs.get(job.name) is not job:
             return  # dealt with: several reads of a batch may say it

@@ -1,4 +1,4 @@
-"""Finds out what explains the reads that no job explains.
+"""Explains the reads that no job explains: finds the hypothesis that fits them.
 
 One story has two cases. If no job is registered, the reads must show the data set, the sampler and the seed
 (`inference`). If a job is registered and its reads don't come as it says, they must show what its script does instead
@@ -16,5 +16,5 @@ In the order in which one reads best:
   stage: `search_stages`), `try_seeds`, with numba `search_numba` (how they are tried), `confirm` (whether one that
   passed is no chance). `usual` and `recipes` have the orders that are not torch's, `compositions` those that a script
   has printed. `seed_search` is the process of its own, `attempt` one search as the daemon's loop sees it.
-- What is made of what was found: `explanations` (hypotheses, also by the epochs before), `inferred_jobs`, `inference`.
+- What is made of what was found: `hypotheses`, `next_epoch`, `inferred_jobs`, `inference`.
 """

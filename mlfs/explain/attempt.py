@@ -29,7 +29,7 @@ class Woken(NamedTuple):
     """Among a search's events: whoever waits for them is to look up, as there is something else to do."""
 
 
-# An explanation, the generators anew with each of some 16 that are found, the end: more than ever wait to be read.
+# A seed or an order, the generators anew with each of some 16 that are found, the end: more than ever wait to be read.
 MOST_EVENTS = 64
 
 
@@ -74,7 +74,7 @@ class Attempt:
 
         Args:
             hints, again, words: see `mlfs.explain.search_stages.SearchExtent`.
-            enough: asked while the search goes on after an explanation: whether what it may still tell is known.
+            enough: asked while the search goes on though it has found something: whether the rest of it is known.
         """
         search = self._search = SeedSearch(data_sets, hints, again, words)
         events, results = trio.open_memory_channel[Event | Woken | None](MOST_EVENTS)

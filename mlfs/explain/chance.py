@@ -1,6 +1,6 @@
 """The evidence of reads, in bits, and the thresholds by which hypotheses are concluded from it.
 
-Pure. In: numbers of reads that fit and of explanations that were tried. Out: bits, and yes or no. Used by all of
+Pure. In: numbers of reads that fit and of hypotheses that were tried. Out: bits, and yes or no. Used by all of
 `mlfs.explain`, so that there is one measure of chance; a number that one generator alone needs stands beside it.
 
 Evidence is log2 of how improbable it is that reads in another order fit as well. A hypothesis that was picked from many
@@ -30,7 +30,7 @@ NEARLY_BITS = LEAST_BITS + 22
 """Of threads' reads, which come nearly in an order. Another sampler is tried 2^22 times at most."""
 
 NEXT_EPOCH_BITS = LEAST_BITS + CHOICE_BITS[Origin.EPOCH_BEFORE]
-"""Of an epoch's first reads that choose among the explanations of the epoch before."""
+"""Of an epoch's first reads that choose among the hypotheses of the epoch before."""
 
 
 def bits_of_distinct(n: int, reads: int) -> float:
@@ -74,7 +74,7 @@ def bits_near_the_start(places: Sequence[int], n: int) -> float:
     return sum(log2(max(1.0, n / (at + REACH + 1))) for at in near)
 
 
-# -- opens that an explanation was not found by
+# -- opens that a hypothesis was not found by
 
 FEWEST_FITTING = 8
 """An epoch counts as read in an explained order from so many opens on that came so, if most of them did."""
@@ -85,7 +85,7 @@ _LEAST_SHARE_OF_A_READER = 0.5
 
 
 def borne_out(opens: Iterable[Open]) -> bool:
-    """Whether an explanation predicts most of what some reader opened, of all its opens and not of a run of them.
+    """Whether a hypothesis predicts most of what some reader opened, of all its opens and not of a run of them.
 
     A reader is a process, or the workers of one. Others may read beside it: they are no evidence against it.
     """

@@ -1,7 +1,7 @@
 """Checks a seed against all that was read first, and learns from that of ranks, workers and batch size.
 
 In: a seed that passed the search's tests, the way of reading that it passed them for, all first reads. Out: a
-`Finding`, or None for a seed that passed by chance. Called by `mlfs.explain.search`; `mlfs.explain.explanations`
+`Finding`, or None for a seed that passed by chance. Called by `mlfs.explain.search`; `mlfs.explain.hypotheses`
 refines the finding with further reads, and asks here whether the files are read in their own order.
 """
 
@@ -27,7 +27,7 @@ _WORLDS_IN_PIECES = (*range(2, 17), 20, 24, 28, 32, 40, 48, 56, 64)
 
 
 class Finding(NamedTuple):
-    """An explanation of the reads.
+    """The order that reads have shown, but for how its seed came about.
 
     Attributes:
         data_set: its number among those that were asked about. n: how many samples it has.

@@ -54,7 +54,7 @@ from mlfs.orders.composed import WordsDrawn
 log = logging.getLogger("mlfs.explain")
 
 
-# -- whether reads call for another explanation, and which reads it is about
+# -- whether reads call for another hypothesis, and which reads it is about
 
 # How far a jump is looked through for files that another worker reads: the next batch begins right there.
 LONGEST_LOOK = 64
@@ -364,7 +364,7 @@ class Correction:
         return not waits or self._beginnings.another_began(self.job, UNFIT_READS)
 
     def _is_followed(self, job: JobRun) -> bool:
-        """Whether the job still runs, and no other explanation is in its place."""
+        """Whether the job still runs, and no other hypothesis is in its place."""
         return self.job is job and self._jobs.jobs.get(job.name) is job
 
     # -- the search

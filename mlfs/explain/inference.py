@@ -3,7 +3,7 @@
 In: every open, after the engine has counted it; jobs that come and go; what explains the reads of other nodes. Out:
 inferred jobs in force, words for the status. Part of `mlfs.explain.explainer`.
 
-Opens come on the engine's way and are only noted. A task (`run`) sleeps until they call it (`State`, and the table
+Opens come on the engine's way and are only noted. A task (`run`) sleeps until they call it (`TaskState`, and the table
 below it). Then it holds against the reads what may explain them, the cheapest first: what explains another node's
 reads, what explained the epochs before, the order of the files, and last a search for a seed, in a process of its own.
 The hypothesis that it finds is in force at once. When its reads refute it, the task is called again.
@@ -24,9 +24,9 @@ from mlfs.errors import JobError
 from mlfs.explain.attempt import POOL, Attempt, Woken
 from mlfs.explain.confirm import Finding, confirm_sequential
 from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates_apart, part_of
-from mlfs.explain.explanations import Before, next_epoch, of_draws, of_finding, of_other_part, of_recipe, of_walk
 from mlfs.explain.fields import Fields, order_of
 from mlfs.explain.first_reads import MOST_FIRST_READS, FirstReads, LeftAlone
+from mlfs.explain.hypotheses import Before, of_draws, of_finding, of_other_part, of_recipe, of_walk
 from mlfs.explain.inferred_jobs import (
     InferredJobs,
     MakeStreams,
@@ -40,6 +40,7 @@ from mlfs.explain.inferred_jobs import (
     last_fitting,
     unfit_reads,
 )
+from mlfs.explain.next_epoch import next_epoch
 from mlfs.explain.port import Jobs
 from mlfs.explain.question import FEWEST_SAMPLES, reads_needed
 from mlfs.explain.read_again import ReadBefore, of_streams
@@ -59,12 +60,12 @@ log = logging.getLogger("mlfs.explain")
 
 # Searches that found nothing, each up to minutes of a core: after so many the mount is left alone.
 MOST_IN_VAIN = 16
-# The explanation of the epochs before is held against the reads of an epoch in another order again at so many of them:
+# The hypothesis of the epochs before is held against the reads of an epoch in another order again at so many of them:
 # by then a hypothesis that is known may be told from others, for which the first reads were too few.
 TRY_AGAIN_AFTER = (20, 40, 80)
 
 
-class State(Enum):
+class TaskState(Enum):
     """The state of inferring, in the words of the status (`InferenceState`) as far as it has one."""
 
     IDLE = auto()
@@ -83,7 +84,7 @@ class State(Enum):
     """Its search has found a seed, and goes on: where that was drawn decides on the epochs to come."""
 
 
-class Cause(Enum):
+class TaskCause(Enum):
     """Something that happens to it."""
 
     REGISTERED = auto()
@@ -102,14 +103,14 @@ class Cause(Enum):
 
 
 TRANSITIONS: Final = {
-    (State.WATCHING, Cause.CALL): State.CALLED,
-    (State.CALLED, Cause.BEGIN): State.SEARCHING,
-    (State.SEARCHING, Cause.FOUND): State.LEARNING,
-    (State.CALLED, Cause.END): State.WATCHING,
-    (State.SEARCHING, Cause.END): State.WATCHING,
-    (State.LEARNING, Cause.END): State.WATCHING,
-    (State.IDLE, Cause.UNREGISTERED): State.WATCHING,
-    **{(state, Cause.REGISTERED): State.IDLE for state in State},
+    (TaskState.WATCHING, TaskCause.CALL): TaskState.CALLED,
+    (TaskState.CALLED, TaskCause.BEGIN): TaskState.SEARCHING,
+    (TaskState.SEARCHING, TaskCause.FOUND): TaskState.LEARNING,
+    (TaskState.CALLED, TaskCause.END): TaskState.WATCHING,
+    (TaskState.SEARCHING, TaskCause.END): TaskState.WATCHING,
+    (TaskState.LEARNING, TaskCause.END): TaskState.WATCHING,
+    (TaskState.IDLE, TaskCause.UNREGISTERED): TaskState.WATCHING,
+    **{(state, TaskCause.REGISTERED): TaskState.IDLE for state in TaskState},
 }
 """The state after each cause; it stays as it is where a pair is not here."""
 
@@ -130,7 +131,7 @@ class Inference:
         self._make_samples = build.samples
         self._inferred = InferredJobs(jobs, build.streams)
         self._needed = reads_needed(max(jobs.manifest.n_files, FEWEST_SAMPLES))
-        self._state = State.WATCHING
+        self._state = TaskState.WATCHING
         self._called = trio.Event()  # there is something for the task to do
         self._has_registered = False  # whether somebody has registered a job, also one that was set aside
         self._offered: list[Fields] = []  # what explains the reads of other nodes
@@ -149,13 +150,13 @@ class Inference:
         self._alone = FirstReads()  # of those that are left alone: what is found may explain them too
         self._by_chance: list[Hypothesis] = []  # what explained some first reads, and few of all that came
 
-    def _happens(self, cause: Cause) -> None:
+    def _happens(self, cause: TaskCause) -> None:
         self._state = TRANSITIONS.get((self._state, cause), self._state)
 
     # -- what the engine says
 
     def opened(self, opens: Sequence[Read]) -> None:
-        if self._state is State.IDLE:
+        if self._state is TaskState.IDLE:
             return
         unexplained, judged = list[Read](), dict[str, JobRun]()
         for read in opens:
@@ -183,10 +184,10 @@ class Inference:
             self._alone = self._alone.of(partial(ne, process))
         self._reads.add_all(begun, process, parent)
         try_again = self._reads.total in TRY_AGAIN_AFTER
-        if self._state is State.SEARCHING:
+        if self._state is TaskState.SEARCHING:
             self._look_with_more(process, try_again)
         elif (try_again and self._refuted is not None) or (
-            self._state is State.WATCHING
+            self._state is TaskState.WATCHING
             and self._reads.ready(self._needed)
             and not self._inferred.full
             and not self._inferred.is_on_trial(entry, process, parent)
@@ -225,13 +226,13 @@ class Inference:
     def _call(self) -> None:
         """Have the task look, also while it is at something."""
         self._called.set()
-        self._happens(Cause.CALL)
+        self._happens(TaskCause.CALL)
         if self._attempt is not None:
             self._attempt.wake()
 
     def offer(self, fields: Fields) -> None:
         """This explains the reads of another node: it is tried here, without a search and before any read."""
-        if self._state is not State.IDLE:
+        if self._state is not TaskState.IDLE:
             self._offered.append(fields)
             self._called.set()
 
@@ -241,17 +242,17 @@ class Inference:
         registered = [job for job in self._jobs.jobs.values() if not job.inferred]
         had, self._has_registered = self._has_registered, bool(registered)
         if not all(job.is_set_aside for job in registered):
-            if self._state is not State.IDLE:
+            if self._state is not TaskState.IDLE:
                 self._cancel()
                 self._refuted = None
                 self._before.begin_anew()
-                self._happens(Cause.REGISTERED)
+                self._happens(TaskCause.REGISTERED)
                 for name in list(self._inferred.in_force):
                     self._jobs.end(name)
-        elif self._state is State.IDLE or (had and not registered):
+        elif self._state is TaskState.IDLE or (had and not registered):
             self._cancel()
             self._begin_anew()
-            self._happens(Cause.UNREGISTERED)
+            self._happens(TaskCause.UNREGISTERED)
 
     def begin_with(self, opens: Sequence[Open]) -> None:
         """A registered job was set aside: these are the reads of its epoch so far."""
@@ -277,9 +278,9 @@ class Inference:
                     except Exception:  # whatever it is: the mount serves on without
                         log.exception("inferring failed")
                 self._scope = None
-                self._happens(Cause.END)
+                self._happens(TaskCause.END)
                 if self._called.is_set():
-                    self._happens(Cause.CALL)
+                    self._happens(TaskCause.CALL)
         finally:
             self._cancel()
 
@@ -287,8 +288,8 @@ class Inference:
         """Look for a job that explains the reads."""
         if await self._try_read_before() or await self._try_offered():
             return  # what it does not explain has called the task again
-        self._happens(Cause.BEGIN)
-        if self._state is not State.SEARCHING:
+        self._happens(TaskCause.BEGIN)
+        if self._state is not TaskState.SEARCHING:
             return  # it was called for nothing else
         refuted, self._refuted = self._refuted, None
         attempt = self._attempt = Attempt(
@@ -351,7 +352,7 @@ class Inference:
                 continue  # of a node with another version of mlfs
             known = [*self._by_chance, *(job.hypothesis for job in self._inferred.in_force.values())]
             is_known = any(order_of(spec) == order_of(other.spec) for other in known)
-            if not (is_known or self._state is State.IDLE or self._inferred.full):
+            if not (is_known or self._state is TaskState.IDLE or self._inferred.full):
                 installed |= await self._install([Hypothesis(spec, Origin.NODE)], self._without_walkers)
         return installed
 
@@ -451,7 +452,7 @@ class Inference:
                     elif not self._offered:
                         self._called = trio.Event()
                     continue
-                self._happens(Cause.FOUND)
+                self._happens(TaskCause.FOUND)
                 if isinstance(event, Recipe):
                     reads = self._explicable()
                     ranked = await self._jobs.runner.run(POOL, of_recipe, data_sets[event.data_set], event, reads)
@@ -530,18 +531,18 @@ class Inference:
 
     @property
     def state(self) -> InferenceState:
-        if self._state is State.IDLE:
+        if self._state is TaskState.IDLE:
             return InferenceState.IDLE
         if self._inferred.in_force:
             return InferenceState.LOCKED
-        if self._state is not State.WATCHING:
+        if self._state is not TaskState.WATCHING:
             return InferenceState.SEARCHING
         return InferenceState.UNKNOWN if self._left_alone else InferenceState.WATCHING
 
     def statistics(self) -> InferenceStatistics:
-        is_at_work = self._attempt is not None and self._state in (State.CALLED, State.SEARCHING, State.LEARNING)
+        is_at_work = self._state not in (TaskState.IDLE, TaskState.WATCHING)
         attempt = self._attempt.statistics() if self._attempt is not None and is_at_work else None
         jobs = self._inferred.in_force.values()
         others = max((len(job.rivals.alternatives) - 1 for job in jobs if not is_decided(job)), default=0)
-        explanation = "; ".join(in_words(job.hypothesis.spec) for job in jobs)
-        return InferenceStatistics(self.state, self._searches, attempt, explanation, others)
+        hypothesis = "; ".join(in_words(job.hypothesis.spec) for job in jobs)
+        return InferenceStatistics(self.state, self._searches, attempt, hypothesis, others)

@@ -21,7 +21,7 @@ from mlfs.explain.port import Jobs, load_epochs
 from mlfs.explain.screen import EpochPlaces, columns, screen
 from mlfs.explain.search_stages import COMMON_SEEDS
 from mlfs.follow.evidence import JUDGED_OPENS, Read
-from mlfs.follow.families import Family, State
+from mlfs.follow.families import Family, FamilyState
 from mlfs.follow.hypothesis import Hypothesis
 from mlfs.follow.job import JobRun
 from mlfs.follow.sentences import in_words
@@ -83,7 +83,7 @@ def last_epoch(job: JobRun) -> int:
 
 
 def is_decided(job: JobRun) -> bool:
-    """Whether a second epoch has come as explained, or its first reads have chosen this explanation."""
+    """Whether a second epoch has come as explained, or its first reads have chosen this hypothesis."""
     return job.rivals.was_chosen or last_epoch(job) > job.spec.start_epoch
 
 
@@ -177,7 +177,7 @@ class InferredJobs:
 
     def is_on_trial(self, entry: int, process: int, parent: int) -> bool:
         """Whether a job reads this file to which the process may yet prove to belong: the worker of another rank."""
-        return any(family.state is State.ON_TRIAL for family in self._apart(entry, process, parent))
+        return any(family.state is FamilyState.ON_TRIAL for family in self._apart(entry, process, parent))
 
     def shuffles(self, entry: int) -> bool:
         """Whether a job reads this file that does not walk the directories."""

@@ -55,7 +55,7 @@ Drawn = npt.NDArray[np.int32]
 
 
 class Recipe(NamedTuple):
-    """An explanation.
+    """The usual orders that explain the reads.
 
     Attributes:
         data_set: its number among those that were asked about.
@@ -100,7 +100,7 @@ def _usual(n: int, hints: tuple[int, ...], most: float) -> list[UsualOrder]:
 
 
 def repeats_samples(fields: Fields) -> bool:
-    """Whether repeated opens have yet to show how many ranks there are (`mlfs.explain.explanations`)."""
+    """Whether repeated opens have yet to show how many ranks there are (`mlfs.explain.hypotheses`)."""
     return fields["sampler"] == "ra-sampler" and fields["world_size"] == 1
 
 
@@ -224,7 +224,7 @@ def _shape(fields: Fields, streams: FirstEpoch, data_set: DataSet, cached: int) 
         return _dealt(streams[0], data_set)
     threads = sampler in OF_THREADS
     read = [_without_repeats(stream[stream >= cached]) for stream in streams]
-    readers = [_Readers(stream, data_set, threads, cached > 0) for stream in read]
+    readers = [_RankReads(stream, data_set, threads, cached > 0) for stream in read]
     if not any(reader.proved for reader in readers):
         return None
     plain = _shape(fields, streams, data_set, 0) if cached and not _leaves_out(streams, data_set) else None
@@ -292,7 +292,7 @@ def _without_repeats(stream: Drawn) -> Drawn:
     return stream[np.flatnonzero(np.diff(stream, prepend=-1))]
 
 
-class _Readers:
+class _RankReads:
     """The reads of processes in one rank's stream.
 
     Attributes:

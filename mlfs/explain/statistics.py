@@ -50,20 +50,20 @@ class InferenceStatistics:
     Attributes:
         searches: how many were made.
         attempt: where the search under way is, None without one.
-        explanation: what explains the reads, in words; "" while nothing does.
-        other_explanations: how many others explain the same reads.
+        hypothesis: what explains the reads, in words; "" while nothing does.
+        alternatives: how many others explain the same reads.
     """
 
     state: InferenceState
     searches: int = 0
     attempt: AttemptStatistics | None = None
-    explanation: str = ""
-    other_explanations: int = 0
+    hypothesis: str = ""
+    alternatives: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Instead:
-    """The explanation of a registered job's reads once it was set aside.
+    """The hypothesis of a registered job's reads once it was set aside.
 
     Attributes:
         registered: in words. true: what the reads say. flags: of `mlfs register`, that say it.

@@ -172,7 +172,7 @@ _BATCHES_OF_KERAS: Final = (32, 16, 64)
 _BUFFERS: Final = (1000, 1024, 10_000)
 _WORLDS: Final = (1, 2, 4, 8)
 # The ranks of a sampler that repeats its samples three times. One rank stands for two as well, and multiples of three
-# are left out: see `mlfs.explain.explanations`. The largest first: a rank of eight reads what one of four might in
+# are left out: see `mlfs.explain.hypotheses`. The largest first: a rank of eight reads what one of four might in
 # batches of one.
 _WORLDS_THAT_REPEAT: Final = (64, 32, 16, 8, 7, 5, 4, 1)
 # DLIO's TensorFlow loader shuffles its list of files by its own seed, 123, plus the epoch's number, from 1: what the

@@ -41,7 +41,7 @@ MOST_PATIENCE = 512
 """Opens that fit nothing between two tries to find the ranks: a wrong order must not cost a try all the time."""
 
 
-class _Fit(IntEnum):
+class _Reason(IntEnum):
     """Why an open may come now, the strongest first."""
 
     FOLLOWS = 0
@@ -92,15 +92,15 @@ class SampleMatcher:
     def fits(self, sample: int) -> bool:
         """Whether an open would be predicted; nothing is noted."""
         at = self._likeliest(sample)
-        return at is not None and self._fit(at) is not _Fit.NONE
+        return at is not None and self._fit(at) is not _Reason.NONE
 
     def observe(self, sample: int) -> tuple[Occurrence | None, bool] | None:
         """An open: what it is taken for, and whether it was predicted. None: it counts for nothing."""
         at = self._likeliest(sample)
-        fit = self._fit(at) if at is not None else _Fit.NONE
-        agrees = fit is not _Fit.NONE
+        fit = self._fit(at) if at is not None else _Reason.NONE
+        agrees = fit is not _Reason.NONE
         epoch = self._last.get(sample)
-        if epoch is not None and (at is None or at.epoch.epoch != epoch) and fit >= _Fit.BEGINS:
+        if epoch is not None and (at is None or at.epoch.epoch != epoch) and fit >= _Reason.BEGINS:
             return None  # one more open of a sample that was just read
         self.opens += 1
         self._last[sample] = at.epoch.epoch if at is not None else -1
@@ -138,18 +138,18 @@ class SampleMatcher:
         near = (at for at in occurrences(self._epochs, sample) if self._is_unread_near(at))
         return min(near, key=self._preference, default=None)
 
-    def _fit(self, at: Occurrence, progress: RankProgress | None = None) -> _Fit:
+    def _fit(self, at: Occurrence, progress: RankProgress | None = None) -> _Reason:
         """How an occurrence that is unread and not far ahead fits to what was read."""
         progress = progress or self._ranks[at.rank_index]
         position, ahead = at.position, at.position - progress.floor
         if position > progress.floor and progress.is_done(position - 1):
-            return _Fit.FOLLOWS
+            return _Reason.FOLLOWS
         # So far it would have come if it had left nothing out: what it has, holds the oldest unread place back.
         in_order = progress.floor + len(progress.done)
         if ahead <= self._near or abs(position - in_order) <= self._near:
-            return _Fit.NEAR
+            return _Reason.NEAR
         begins = at.x % self._batch == 0 and (self._batch >= FEW_IN_A_BATCH or ahead <= self.lag // 2)
-        return _Fit.BEGINS if begins else _Fit.NONE
+        return _Reason.BEGINS if begins else _Reason.NONE
 
     def _is_unread_near(self, at: Occurrence) -> bool:
         progress = self._ranks[at.rank_index]
@@ -163,7 +163,7 @@ class SampleMatcher:
         """
         fit, floor = self._fit(at), self._ranks[at.rank_index].floor
         later = at.epoch.base > floor
-        return fit > _Fit.NEAR, later, fit, at.epoch.epoch, at.position - floor
+        return fit > _Reason.NEAR, later, fit, at.epoch.epoch, at.position - floor
 
     # -- ranks that are somewhere else
 
@@ -186,6 +186,6 @@ class SampleMatcher:
         seen = [(sample, at) for sample, at in places if best <= at.position <= best + self.lag]
         progress, agreed = RankProgress(best), 0
         for _, at in seen:
-            agreed += not progress.is_done(at.position) and self._fit(at, progress) is not _Fit.NONE
+            agreed += not progress.is_done(at.position) and self._fit(at, progress) is not _Reason.NONE
             progress.take((at.position,), self.lag)
         return sorted(seen, key=lambda one: one[1].position) if agreed >= max(FOUND_BY, FOUND_SHARE * len(mine)) else []

@@ -98,7 +98,7 @@ ASTRAY_READS = 16
 """Reads of a process that is kin of the job's readers and reads something else while they read as predicted, before it
 is a stranger all the same: another script of the same shell."""
 
-# -- a registered job's reads call for another explanation
+# -- a registered job's reads call for another hypothesis
 
 JUDGED_SAMPLES = 12
 """Samples of a rank's epoch below which no other registration is looked for: so few have so few orders that many

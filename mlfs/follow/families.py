@@ -49,7 +49,7 @@ MOST_FAMILIES = 64
 """Families that are not the job's. The one that has not read for longest is forgotten first."""
 
 
-class State(Enum):
+class FamilyState(Enum):
     """The state of a family: whose its reads are."""
 
     UNKNOWN = auto()
@@ -66,7 +66,7 @@ class State(Enum):
     """Not the job's."""
 
 
-class Cause(Enum):
+class FamilyCause(Enum):
     """The reasons for which a family changes its state."""
 
     PROVES = auto()
@@ -94,37 +94,37 @@ class Cause(Enum):
 
 
 # state -> cause -> next state. Any transition that is missing here is a bug.
-TRANSITIONS: Final[dict[State, dict[Cause, State]]] = {
-    State.UNKNOWN: {
-        Cause.PROVES: State.PROVED,
-        Cause.PARENT_PROVES: State.CHILDREN,
-        Cause.DOES_NOT_FIT: State.ON_TRIAL,
-        Cause.GOES_ASTRAY: State.STRANGER,
-        Cause.WAS_NOT_THE_JOBS: State.STRANGER,
-        Cause.WALKS: State.STRANGER,
+TRANSITIONS: Final[dict[FamilyState, dict[FamilyCause, FamilyState]]] = {
+    FamilyState.UNKNOWN: {
+        FamilyCause.PROVES: FamilyState.PROVED,
+        FamilyCause.PARENT_PROVES: FamilyState.CHILDREN,
+        FamilyCause.DOES_NOT_FIT: FamilyState.ON_TRIAL,
+        FamilyCause.GOES_ASTRAY: FamilyState.STRANGER,
+        FamilyCause.WAS_NOT_THE_JOBS: FamilyState.STRANGER,
+        FamilyCause.WALKS: FamilyState.STRANGER,
     },
-    State.PROVED: {Cause.WAS_NOT_THE_JOBS: State.STRANGER},
-    State.CHILDREN: {Cause.PROVES: State.PROVED, Cause.WAS_NOT_THE_JOBS: State.STRANGER},
-    State.HEIR: {
-        Cause.PROVES: State.PROVED,
-        Cause.PARENT_PROVES: State.CHILDREN,
-        Cause.OTHERS_COME_BACK: State.UNKNOWN,
-        Cause.GOES_ASTRAY: State.STRANGER,
-        Cause.WAS_NOT_THE_JOBS: State.STRANGER,
+    FamilyState.PROVED: {FamilyCause.WAS_NOT_THE_JOBS: FamilyState.STRANGER},
+    FamilyState.CHILDREN: {FamilyCause.PROVES: FamilyState.PROVED, FamilyCause.WAS_NOT_THE_JOBS: FamilyState.STRANGER},
+    FamilyState.HEIR: {
+        FamilyCause.PROVES: FamilyState.PROVED,
+        FamilyCause.PARENT_PROVES: FamilyState.CHILDREN,
+        FamilyCause.OTHERS_COME_BACK: FamilyState.UNKNOWN,
+        FamilyCause.GOES_ASTRAY: FamilyState.STRANGER,
+        FamilyCause.WAS_NOT_THE_JOBS: FamilyState.STRANGER,
     },
-    State.ON_TRIAL: {
-        Cause.PROVES: State.PROVED,
-        Cause.PARENT_PROVES: State.CHILDREN,
-        Cause.JOINS: State.UNKNOWN,
-        Cause.NOTHING_FITS: State.STRANGER,
-        Cause.WAS_NOT_THE_JOBS: State.STRANGER,
+    FamilyState.ON_TRIAL: {
+        FamilyCause.PROVES: FamilyState.PROVED,
+        FamilyCause.PARENT_PROVES: FamilyState.CHILDREN,
+        FamilyCause.JOINS: FamilyState.UNKNOWN,
+        FamilyCause.NOTHING_FITS: FamilyState.STRANGER,
+        FamilyCause.WAS_NOT_THE_JOBS: FamilyState.STRANGER,
     },
-    State.STRANGER: {
-        Cause.PROVES: State.PROVED,
-        Cause.PARENT_PROVES: State.CHILDREN,
-        Cause.JOINS: State.UNKNOWN,
-        Cause.INHERITS: State.HEIR,
-        Cause.WALKS_NO_MORE: State.UNKNOWN,
+    FamilyState.STRANGER: {
+        FamilyCause.PROVES: FamilyState.PROVED,
+        FamilyCause.PARENT_PROVES: FamilyState.CHILDREN,
+        FamilyCause.JOINS: FamilyState.UNKNOWN,
+        FamilyCause.INHERITS: FamilyState.HEIR,
+        FamilyCause.WALKS_NO_MORE: FamilyState.UNKNOWN,
     },
 }
 
@@ -224,7 +224,7 @@ class Family:
     """Processes of one parent and program.
 
     Attributes:
-        state: see State.
+        state: see FamilyState.
         first_process: the one that was seen first. newest_process: the one that was seen last for the first time.
         processes: how many were seen. reads: how many reads. order: whether it is plain. All three are of the time
             before anybody has proved himself, or of that since it is kept apart.
@@ -236,7 +236,7 @@ class Family:
             that is asked.
     """
 
-    def __init__(self, key: Key, process: int, state: State) -> None:
+    def __init__(self, key: Key, process: int, state: FamilyState) -> None:
         self.key = key
         self.state = state
         self.only_reader: Rival | None = None
@@ -254,14 +254,14 @@ class Family:
         self.earlier: deque[Read] = deque(maxlen=EARLIER_READS)
         self.trial: Trial | None = None
 
-    def move(self, cause: Cause) -> None:
+    def move(self, cause: FamilyCause) -> None:
         """Change the family's state, as the table of transitions allows."""
         self.state = TRANSITIONS[self.state][cause]
 
     @property
     def is_apart(self) -> bool:
         """Whether its reads are kept apart from the job's."""
-        return self.state is State.ON_TRIAL or self.state is State.STRANGER
+        return self.state is FamilyState.ON_TRIAL or self.state is FamilyState.STRANGER
 
     def read_first(self, read: Read, number: int) -> None:
         """One more read, before anybody has proved himself. Args: number: of the read among all."""
@@ -344,7 +344,7 @@ class Families:
         anew = Families(self._name_of)
         anew._keys.update((process, key._replace(single=0)) for process, key in self._keys.items())
         for key, family in self._families.items():
-            if family.state is State.STRANGER:
+            if family.state is FamilyState.STRANGER:
                 family.trial, family.only_reader, family.last_read = None, None, 0
                 anew._families[key] = family
         return anew
@@ -374,12 +374,14 @@ class Families:
         family = self._families.get(key)
         if family is None:
             is_kin = key.is_whole and parent in self.proved
-            family = self._families[key] = Family(key, process, State.CHILDREN if is_kin else State.UNKNOWN)
+            family = self._families[key] = Family(key, process, FamilyState.CHILDREN if is_kin else FamilyState.UNKNOWN)
             self._forget_some()
         return family
 
     def _forget_some(self) -> None:
-        strange = [family.key for family in self._families.values() if family.is_apart or family.state is State.UNKNOWN]
+        strange = [
+            family.key for family in self._families.values() if family.is_apart or family.state is FamilyState.UNKNOWN
+        ]
         if len(strange) > MOST_FAMILIES:
             del self._families[strange[0]]
         _bound(self._families, REMEMBERED_PROCESSES)
@@ -388,7 +390,7 @@ class Families:
         """Whether the reads of a process are the job's for now, though it may not have proved itself."""
         if not self.proved or process in self.proved:
             return True
-        return self.family_of(process, parent).state is State.HEIR or self._is_kin(process, parent)
+        return self.family_of(process, parent).state is FamilyState.HEIR or self._is_kin(process, parent)
 
     def evaluate(self) -> None:
         """The job's readers have made a read that is none of the training's, and so count as alive."""
@@ -399,15 +401,15 @@ class Families:
         heir = self._heir
         if heir is not None and matcher.score.agreed - self._agreed_before_heir - self._heir_agreed >= PROVED_READS:
             self._heir = None
-            if heir.state is State.HEIR:
-                heir.move(Cause.OTHERS_COME_BACK)
+            if heir.state is FamilyState.HEIR:
+                heir.move(FamilyCause.OTHERS_COME_BACK)
 
     def _is_kin(self, process: int, parent: int) -> bool:
         """Whether a process is kin of those that have proved themselves."""
         family = self.family_of(process, parent)
         if not parent:
             return not family.is_apart  # nobody knows: it has the benefit of the doubt
-        is_kin = family.state is State.PROVED or family.state is State.CHILDREN
+        is_kin = family.state is FamilyState.PROVED or family.state is FamilyState.CHILDREN
         return is_kin or (family.key.is_whole and process in self._parents)
 
     def takes(self, read: Read, matcher: StreamMatcher) -> bool:
@@ -419,7 +421,7 @@ class Families:
         may_begin = fits and not family.is_apart
         if may_begin and any(self.is_vacant(rank_index, matcher) for rank_index in range(len(matcher.ranks))):
             return True  # as somebody may begin to read for a rank that nobody reads for
-        doubtful = not read.parent and not fits and family.state is not State.HEIR
+        doubtful = not read.parent and not fits and family.state is not FamilyState.HEIR
         return not doubtful and self.are_the_jobs(read.process, read.parent)
 
     def is_vacant(self, rank_index: int, matcher: StreamMatcher) -> bool:
@@ -445,16 +447,16 @@ class Families:
         _bound(self.proved, REMEMBERED_PROCESSES)
         family.only_reader = None
         if family.key.is_whole:
-            if family.state is not State.PROVED:
-                family.move(Cause.PROVES)
+            if family.state is not FamilyState.PROVED:
+                family.move(FamilyCause.PROVES)
             self._parents[parent] = None
             _bound(self._parents, REMEMBERED_PROCESSES)
         elif family.is_apart:
-            family.move(Cause.JOINS)
+            family.move(FamilyCause.JOINS)
         for other in self._families.values():
             is_child = other.key.is_whole and other.key.parent == process
-            if is_child and other.state is not State.CHILDREN and other.state is not State.PROVED:
-                other.move(Cause.PARENT_PROVES)
+            if is_child and other.state is not FamilyState.CHILDREN and other.state is not FamilyState.PROVED:
+                other.move(FamilyCause.PARENT_PROVES)
 
     def statistics(self) -> ReadersStatistics:
         strangers = (
@@ -463,7 +465,7 @@ class Families:
                 family.processes, family.reads, family.order.is_plain, family.is_second_run,
             )
             for family in self._families.values()
-            if family.state is State.STRANGER
+            if family.state is FamilyState.STRANGER
         )  # fmt: skip
         return ReadersStatistics(tuple(self.proved), tuple(strangers))
 
@@ -484,9 +486,9 @@ class Families:
             if other.last_read and self._first_reads - other.last_read <= TRIAL_READS
         )
         if beside and not family.is_apart:
-            family.move(Cause.WALKS)
+            family.move(FamilyCause.WALKS)
         elif not beside and family.is_apart:
-            family.move(Cause.WALKS_NO_MORE)
+            family.move(FamilyCause.WALKS_NO_MORE)
         self._families.move_to_end(family.key)
         return family if beside else None
 
@@ -535,7 +537,7 @@ class Families:
             reads.setdefault(self.key_of(seen.process, seen.parent), []).append(seen)
         found = []
         for of_family in reads.values():
-            family = self._stranger(of_family[0].process, of_family[0].parent, Cause.WAS_NOT_THE_JOBS)
+            family = self._stranger(of_family[0].process, of_family[0].parent, FamilyCause.WAS_NOT_THE_JOBS)
             family.note_earlier(of_family)
             found.append(family)
         return found
@@ -549,11 +551,11 @@ class Families:
         unfit = [opens for opens in reads.values() if sum(seen.agrees for seen in opens) < FITTING_SHARE * len(opens)]
         return self.note_strangers(seen for opens in unfit for seen in opens)
 
-    def _stranger(self, process: int, parent: int, cause: Cause) -> Family:
+    def _stranger(self, process: int, parent: int, cause: FamilyCause) -> Family:
         family = self.family_of(process, parent)
         if not family.is_apart:
             family.begin(process)
-        if family.state is not State.STRANGER:
+        if family.state is not FamilyState.STRANGER:
             family.move(cause)
         self._families.move_to_end(family.key)
         return family
@@ -590,7 +592,7 @@ class Families:
             if seen.parent:
                 self._keys[seen.process] = self.key_of(seen.process, seen.parent)._replace(single=seen.process)
             if self.kept_apart(seen.process, seen.parent) is None:
-                family = self._stranger(seen.process, seen.parent, Cause.GOES_ASTRAY)
+                family = self._stranger(seen.process, seen.parent, FamilyCause.GOES_ASTRAY)
                 family.reads = seen.reads
                 found.append(family)
         return found
@@ -609,23 +611,23 @@ class Families:
         return [
             family
             for family in self._families.values()
-            if family.state is State.STRANGER and family.key.parent and not family.order.is_plain
+            if family.state is FamilyState.STRANGER and family.key.parent and not family.order.is_plain
             if not family.is_second_run
         ]
 
     def reads_alone(self, family: Family, matcher: StreamMatcher) -> bool:
         """Whether none of the job's readers has read since a stranger's trial began, or it is taken for their heir."""
         made = matcher.score.ever_observed, self._evaluated
-        if family.state is State.HEIR:
+        if family.state is FamilyState.HEIR:
             return True
         return family.trial is not None and family.trial.reads >= STRANGER_READS and family.trial.is_silent(made)
 
     def put_apart(self, process: int, parent: int) -> Family:
         """The family of a process that is no kin of the job's readers: on trial, if nothing was known of it."""
         family = self.family_of(process, parent)
-        if family.state is State.UNKNOWN:
+        if family.state is FamilyState.UNKNOWN:
             family.begin(process)
-            family.move(Cause.DOES_NOT_FIT)
+            family.move(FamilyCause.DOES_NOT_FIT)
         self._families.move_to_end(family.key)
         return family
 
@@ -648,18 +650,18 @@ class Families:
         family.is_second_run = family.is_second_run or trial.is_from_start
         leading = trial.leading(read, matcher, made, lambda rank: self.is_vacant(rank, matcher), family.is_second_run)
         if leading is not None and leading.origin is Origin.JOINS:
-            family.move(Cause.JOINS)
+            family.move(FamilyCause.JOINS)
         elif leading is None and is_silent and trial.is_long(read.at_s) and not family.order.is_plain:
-            family.move(Cause.INHERITS)
+            family.move(FamilyCause.INHERITS)
             self._inherits(family, matcher)
-        elif leading is None and trial.reads >= STRANGER_READS and family.state is State.ON_TRIAL:
-            family.move(Cause.NOTHING_FITS)
+        elif leading is None and trial.reads >= STRANGER_READS and family.state is FamilyState.ON_TRIAL:
+            family.move(FamilyCause.NOTHING_FITS)
         return leading
 
     def _inherits(self, family: Family, matcher: StreamMatcher) -> None:
         before = self._heir
-        if before is not None and before is not family and before.state is State.HEIR:
-            before.move(Cause.OTHERS_COME_BACK)
+        if before is not None and before is not family and before.state is FamilyState.HEIR:
+            before.move(FamilyCause.OTHERS_COME_BACK)
         self._heir, self._heir_agreed, self._agreed_before_heir = family, 0, matcher.score.agreed
 
 

@@ -3,8 +3,8 @@
 Pure. In: what generators propose, and how reads came. Out: rulings. Used by `mlfs.follow.job`, which proposes what else
 may be true of a job with the specification in force, by `mlfs.follow.families`, and by all of `mlfs.explain`, which
 proposes other specifications: variants of a registration (`screen`), the place in its generator's words at which an
-epoch begins (`words`), the order of the files, a seed or another sampler, the epochs before (these two:
-`explanations`), another node. Generators propose the likeliest first, and pay in bits for the choice that they had.
+epoch begins (`words`), the order of the files, a seed or another sampler (`hypotheses`), the epochs before
+(`next_epoch`), another node. Generators propose the likeliest first, and pay in bits for the choice that they had.
 
 A *rival* is a hypothesis with a matcher, which is shown the reads that it is about: those of one family, or all that
 count for the job. The ruling on it is asked with each of these reads. An *alternative* has no matcher: it explains all
@@ -104,7 +104,7 @@ CHOICE_BITS: Final = {
     # 2^32 seeds of a permutation and as many of generators, nearly 2^16 ways of reading it (`mlfs.explain.question`),
     # 2^10 batch sizes and numbers of workers.
     Origin.SEARCH: 33.0 + 17.0 + 10.0,
-    # Some hundred explanations and epochs. For chance that would do; but a wrong choice costs an epoch, and thirteen
+    # Some hundred hypotheses and epochs. For chance that would do; but a wrong choice costs an epoch, and thirteen
     # bits more cost one or two reads.
     Origin.EPOCH_BEFORE: 7.0 + 13.0,
 }

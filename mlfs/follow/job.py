@@ -46,7 +46,7 @@ from mlfs.follow.evidence import (
     UNTIMED,
     Read,
 )
-from mlfs.follow.families import Families, Family, Key, State, no_name
+from mlfs.follow.families import Families, Family, FamilyState, Key, no_name
 from mlfs.follow.findings import Findings, epochs_in_unknown_order
 from mlfs.follow.hypothesis import SAME_JOB, UNREGISTERED, Fit, Hypothesis, Origin, Rival, Rivals, refuted
 from mlfs.follow.job_statistics import JobState, JobStatistics
@@ -76,7 +76,7 @@ class Seen(NamedTuple):
     Attributes:
         match: the position that the read was matched to, None for none.
         given: positions that are given up by it, by local rank.
-        another_leads: the reads fit another explanation better than the one by which the job is followed.
+        another_leads: the reads fit another hypothesis better than the one by which the job is followed.
         apart: a stranger made the read, which is nothing to the job.
         coming: what the stranger reads next, where his order is plain.
     """
@@ -339,14 +339,14 @@ class JobRun:
         if self.rivals.leads_of is family and self.rivals.leading is not None:
             self.rivals.leading.read(read)
             return ANOTHER_LEADS
-        was_stranger = family.state is State.STRANGER
+        was_stranger = family.state is FamilyState.STRANGER
         leading = readers.try_read(family, read, matcher, self._propose_for_a_family, before)
         if not family.is_apart:
             return self._match_waiting(family)
         if leading is not None:
             self.rivals.let_lead(leading, family)
             return ANOTHER_LEADS
-        if family.state is not State.STRANGER:
+        if family.state is not FamilyState.STRANGER:
             return NOTHING_YET
         if not was_stranger:
             self._disown(family)
@@ -700,7 +700,7 @@ class JobRun:
         self.member = bytearray(len(self.member))
         self.held.release()
 
-    # -- another run of the script, or another explanation of it
+    # -- another run of the script, or another hypothesis
 
     def _begin_anew(self, matcher: StreamMatcher, shape_is_learned: bool) -> None:
         """Go on with another matcher. Args: shape_is_learned: whether its shape was learned from the reads so far."""

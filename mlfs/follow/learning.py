@@ -330,9 +330,9 @@ def _quantile(early: Positions) -> int:
 def _whoever_is_free(
     parts: dict[tuple[int, int, int], list[int]], whole: dict[tuple[int, int], list[int]], stream_length: int
 ) -> Shape | None:
-    """The shape of a loader whose batches (or samples) go to whichever process is free; None when it is no explanation.
+    """The shape of a loader whose batches (or samples) go to whichever process is free; None when none does.
 
-    It is one when most of what is read in a row begins at a multiple of the batch, and no batch comes too early.
+    It does when most of what is read in a row begins at a multiple of the batch, and no batch comes too early.
     """
     lengths: Counter[int] = Counter()
     runs = [_runs(xs) for xs in parts.values()]

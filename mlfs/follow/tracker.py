@@ -148,7 +148,7 @@ class _Process:
         del self.streams[STREAMS_OF_A_PROCESS:]
 
 
-class _Fit(NamedTuple):
+class _Hit(NamedTuple):
     """An occurrence of the opened sample, in a stream that the process may be reading, and how many turns ahead."""
 
     turns_ahead: int
@@ -414,7 +414,7 @@ class Tracker:
         self._readers.move_to_end(process)
         return self._begin(now, found)
 
-    def _fits(self, reader: _Process, found: list[Occurrence]) -> list[_Fit]:
+    def _fits(self, reader: _Process, found: list[Occurrence]) -> list[_Hit]:
         """Which of the occurrences the process can be at in the streams that it may be reading: the likeliest first.
 
         The place where it surely reads comes first, as far as its threads overtake each other; then the nearest. A
@@ -426,9 +426,9 @@ class Tracker:
             for at in found:
                 turns_ahead = ahead_of(stream, at)
                 if turns_ahead >= 0:
-                    fits.append(_Fit(turns_ahead, stream, at))
+                    fits.append(_Hit(turns_ahead, stream, at))
 
-        def order(fit: _Fit) -> tuple[bool, int]:
+        def order(fit: _Hit) -> tuple[bool, int]:
             surely = fit.stream.entered_at < 0 and fit.turns_ahead < fit.stream.slack
             return not surely, fit.turns_ahead
 
@@ -439,7 +439,7 @@ class Tracker:
         ahead = stream.turns_ahead(at, self.lag)
         return ahead if ahead >= 0 else self._reach.turns_ahead(stream, at)
 
-    def _follow(self, now: _Now, fits: list[_Fit]) -> Observed:
+    def _follow(self, now: _Now, fits: list[_Hit]) -> Observed:
         """The open fits streams that the process may be reading: believe the nearest, and keep the others in mind."""
         reader = now.reader
         turns_ahead, stream, at = fits[0]
@@ -476,7 +476,7 @@ class Tracker:
         match, given_now = self._count(now, stream.cell, not of_more_ranks, at, moves_frontier=not of_more_ranks)
         return match, [*given, *given_now]
 
-    def _move_doubles(self, stream: WorkerStream, fits: list[_Fit]) -> bool:
+    def _move_doubles(self, stream: WorkerStream, fits: list[_Hit]) -> bool:
         """Move on the streams of other ranks in which the open is the next one too. Returns whether there are any.
 
         They go along with the stream that is believed until an open fits only one of them.

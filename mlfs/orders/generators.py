@@ -170,7 +170,7 @@ class Torch(_Permutes):
         self._words.skip(words)
 
 
-class _Seeding(Torch):
+class _OwnSeed(Torch):
     """The generator of a RandomSampler that was given none: each draw is that of a generator of its own, seeded by it.
 
     Weighted draws, which other samplers make, are its own.
@@ -308,8 +308,8 @@ LIBRARIES: Final[Mapping[str, Library]] = {
     # DataLoader(shuffle=True) after torch.manual_seed: torch/utils/data/sampler.py
     "own": Library(Torch, trails=True, words=_words_of_torch),
     "shared": Library(Torch, base_words=BASE_SEED_WORDS, trails=True, words=_words_of_torch),
-    "sampler": Library(_Seeding, words=_words_of_seeding),
-    "default": Library(_Seeding, base_words=BASE_SEED_WORDS, words=_words_of_seeding),
+    "sampler": Library(_OwnSeed, words=_words_of_seeding),
+    "default": Library(_OwnSeed, base_words=BASE_SEED_WORDS, words=_words_of_seeding),
     # numpy.random.default_rng; numpy.random.seed, RandomState, pandas and sklearn: numpy/random (numpy 2.4; called)
     "numpy": Library(_Numpy, least=0, takes_pairs=True),
     "numpy-legacy": Library(_NumpyLegacy, least=0, most=_WORD - 1, takes_pairs=True),

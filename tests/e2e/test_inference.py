@@ -111,7 +111,7 @@ def script(directory: str, make: Callable[[Any, int], Any], seed: int, epochs: i
 
 
 def run(mount: MlfsMount, make: Callable[[Any, int], Any], seed: int, epochs: int, *wait_for: str) -> dict[str, Any]:
-    """Train; returns the status at the end. `wait_for`: words of the explanations that the first epochs wait for."""
+    """Train; returns the status at the end. `wait_for`: words of the hypotheses that the first epochs wait for."""
     context = mp.get_context("fork")
     locked = context.Semaphore(0)
     words = wait_for or ("",)
@@ -134,7 +134,7 @@ def run(mount: MlfsMount, make: Callable[[Any, int], Any], seed: int, epochs: in
 def is_locked(mount: MlfsMount, words: str) -> bool:
     """Whether an order was found, explained in these words, and is in use."""
     told = mount.status()["inference"]
-    return told["state"] == "locked on" and words in told.get("explanation", "")
+    return told["state"] == "locked on" and words in told.get("hypothesis", "")
 
 
 def test_an_unmodified_script_is_locked_on_within_its_first_epoch(images: Path, channel: str) -> None:
@@ -164,7 +164,7 @@ def test_an_order_without_a_seed_is_followed_once_it_is_read_again(images: Path)
         (job,) = status["jobs"]
         assert (job["inferred"], job["spec"]["sampler"]) == (True, "explicit")
         assert job["agreement"] >= 0.99
-        assert status["inference"]["explanation"] == "what 2 processes read before, again in each epoch"
+        assert status["inference"]["hypothesis"] == "what 2 processes read before, again in each epoch"
         assert status["fetches"]["pfs"]["count"] == FILES
 
 
@@ -173,7 +173,7 @@ def test_a_random_32_bit_seed_is_found_and_the_second_epoch_served_like_a_regist
     import torch
 
     drawn = 0
-    while drawn < 1 << 20:  # one that could be somebody's choice has more than one explanation
+    while drawn < 1 << 20:  # one that could be somebody's choice has more than one hypothesis
         seed = random.randrange(1 << 20, (1 << 32) - 4096)
         generator = torch.Generator().manual_seed(seed)
         drawn = [int(torch.empty((), dtype=torch.int64).random_(generator=generator)) & 0xFFFFFFFF for _ in "12"][1]

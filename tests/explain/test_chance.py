@@ -1,4 +1,4 @@
-"""When an explanation is believed: bits of evidence are what they are said to be, and so is the judgement by opens."""
+"""When a hypothesis is believed: bits of evidence are what they are said to be, and so is the judgement by opens."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from support.trees import make_tree
 from test_words import read_by
 
 from mlfs.explain.confirm import order_head
-from mlfs.explain.explanations import NEAR, ONWARD, goes_on
+from mlfs.explain.next_epoch import NEAR, ONWARD, goes_on
 from mlfs.explain.question import DataSet
 from mlfs.explain.search_stages import SAMPLER_SEED_WORD
 from mlfs.explain.usual import FURTHEST_LOOKED_THROUGH, POPULAR_SEEDS

@@ -1,4 +1,4 @@
-"""Several explanations fit the first epoch: the next one's first reads choose, and tell what is drawn in between."""
+"""Several hypotheses fit the first epoch: the next one's first reads choose, and tell what is drawn in between."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ import pytest
 from mlfs.errors import JobError
 from mlfs.explain.confirm import Finding
 from mlfs.explain.data_sets import MOST_CANDIDATES, candidates
-from mlfs.explain.explanations import chosen, continued, explanations
 from mlfs.explain.fields import Fields
+from mlfs.explain.hypotheses import ranked_fields
+from mlfs.explain.next_epoch import chosen, continued
 from mlfs.explain.question import MOST_HEADS, DataSet, likely, read_in, reads_needed, unlikely
 from mlfs.explain.search_stages import LATEST_WORD, Draw
 from mlfs.explain.usual import LOOKED_THROUGH, Seed, preset_of, usual_orders
@@ -40,7 +41,7 @@ def reads(fields: Fields, epoch: int, workers: int, batch: int, each: int) -> Da
     return DataSet(N, tuple(tuple(chain(*batches[worker::workers]))[:each] for worker in range(workers)))
 
 
-RANKED = explanations(FINDING, [Draw(seed, 0) for seed in GENERATORS])
+RANKED = ranked_fields(FINDING, [Draw(seed, 0) for seed in GENERATORS])
 
 
 def parsed(ranked: list[Fields]) -> list[JobSpec]:
@@ -58,13 +59,13 @@ def test_the_first_reads_of_the_second_epoch_choose(right: int, workers: int, ea
 
 
 def test_reads_of_another_order_choose_nothing() -> None:
-    other = explanations(FINDING._replace(seed=4711), ())[0]
+    other = ranked_fields(FINDING._replace(seed=4711), ())[0]
     assert chosen(parsed(RANKED), reads(other, 1, 2, 8, 40), (1, 0)) is None
     assert chosen(parsed(RANKED), reads(RANKED[1], 1, 12, 8, 1), (1, 0)) is None  # too few of each process to tell
 
 
 def test_ranks_that_read_side_by_side_choose_together() -> None:
-    two = explanations(FINDING._replace(world=2, ranks=(0, 1)), ())
+    two = ranked_fields(FINDING._replace(world=2, ranks=(0, 1)), ())
     order = build_order(parse_job(two[0]), N)
     data_set = DataSet(N, tuple(tuple(order.rank_stream(3, rank)[:8].tolist()) for rank in (1, 0)))
     assert chosen(parsed(two), data_set, (3, 0)) == (0, 3)
@@ -72,7 +73,7 @@ def test_ranks_that_read_side_by_side_choose_together() -> None:
 
 def test_the_end_of_the_epoch_before_does_not_choose_what_reads_it_again() -> None:
     """A stream without an end begins its second epoch within a batch, before other workers have read the first one."""
-    ranked = parsed(explanations(FINDING._replace(n=N - 8, world=2, ranks=(0, 1)), ()))
+    ranked = parsed(ranked_fields(FINDING._replace(n=N - 8, world=2, ranks=(0, 1)), ()))
     endless = next(number for number, spec in enumerate(ranked) if spec.endless)
     order = build_order(ranked[endless], N - 8)
     ends = [(*order.rank_stream(0, rank)[-8:].tolist(), *order.rank_stream(1, rank)[:12].tolist()) for rank in (0, 1)]

@@ -15,7 +15,7 @@ import pytest
 from support.explaining import BATCH, FILES, SearchInline, explaining, order_of, simulate
 
 from mlfs.explain.confirm import Finding
-from mlfs.explain.explanations import dealt
+from mlfs.explain.hypotheses import dealt
 from mlfs.job import parse_job
 from mlfs.launchers import Whose, whose
 from mlfs.orders.mt19937 import TorchWords
@@ -117,7 +117,7 @@ def test_workers_that_take_samples_in_turn_are_no_ranks(
     """What an IterableDataset does whose workers take indices[worker::workers]; ranks are programs of their own."""
     monkeypatch.setattr("mlfs.explain.attempt.SeedSearch", SearchInline)
     monkeypatch.setattr(
-        "mlfs.explain.explanations.whose", lambda kin: [Whose(parent, is_copy=is_copy) for _, parent in kin]
+        "mlfs.explain.hypotheses.whose", lambda kin: [Whose(parent, is_copy=is_copy) for _, parent in kin]
     )
     truth |= {"seed": 42, "sampler": "composed", "worker_dealing": "samples", "num_workers": workers, "batch_size": 1}
 

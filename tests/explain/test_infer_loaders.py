@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler, get_worker_info
 
 from mlfs.explain.confirm import confirm_sequential, refine
-from mlfs.explain.explanations import explanations
 from mlfs.explain.first_reads import MOST_FIRST_READS, MOST_PROCESSES, RECENT_READS, FirstReads, LeftAlone
+from mlfs.explain.hypotheses import ranked_fields
 from mlfs.explain.question import DataSet
 from mlfs.explain.search import find
 from mlfs.explain.search_stages import SearchExtent, SeedFound
@@ -93,7 +93,7 @@ def test_a_loader_is_explained_by_its_own_arguments(
         event for event in find([seen], SearchExtent(NO_RANGE, 1 << 16, latest=1 << 12)) if isinstance(event, SeedFound)
     ]
     assert len(found) == 1
-    ranked = explanations(refine(found[0].finding, seen), found[0].draws)
+    ranked = ranked_fields(refine(found[0].finding, seen), found[0].draws)
     assert expected in [{key: fields.get(key) for key in expected} for fields in ranked]
     if expected.get("generator") != "own":  # which nothing but the second epoch tells from set_epoch
         assert ranked[0].items() >= expected.items()
@@ -105,7 +105,7 @@ def test_reading_in_the_order_of_the_files_is_the_simplest_case(ranks: int, work
     seen = reads_of(*(loader(sampler=sampler, workers=workers) for sampler in samplers))
     finding = confirm_sequential([DataSet(N, ((7, 3, 9, 1),)), seen])
     assert finding is not None
-    fields = explanations(refine(finding, seen), ())[0]
+    fields = ranked_fields(refine(finding, seen), ())[0]
     assert (fields["sampler"], fields["world_size"]) == ("sequential", ranks)
     assert fields.get("batch_size") == (16 if workers else None)
     assert confirm_sequential([distributed(3, 1)]) is None
@@ -141,7 +141,7 @@ def test_ranks_that_read_a_piece_each_are_told_from_workers_of_one(ranks: int, w
     for heads in (seen.heads, tuple(head[:12] for head in reversed(seen.heads))):
         finding = confirm_sequential([DataSet(N, heads)])
         assert finding is not None
-        fields = explanations(refine(finding, seen), ())[0]
+        fields = ranked_fields(refine(finding, seen), ())[0]
         assert (fields["sampler"], fields["world_size"], fields["contiguous"]) == ("sequential", ranks, True)
         assert fields.get("batch_size") == (batch if workers > 1 else None)
     assert "a piece for each rank" in in_words(parse_job(fields))

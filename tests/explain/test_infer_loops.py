@@ -13,7 +13,7 @@ import torch
 from support.explaining import FILES, explaining, simulate
 from torch.utils.data import DataLoader
 
-from mlfs.explain.explanations import explanations
+from mlfs.explain.hypotheses import ranked_fields
 from mlfs.explain.question import DataSet
 from mlfs.explain.recipes import Recipe
 from mlfs.explain.search import find
@@ -241,7 +241,7 @@ def test_a_part_of_a_split_data_set_is_found(split: Callable[[int, float], list[
         jobs = list(found.orders)
     else:
         assert isinstance(found, SeedFound)
-        jobs = [dict(found.finding.part) | fields for fields in explanations(found.finding, found.draws)]
+        jobs = [dict(found.finding.part) | fields for fields in ranked_fields(found.finding, found.draws)]
     whole = np.arange(N)
     predicted = []
     for fields in jobs:

@@ -17,9 +17,9 @@ from test_explainer import explaining, order_of, simulate
 from mlfs.explain.chance import borne_out
 from mlfs.explain.confirm import Finding
 from mlfs.explain.data_sets import Candidate
-from mlfs.explain.explanations import Before, explanations, led_by, of_finding, repeated, repeated_permutation
 from mlfs.explain.fields import Fields
 from mlfs.explain.first_reads import FirstReads
+from mlfs.explain.hypotheses import Before, led_by, of_finding, ranked_fields, repeated, repeated_permutation
 from mlfs.explain.question import DataSet
 from mlfs.explain.recipes import Recipe, repeats_samples
 from mlfs.explain.search import find
@@ -52,14 +52,14 @@ def without_repeats(opens: list[list[int]]) -> DataSet:
 
 
 def found_in(opens: list[list[int]]) -> Fields:
-    """The likeliest explanation of an epoch's first opens."""
+    """The likeliest hypothesis of an epoch's first opens."""
     data_set = without_repeats(opens)
     event = [event for event in find([data_set], EXTENT) if isinstance(event, SeedFound | Recipe)][-1]
     if isinstance(event, Recipe) and repeats_samples(event.fields):
         return event.fields | (repeated_permutation(N, int(str(event.fields["seed"])), opens) or {})
     if isinstance(event, Recipe):
         return event.fields
-    ranked = explanations(event.finding, event.draws)
+    ranked = ranked_fields(event.finding, event.draws)
     return led_by(repeated(event.finding, opens), {"set_epoch": False}, ranked)[0]
 
 
@@ -93,7 +93,7 @@ def test_what_a_launcher_says_of_ranks_deals_no_repeated_samples_by_batches() ->
             reads.add(entry, process, 9 + ranks[process])
     candidate = Candidate({}, np.arange(N), without_repeats([head[:15] for head in opens]))
     event = next(event for event in find([candidate.data_set], EXTENT) if isinstance(event, SeedFound))
-    with patch("mlfs.explain.explanations.whose", lambda _: [Whose(9 + rank, rank, 2, True) for rank in ranks]):
+    with patch("mlfs.explain.hypotheses.whose", lambda _: [Whose(9 + rank, rank, 2, True) for rank in ranks]):
         spec = of_finding(candidate, event.finding, event.draws, Before(), reads, 10)[0].spec
     assert (spec.sampler, spec.world_size, spec.batch_size) == ("ra-sampler", 2, 32)
 
@@ -143,7 +143,7 @@ def opened(process: int, parent: int, agrees: bool) -> Open:
     return Open(0, process, parent, Cell(0, 0), agrees, 0, -1)
 
 
-def test_an_explanation_is_borne_out_by_all_that_a_reader_opens() -> None:
+def test_a_hypothesis_is_borne_out_by_all_that_a_reader_opens() -> None:
     workers = [opened(100 + at % 4, 10, True) for at in range(40)]
     beside = [opened(7, 1, False) for _ in range(400)]
     assert borne_out([*workers, *beside])

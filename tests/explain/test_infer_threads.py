@@ -7,8 +7,8 @@ import random
 import pytest
 
 from mlfs.explain.chance import REACH, bits_near_the_start
-from mlfs.explain.explanations import chosen
 from mlfs.explain.fields import Fields
+from mlfs.explain.next_epoch import chosen
 from mlfs.explain.question import DataSet
 from mlfs.explain.recipes import Recipe
 from mlfs.explain.search import find

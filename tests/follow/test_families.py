@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 
-from mlfs.follow.families import TRANSITIONS, Cause, Family, State
+from mlfs.follow.families import TRANSITIONS, Family, FamilyCause, FamilyState
 from mlfs.follow.job import JobRun
 from mlfs.job import parse_job
 from mlfs.orders.order import build_order
@@ -47,11 +47,11 @@ class Reading:
         self.reads(self.rng.sample(ids, reads), process, parent)
 
     def left_out(self, process: int, parent: int) -> None:
-        """The search for an explanation finds that a family's reads are not the job's."""
+        """The search for a hypothesis finds that a family's reads are not the job's."""
         last = self.job.score.history[-1]
         self.job.leave_out([last._replace(process=process, parent=parent)])
 
-    def state(self, process: int, parent: int) -> State:
+    def state(self, process: int, parent: int) -> FamilyState:
         return self.job.readers.family_of(process, parent).state
 
 
@@ -182,8 +182,8 @@ def left_out_while_on_trial(r: Reading) -> None:
     r.left_out(OTHER, OTHERS_PARENT)
 
 
-S, C = State, Cause
-STORIES: list[tuple[State, Cause, Callable[[Reading], None]]] = [
+S, C = FamilyState, FamilyCause
+STORIES: list[tuple[FamilyState, FamilyCause, Callable[[Reading], None]]] = [
     (S.UNKNOWN, C.PROVES, proves),
     (S.UNKNOWN, C.PARENT_PROVES, parent_proves),
     (S.UNKNOWN, C.DOES_NOT_FIT, does_not_fit),
@@ -218,12 +218,12 @@ def test_each_transition_of_the_table_has_its_story() -> None:
 
 @pytest.mark.parametrize(("state", "cause", "story"), STORIES, ids=[story.__name__ for _, _, story in STORIES])
 def test_a_stream_of_reads_leads_to_a_transition(
-    state: State, cause: Cause, story: Callable[[Reading], None], monkeypatch: pytest.MonkeyPatch
+    state: FamilyState, cause: FamilyCause, story: Callable[[Reading], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    moves: list[tuple[State, Cause]] = []
+    moves: list[tuple[FamilyState, FamilyCause]] = []
     move = Family.move
 
-    def noted(self: Family, why: Cause) -> None:
+    def noted(self: Family, why: FamilyCause) -> None:
         moves.append((self.state, why))
         move(self, why)
 
@@ -235,14 +235,14 @@ def test_a_stream_of_reads_leads_to_a_transition(
 def test_whose_reads_count_for_the_job_follows_from_the_state() -> None:
     r = Reading()
     r.in_order(16)
-    assert r.state(JOB, SHELL) is State.PROVED
-    assert r.state(JOB + 1, JOB) is State.CHILDREN
+    assert r.state(JOB, SHELL) is FamilyState.PROVED
+    assert r.state(JOB + 1, JOB) is FamilyState.CHILDREN
     counted = r.job.observed
     r.at_random(16)
-    assert r.state(OTHER, OTHERS_PARENT) is State.STRANGER
+    assert r.state(OTHER, OTHERS_PARENT) is FamilyState.STRANGER
     assert r.job.observed == counted
     assert [stranger.process for stranger in r.job.statistics().readers.strangers] == [OTHER]
     r.at_random(20)
-    assert r.state(OTHER, OTHERS_PARENT) is State.HEIR  # nobody else reads
+    assert r.state(OTHER, OTHERS_PARENT) is FamilyState.HEIR  # nobody else reads
     assert r.job.observed > counted
     assert r.job.statistics().readers.strangers == ()

@@ -11,7 +11,7 @@ import pytest
 from loaders import Loader
 from support.drawn import cases
 
-from mlfs.follow.families import State
+from mlfs.follow.families import FamilyState
 from mlfs.follow.job import JobRun
 from mlfs.job import parse_job
 from mlfs.orders.order import build_order
@@ -126,4 +126,4 @@ def test_nobody_is_silent_whose_reads_turned_out_to_be_a_strangers(seed: int) ->
     job.matcher.disown(kin)
     for entry in rng.sample(far, 30):
         job.observe(entry, stranger, OTHER_SHELL)
-    assert job.readers.family_of(stranger, OTHER_SHELL).state is State.STRANGER
+    assert job.readers.family_of(stranger, OTHER_SHELL).state is FamilyState.STRANGER

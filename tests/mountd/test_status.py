@@ -192,7 +192,7 @@ def test_a_search_tells_where_it_is() -> None:
         "remaining_s": 7, "with": "numba",
     }  # fmt: skip
     locked = told(InferenceStatistics(InferenceState.LOCKED, 1, None, "torch-random, seed 7", 3))
-    assert (locked["explanation"], locked["other_explanations"]) == ("torch-random, seed 7", 3)
+    assert (locked["hypothesis"], locked["alternatives"]) == ("torch-random, seed 7", 3)
 
 
 def test_metrics_tell_the_same() -> None:

@@ -155,7 +155,7 @@ class EpochLeft(NamedTuple):
 
 
 class AnotherLeads(NamedTuple):
-    """A job's reads fit another explanation better than the one by which it is followed: another run of the script,
+    """A job's reads fit another hypothesis better than the one by which it is followed: another run of the script,
     or the job as it was registered. The driver decides, and installs the job anew.
     """
 

@@ -43,7 +43,7 @@ WHOLE = 0.5
 
 
 @dataclass(slots=True)
-class _Open:
+class _Batch:
     """The batch that a process reads: positions `low` to `high`, of which `at` was read last, at `last_s`.
 
     Attributes:
@@ -104,10 +104,10 @@ class RankLoads:
     def _begin(self) -> None:
         """Begin to note batches. Those that were noted under another size of a batch are of no use."""
         self._batch_files = self._run.loader.batch_files
-        self._open: OrderedDict[int, _Open] = OrderedDict()  # by process, the batch under way
+        self._open: OrderedDict[int, _Batch] = OrderedDict()  # by process, the batch under way
         self._batches: dict[int, deque[BatchTimes]] = {}  # by index of the rank, the last ones
         self._begun: dict[int, int] = {}  # by rank, where the epoch begins of which the first batch was seen last
-        # By rank, the last batches that lead (see `_Open`) in epochs of which the beginning was seen.
+        # By rank, the last batches that lead (see `_Batch`) in epochs of which the beginning was seen.
         self._leading: dict[int, deque[BatchTimes]] = {}
         # By rank, an epoch's base and the processes that have read a batch of it: the epoch that was read last.
         self._processes: dict[int, tuple[int, set[int]]] = {}
@@ -186,7 +186,7 @@ class RankLoads:
         if low == base:
             self._begun[rank] = base
         high = low + self._batch_files
-        self._open[process] = _Open(rank, base, low, high, position, position, at_s, size_bytes, waited_s, leads)
+        self._open[process] = _Batch(rank, base, low, high, position, position, at_s, size_bytes, waited_s, leads)
         self._open.move_to_end(process)
         if len(self._open) > MOST_PROCESSES:
             self._open.popitem(last=False)
@@ -198,7 +198,7 @@ class RankLoads:
             batch.waited_s += seconds
             batch.waited_open_s += seconds
 
-    def _over(self, process: int, batch: _Open, next_s: float) -> None:
+    def _over(self, process: int, batch: _Batch, next_s: float) -> None:
         """A process has begun another batch of the same epoch at `next_s`."""
         gaps = batch.at - batch.first
         if not batch.in_turn or gaps < 1 or batch.reads < WHOLE * self._batch_files:
