@@ -160,7 +160,8 @@ class Control:
                 past = json.dumps({"jobs": {job.name: job.noted() for job in jobs}, "epochs": epochs})
             if not self._to_go_on:
                 audited, noted = self._auditor.noted(), self.engine.digest.noted
-                places.write({"jobs": now, "counters": counters.noted(), "audited": audited, "noted": noted}, past)
+                last = {"jobs": now, "counters": counters.noted(), "audited": audited, "noted": noted}
+                places.write(last | {"beside": self.parts.counted()}, past)
 
     async def take_up(self, left: LeftBehind) -> None:
         """Register jobs again that were registered with the server before this one, where they are by now; and expect
@@ -285,7 +286,7 @@ class Control:
         specifications = [job.specification for job in now.engine.jobs]
         paths = [about.get(field) for about in specifications for field in PATH_FIELDS]
         paths += [now.about.first_unreadable, now.source.hanging_path, now.source.first_unsized]
-        paths += [now.read_failures.path, now.refresh.path]
+        paths += [now.read_failures.path, now.crashes.path, now.refresh.path]
         paths += now.misses.first_added
         # Sentences that name jobs' files, links and what could not be read are for whoever mounted.
         about = replace(now.about, died=None, links="")

@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 from urllib.parse import quote
 
 import numpy as np
@@ -322,7 +322,9 @@ class _Service:
             self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate,
             self.channel.forget_name, unknown=self.left is not None,
         )  # fmt: skip
-        self.read_failures = ReadFailures(self.manifest.path)
+        self.beside: dict[str, Any] = self.left.beside if self.left is not None else {}
+        failed = self.beside.get("failed", (0, "", "", 0.0))
+        self.read_failures = ReadFailures(self.manifest.path, tuple(failed), holding.places.counted)
         self.mounted: mounts.MountEntry | None = None
         self.told_to_stop = False
 
@@ -496,7 +498,8 @@ class _Service:
     def _movers(self) -> MoverKind | None:
         if self._may_be_silent() or not self.config.movers:
             return None  # they push what a READ waits for, which holds the pages that the push waits for
-        return MoverKind(self.config.movers, start_mover, tuple(self.places.shared.values()))
+        shared, restarts = tuple(self.places.shared.values()), self.beside.get("movers", [])
+        return MoverKind(self.config.movers, start_mover, shared, restarts)
 
     def _mount(
         self,

@@ -619,14 +619,21 @@ class ReadFailures:
     """Counts them, and remembers the last one. Loop only.
 
     Args:
-        path: the path of an entry, relative to the source.
+        path: the path of an entry, relative to the source. noted: what another server has, see `noted`.
+        moved: told of each.
     """
 
-    def __init__(self, path: Callable[[int], bytes], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        path: Callable[[int], bytes],
+        noted: tuple[int, str, str, float] = (0, "", "", 0.0),
+        moved: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._path = path
+        self._moved = moved
         self._clock = clock
-        self._count = 0
-        self._last = ("", "", 0.0)
+        self._count, self._last = noted[0], noted[1:]
 
     def note(self, entry: int, error: Exception) -> None:
         """A reader gets this error for a file."""
@@ -634,6 +641,11 @@ class ReadFailures:
         text = os.strerror(number) if number else f"an internal error: {error!r}"
         self._count += 1
         self._last = text, os.fsdecode(self._path(entry)), self._clock()
+        self._moved()
+
+    def noted(self) -> tuple[int, str, str, float]:
+        """All of it, for the server that comes after this one."""
+        return self._count, *self._last
 
     def statistics(self) -> ReadFailureStatistics:
         text, path, at_s = self._last

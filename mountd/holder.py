@@ -13,13 +13,13 @@ server is no child of its holder: nothing here needs it to be.
 
 The server's words: `standby PID`, with the channel to the process that it has forked; `alone`, where it lacks threads:
 it hears the same when nothing stands by any more; `keep NAME...`, with a descriptor each, in the place of all that was
-kept before; `serving`, when it answers; `alive`, each second from then on; `renew`, with a config in memory: servers
-to come have that, and load the code that is on the disk now; `way`, when it ends itself for that; `over CODE`, when it
-ends by itself, or the mount has ended: nothing is kept any more. The process that stands by hears `begin HOLDER
-RESTARTS HOLDER_RESTARTS STAND_BY NAME,... WHY`, with the descriptors, and says `begins`. STAND_BY is how many others
-do. It also hears `fork`, as another one has died, and says `standby PID` like a server, or `none`. Holder and server
-both keep the channels to what stands by, of which they tell each other (`standby PID`): so that outlives either of
-them, and ends with both.
+kept before; `answers`, when it begins to answer what the one before it has left; `serving`, when it has; `alive`, each
+second from then on; `renew`, with a config in memory: servers to come have that, and load the code that is on the disk
+now; `way`, when it ends itself for that; `over CODE`, when it ends by itself, or the mount has ended: nothing is kept
+any more. The process that stands by hears `begin HOLDER RESTARTS HOLDER_RESTARTS STAND_BY NAME,... WHY`, with the
+descriptors, and says `begins`. STAND_BY is how many others do. It also hears `fork`, as another one has died, and says
+`standby PID` like a server, or `none`. Holder and server both keep the channels to what stands by, of which they tell
+each other (`standby PID`): so that outlives either of them, and ends with both.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ LOOK_WHETHER_STOPPED_S, BEGINS_WITHIN_S = 0.1, 60.0
 # The threads of a process end one after the other, unless they hang.
 THREADS_END_MS = 200
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+_EXIT_CODE = 49  # in /proc/PID/stat, behind the name
 
 
 class Start(NamedTuple):
@@ -162,6 +163,7 @@ class MountHolder:
         self._forks: Child | None = None  # which of them was told to fork another one
         self._forks_at_s, self._loads_at_s, self._loads_again_s = 0.0, 0.0, STANDS_BY_AFTER_S
         self._serves_since: float | None = None
+        self._answers = False  # what killed the servers before may be what this one is asked
         self._heard_s = self._hangs_since = 0.0
         self._over: int | None = None
         self._signals: list[int] = []  # that came while there was no server
@@ -201,7 +203,7 @@ class MountHolder:
             if "fuse" not in self._kept:  # it had not mounted yet, or no mount can be taken over here
                 self._end_stand_by()
                 return self._end_as(why)
-            pause_s = self._deaths.pause_s(served_s)
+            pause_s = self._deaths.pause_s(0.0 if served_s is None and self._answers else served_s)
             if pause_s is None:
                 self._end_stand_by()
                 said = f"the server {why}, and so did those before it: this mount is given up, and its reads fail"
@@ -267,7 +269,7 @@ class MountHolder:
             if self._report_fd >= 0:
                 os.close(self._report_fd)  # the reports end when the server does
                 self._report_fd = -1
-            self._serves_since, self._hangs_since = None, 0.0
+            self._serves_since, self._hangs_since, self._answers = None, 0.0, False
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         signals, self._signals = self._signals, []
@@ -404,7 +406,7 @@ class MountHolder:
         load()
         before = name_of(os.getpid())
         name_this(LOADED)
-        said, fds, _, _ = socket.recv_fds(channel, LONGEST_WORDS_BYTES, MOST_KEPT)
+        said, fds = _hear_as_stand_by(channel)
         while said == b"fork":
             forked = fork_what_stands_by(channel)
             if forked is None:
@@ -415,7 +417,7 @@ class MountHolder:
             else:
                 channel.close()
                 channel = forked.channel
-            said, fds, _, _ = socket.recv_fds(channel, LONGEST_WORDS_BYTES, MOST_KEPT)
+            said, fds = _hear_as_stand_by(channel)
         if not said:
             return None
         with suppress(OSError):
@@ -462,11 +464,14 @@ class MountHolder:
         process.channel.close()
         if process.pidfd >= 0:
             os.close(process.pidfd)
+        ends_as = _exit_status_of(process)
         try:
             pid, status = os.waitpid(process.pid, os.WNOHANG)
         except ChildProcessError:
             pid, status = 0, 0
-        if not pid:  # no child of this process, or threads of it hang in the source
+        if not pid:  # no child of this process, or threads of it hang in the source, or have not ended yet
+            status = ends_as
+        if not pid and not status:
             return "died"
         code = os.waitstatus_to_exitcode(status)
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
@@ -500,6 +505,8 @@ class MountHolder:
             for fd in fds:
                 os.set_inheritable(fd, False)
             self._kept = dict(zip(rest, fds, strict=True))
+        elif word == "answers":
+            self._answers = True
         elif word == "serving":
             self._serves_since = time.monotonic()
             self._has_served = self._config
@@ -645,6 +652,21 @@ def _status_of(process: Child) -> bytes:
     with suppress(OSError), open(f"/proc/{process.pid}/status", "rb") as status:
         return status.read()
     return b""
+
+
+def _hear_as_stand_by(channel: socket.socket) -> tuple[bytes, list[int]]:
+    """The next words to it; none where holder and server are dead, also where they have not heard all that it said."""
+    try:
+        return socket.recv_fds(channel, LONGEST_WORDS_BYTES, MOST_KEPT)[:2]
+    except ConnectionResetError:
+        return b"", []
+
+
+def _exit_status_of(process: Child) -> int:
+    """The status that waitpid(2) will give of a process of which threads still run; 0 where nobody can tell."""
+    with suppress(OSError, ValueError, IndexError), open(f"/proc/{process.pid}/stat", "rb") as stat:
+        return int(stat.read().rpartition(b")")[2].split()[_EXIT_CODE])
+    return 0
 
 
 def gone(fuse: int) -> bool:

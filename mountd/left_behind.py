@@ -24,9 +24,11 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -40,7 +42,8 @@ from mlfs.engine.runner import Runner
 from mlfs.follow.job import JobRun
 from mlfs.processes import LOADED, name_of
 from mountd import wire
-from mountd.holder import DEATHS_WITH_MEMORY, LONGEST_WORDS_BYTES, TABLES, StandsBy, Start
+from mountd.holder import DEATHS_WITH_MEMORY, LONGEST_WORDS_BYTES, STEADY_S, TABLES, StandsBy, Start
+from mountd.inodes import FIRST_VIRTUAL, entry_of
 from mountd.mounts import MountEntry
 
 log = logging.getLogger("mlfs.daemon")
@@ -114,6 +117,10 @@ class JobPlaces:
         self._moves.set()
 
     def installed(self, job: object) -> None:
+        self._moves.set()
+
+    def counted(self) -> None:
+        """Something else was."""
         self._moves.set()
 
     async def moved(self) -> None:
@@ -232,22 +239,52 @@ class UnderWay:
 # -- requests at which servers die
 #
 # In: the requests that the kernel gives again, as servers before this one have read them and died. Out: which of them
-# are answered alone, and which not at all. A server that crashed has died of one of them, which shows when each is
-# answered while no other is. One that was killed need not have: somebody kills servers while the source is slow. So
-# that counts only once it came more often than the RAM tier is kept, of which the memory may lack.
+# are answered alone, and which not at all, which the status says. A server that crashed has died of one of them, which
+# shows when each is answered while no other is. One that was killed need not have: somebody kills servers while the
+# source is slow. So that counts only once it came more often than the RAM tier is kept, of which the memory may lack.
 
 CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGSYS", "SIGTRAP"})
+# Who gets an error may ask again and again: so he is refused at once until the server that comes after is steady, and
+# all his tries together are no reason to give the mount up.
+REFUSED_S = 2 * STEADY_S
+
+
+class Asked(NamedTuple):
+    """The question of a request, whoever sends it and whenever. offset: of a READ, 0 for others."""
+
+    kind: int
+    inode: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class CrashStatistics:
+    """Requests that were answered with EIO, as servers had crashed at them.
+
+    Attributes:
+        request, path, ago_s: of the last one: its kind, the file or directory that it was about, how long ago.
+    """
+
+    count: int = field(default=0, metadata={"key": None})
+    request: str = ""
+    path: str = ""
+    ago_s: float = field(default=0.0, metadata={"digits": 3})
 
 
 class Suspects:
     """Remembers requests, by their numbers, over the servers that die.
 
     Args:
-        why: how the server before this one ended.
+        why: how the server before this one ended. answers: told when this one begins to answer.
+
+    Attributes:
+        refused: what was answered with EIO, and when.
     """
 
-    def __init__(self, journal: Journal, why: str) -> None:
+    def __init__(self, journal: Journal, why: str, answers: Callable[[], None] = lambda: None) -> None:
         self._journal = journal
+        self._answers = answers
+        self.refused: list[tuple[Asked, float]] = []
         self._crashed = why.rpartition(" ")[2] in CRASHES or why.startswith("ended")  # a failure of its own
         self._before: set[int] = set()  # given again to the server before this one
         deaths: dict[int, int] = {}  # by the request that was answered alone meanwhile
@@ -259,6 +296,8 @@ class Suspects:
                 self._before = set(value)
             elif kind == "deaths":
                 deaths[value[0]] = value[1]
+            elif kind == "refused":
+                self.refused.append((Asked(*value[0]), value[1]))
         if alone:
             deaths[alone] = deaths.get(alone, 0) + (1 if not self._crashed else DEATHS_WITH_MEMORY + 1)
             journal.note("deaths", [alone, deaths[alone]])
@@ -267,6 +306,7 @@ class Suspects:
 
     def given_again(self, requests: Collection[int]) -> tuple[list[int], list[int]]:
         """Requests that the kernel gives again: those to be answered alone, and those of which a server has died."""
+        self._answers()
         self._journal.note("again", [*requests])
         guilty = [one for one in requests if one in self._guilty]
         alone = [one for one in requests if (self._crashed or one in self._before) and one not in self._guilty]
@@ -279,6 +319,25 @@ class Suspects:
     def is_answered(self) -> None:
         """The server lives on."""
         self._journal.note("alone", 0)
+
+    def refuse(self, asked: Asked) -> None:
+        """It is answered with EIO."""
+        self.refused.append((asked, time.monotonic()))
+        self._journal.note("refused", self.refused[-1])
+
+    def refuses(self, asked: Asked) -> bool:
+        """Whether that was refused just now."""
+        since_s = time.monotonic() - REFUSED_S
+        return any(of == asked and at_s > since_s for of, at_s in self.refused)
+
+    def statistics(self, path: Callable[[int], bytes]) -> CrashStatistics:
+        """Args: path: the path of an entry, relative to the source."""
+        if not self.refused:
+            return CrashStatistics()
+        (kind, inode, _), at_s = self.refused[-1]
+        where = os.fsdecode(path(entry_of(inode))) if inode < FIRST_VIRTUAL else ".mlfs"
+        name = wire.NAMES.get(kind, f"request {kind}")
+        return CrashStatistics(len(self.refused), name, where, time.monotonic() - at_s)
 
 
 # -- what was left
@@ -323,11 +382,13 @@ class LeftBehind:
             written them. counters: `mlfs.stats.Counters.noted`; None where nothing was read. past: what was counted in
             epochs that have ended. audited: of the auditor's reads, how many came and how many of them are not kept.
             readers: each process that they are of, with its place in a run. noted: of the reads that were noted, how
-            many jobs had counted, and how many were counted by place.
+            many jobs had counted, and how many were counted by place. beside: `mountd.statistics.MountParts.counted`.
     """
 
-    def __init__(self, kept: Mapping[str, int], journal: Journal, places: JobPlaces, why: str) -> None:
-        self.suspects = Suspects(journal, why)
+    def __init__(
+        self, kept: Mapping[str, int], journal: Journal, places: JobPlaces, why: str, answers: Callable[[], None]
+    ) -> None:
+        self.suspects = Suspects(journal, why, answers)
         self.fuse, self.source, self.index = kept["fuse"], kept["source"], kept["index"]
         self.ram = [fd for name, fd in kept.items() if name.startswith("ram")]
         self.locks = [fd for name, fd in kept.items() if name.startswith("lock")]
@@ -344,6 +405,7 @@ class LeftBehind:
         self.counters: dict[str, Any] | None = last["counters"]
         self.audited: list[int] = last["audited"]
         self.noted: list[int] = last.get("noted", [0, 0])  # there was none in other forms of what is left
+        self.beside: dict[str, Any] = last.get("beside", {})
         self.readers: list[list[int]] = []
         for kind, value in journal.facts():
             if kind == "mount":
@@ -409,7 +471,8 @@ class Holding:
         self._reads = self._kept.get("reads", -1)
         if self._reads < 0:
             self._reads = os.memfd_create("mlfs-reads", os.MFD_CLOEXEC)
-        self.left = LeftBehind(self._kept, self.journal, self.places, self.why) if self._kept else None
+        answers = partial(self._tell, "answers")
+        self.left = LeftBehind(self._kept, self.journal, self.places, self.why, answers) if self._kept else None
 
     @property
     def holder(self) -> int:

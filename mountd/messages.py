@@ -19,6 +19,7 @@ from mlfs.places.source_statistics import RootState, SourceStatistics
 from mlfs.plan.scheduler.warming import WarmingState
 from mlfs.printable import printable
 from mlfs.units import format_size
+from mountd.left_behind import REFUSED_S
 from mountd.runtime import Died
 from mountd.silent import TELLS_NO_NAMES
 from mountd.statistics import MountStatistics
@@ -280,6 +281,11 @@ UNSIZED = (
     "{files} of {source} (the first: {path}) have another number of bytes than their size says: they are read past the"
     " caches, straight from the source, and never fetched ahead"
 )
+CRASHED = (
+    "servers crashed at {requests}, the last time {ago} ago: {request} of {path}: each was answered with an error after"
+    " the second crash, and again for {refused_s:.0f} s; please report it with the log, and do without that file or"
+    " read it below {source}"
+)
 READ_FAILED_WAY_OUT = "read it below {source} to see whether the source gives it"
 READ_FAILED_COVERED = "the log says more of the source"
 
@@ -335,10 +341,14 @@ def source_messages(now: MountStatistics) -> list[str]:
         path, longest = printable(now.source.hanging_path), duration_words(now.source.hanging_s)
         said.append(HANGS.format(source=source, longest=longest, path=path, others=others))
     failed = now.read_failures
-    if failed.count and failed.ago_s < RECENT_S:
+    if failed.count and failed.ago_s < RECENT_S and failed.path != now.crashes.path:
         way_out = READ_FAILED_COVERED if root.covered else READ_FAILED_WAY_OUT.format(source=source)
         about = {"reads": _reads(failed.count), "ago": duration_words(failed.ago_s), "error": failed.error}
         said.append(READ_FAILED.format(path=printable(failed.path), way_out=way_out, **about))
+    crashed = now.crashes
+    if crashed.count:
+        about = {"requests": _requests(crashed.count), "ago": duration_words(crashed.ago_s), "request": crashed.request}
+        said.append(CRASHED.format(path=printable(crashed.path), source=source, refused_s=REFUSED_S, **about))
     return said
 
 
@@ -359,6 +369,10 @@ def duration_words(seconds: float) -> str:
 
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count:,} times"
+
+
+def _requests(count: int) -> str:
+    return "a request" if count == 1 else f"{count:,} requests"
 
 
 def _reads(count: int) -> str:

@@ -127,6 +127,9 @@ def metrics_of(now: MountStatistics) -> list[Metric]:
         ),
         Metric("mlfs_failed_reads_total", "reads", "Reads that failed for readers", now.read_failures.count),
         Metric(
+            "mlfs_crashes_total", "requests", "Requests that failed as servers had crashed at them", now.crashes.count
+        ),
+        Metric(
             "mlfs_source_there", "1", "1 while the source's file system is there, 0 while it is gone",
             source.root.state is RootState.THERE,
         ),

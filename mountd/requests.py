@@ -24,7 +24,7 @@ from mountd import wire
 from mountd.dirents import DESCRIBED_AT_ONCE, Direntries
 from mountd.handlers import Attributes, Handlers, Replies
 from mountd.inodes import FIRST_CHANGED, FIRST_VIRTUAL, entry_of, handle_without_open, is_passed_on
-from mountd.left_behind import NOTED_BYTES, Suspects, UnderWay
+from mountd.left_behind import NOTED_BYTES, Asked, Suspects, UnderWay
 from mountd.misses import NEGATIVE_S
 from mountd.onlookers import Reader
 from mountd.poll_wait import PollWait
@@ -85,6 +85,7 @@ class Requests:
         self.handlers = handlers
         self._silence = silence
         self._under_way = under_way
+        self._suspects: Suspects | None = None
         self._open_kind = wire.OPEN  # of requests that open, and that the handlers answer
         self._reading: _Reading | None = None  # the last READ that waits for a whole file
         self._generation = generation
@@ -151,6 +152,7 @@ class Requests:
         async with trio.open_nursery() as nursery:
             self._scope = nursery.cancel_scope
             if suspects is not None:
+                self._suspects = suspects
                 await self._answer_again(suspects, nursery)
             self._start_task(nursery)
 
@@ -169,9 +171,10 @@ class Requests:
         )
         alone, guilty = suspects.given_again(given)
         for unique in guilty:
-            kind = wire.REQUEST.unpack_from(given.pop(unique))[0]
-            log.error("servers have died of a request of kind %d: it is answered with EIO", kind)
-            self._write_reply(wire.error(unique, errno.EIO))
+            asked = _asked(given.pop(unique))
+            suspects.refuse(asked)
+            log.error("servers have died of a request of kind %d: it is answered with EIO", asked.kind)
+            self._refuse_as_before(unique, asked)
         async with trio.open_nursery() as beside:
             beside.start_soon(self._help_workers, others, nursery)
             for unique in alone:
@@ -252,6 +255,8 @@ class Requests:
             handle = self.handlers.open_staged(inode, word & 0xFFFFFFFF, pid)
             if handle:
                 self.opened(unique, handle, wire.KEEP_CACHE)
+            elif self._is_refused(unique, kind, inode):
+                pass
             elif self.handlers.open_soon(inode, pid, unique, answered):
                 await over.wait()
         except Exception as error:
@@ -338,6 +343,8 @@ class Requests:
                 handle = self.handlers.open_staged(inode, flags, pid)
                 if handle:
                     self.opened(unique, handle, wire.KEEP_CACHE)
+                elif self._is_refused(unique, kind, inode):
+                    return None
                 elif self.handlers.open_soon(inode, pid, unique, self):
                     self._wait.calm()
                 else:
@@ -361,6 +368,22 @@ class Requests:
                 raise
         if self._under_way is not None:
             self._under_way.answered(wire.REPLY.unpack_from(data)[2])
+
+    def _is_refused(self, unique: int, kind: int, inode: int, offset: int = 0) -> bool:
+        """Answer a request for that at which servers crashed a moment ago. Returns whether this is one."""
+        if self._suspects is None or not self._suspects.refused:
+            return False
+        asked = Asked(kind, inode, offset)
+        if not self._suspects.refuses(asked):
+            return False
+        self._refuse_as_before(unique, asked)
+        return True
+
+    def _refuse_as_before(self, unique: int, asked: Asked) -> None:
+        error = OSError(errno.EIO, os.strerror(errno.EIO))
+        if asked.kind in (wire.OPEN, wire.READ) and asked.inode < FIRST_VIRTUAL:
+            self.handlers.failures.note(entry_of(asked.inode), error)
+        self.failed(unique, error)
 
     def failed(self, unique: int, error: Exception) -> None:
         """An exception that is no OSError is a bug: it costs this request EIO, never the mount."""
@@ -566,6 +589,8 @@ class Requests:
     def _read(self, unique: int, inode: int, uid: int, pid: int) -> Waiting | None:
         self.counts["read"] += 1
         handle, offset, size = wire.READ_IN.unpack_from(self._buffer, wire.BODY)
+        if self._is_refused(unique, wire.READ, inode, offset):
+            return None
         if self._is_silent():
             handle = handle_without_open(inode)
             reading = _Reading(self, unique)
@@ -670,6 +695,11 @@ class Requests:
 
     def _ignore(self, unique: int, inode: int, uid: int, pid: int) -> None:
         """No reply is due."""
+
+
+def _asked(request: bytes) -> Asked:
+    kind, _, inode, *_ = wire.REQUEST.unpack_from(request)
+    return Asked(kind, inode, wire.READ_IN.unpack_from(request, wire.BODY)[1] if kind == wire.READ else 0)
 
 
 async def _awaited(waiting: Waiting) -> None:

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import trio
 
@@ -25,7 +26,7 @@ from mlfs.places.posix import PosixSource
 from mlfs.places.source_statistics import SourceStatistics
 from mlfs.processes import stat_fields
 from mountd.handlers import ReadFailures, ReadFailureStatistics
-from mountd.left_behind import Holding
+from mountd.left_behind import CrashStatistics, Holding
 from mountd.misses import MissStatistics
 from mountd.prime_inodes import InodePrimer
 from mountd.refreshing import Refreshing, RefreshStatistics
@@ -115,6 +116,7 @@ class MountStatistics:
     strict_order: bool = False
     processes: Sequence[ProcessOfMount] = ()
     channel: ChannelStatistics = field(default_factory=ChannelStatistics)
+    crashes: CrashStatistics = field(default_factory=CrashStatistics)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,6 +147,11 @@ class MountParts:
         agents = [("agent", agent, 0, "")] if agent else []
         return [ProcessOfMount(*life, *used_by(life[1])) for life in [*self.holding.lives(), *movers, *agents]]
 
+    def counted(self) -> dict[str, Any]:
+        """The counts beside `mlfs.stats.Counters`, for the server that comes after this one, as JSON has them."""
+        movers = self.engine.movers.restarts if self.engine.movers is not None else []
+        return {"failed": self.read_failures.noted(), "movers": movers}
+
     def _about_now(self) -> About:
         """A refresh may have read what the first scan could not."""
         manifest = self.engine.manifest
@@ -159,6 +166,7 @@ class MountParts:
         )
 
     def statistics(self) -> MountStatistics:
+        left = self.holding.left
         return MountStatistics(
             about=self._about_now(),
             process=ProcessStatistics(
@@ -180,6 +188,7 @@ class MountParts:
             strict_order=self.auditor.is_strict,
             processes=self._processes(),
             channel=self.channel(),
+            crashes=left.suspects.statistics(self.engine.manifest.path) if left is not None else CrashStatistics(),
         )
 
 

@@ -130,6 +130,7 @@ def status(now: MountStatistics) -> Json:
         },
         "audit": audit_status(now),
         "failed_reads": {"count": failed.count, "last": as_json(failed) if failed.count else None},
+        "crashes": {"count": now.crashes.count, "last": as_json(now.crashes) if now.crashes.count else None},
         "channel": as_json(now.channel),
         "requests": as_json(now.requests),
         "memory": {"rss_bytes": now.process.rss_bytes},

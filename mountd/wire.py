@@ -34,6 +34,7 @@ GID: Final = 28  # where the group stands, which is seldom asked for
 BODY: Final = 40
 NUMBERED: Final = Struct("=IIQ")  # its first words: len, opcode, unique
 UNIQUE: Final = 8  # where the last of them stands
+NAMES: Final = {LOOKUP: "lookup", GETATTR: "getattr", OPEN: "open", READ: "read", READDIRPLUS: "readdir"}
 UNANSWERED: Final = frozenset({FORGET, BATCH_FORGET, INTERRUPT})
 REPLY: Final = Struct("=IiQ")  # len, error, unique
 OPENED: Final = Struct("=IiQQII")  # the same, fh, open_flags, backing_id

@@ -47,11 +47,13 @@ class MoverKind(NamedTuple):
     Attributes:
         wanted: how many. start: starts one, which has this end of its channel.
         shared: the places that they write to and read from, whose descriptors `mlfs.engine.moves.Move` counts.
+        restarts: how often each was started again by the servers before this one.
     """
 
     wanted: int
     start: Callable[[socket.socket], subprocess.Popen[bytes]]
     shared: Sequence[SharedPlace]
+    restarts: Sequence[int] = ()
 
 
 class MoverTimes(NamedTuple):
@@ -193,7 +195,11 @@ class MoverChannel:
 
 
 class Movers:
-    """The movers of a mount, which lanes take and give back."""
+    """The movers of a mount, which lanes take and give back.
+
+    Attributes:
+        restarts: how often each was started again.
+    """
 
     def __init__(self, context: Context, source: PosixSource, kind: MoverKind) -> None:
         self._runner = context.runner
@@ -202,7 +208,7 @@ class Movers:
         self._kind = kind
         self._pages = -1
         self._all: list[MoverChannel | None] = [None] * kind.wanted
-        self._restarts = [-1] * kind.wanted
+        self.restarts = [*kind.restarts, *[-1] * kind.wanted][: kind.wanted]
         self._idle: list[MoverChannel] = []
         self._lacks = trio.Event()
         self._ended = False
@@ -214,7 +220,7 @@ class Movers:
 
     def lives(self) -> list[tuple[str, int, int, str]]:
         """Each mover's name, process, how often it was started again, and how the one before it ended."""
-        lives = zip(self._all, self._restarts, strict=True)
+        lives = zip(self._all, self.restarts, strict=True)
         return [
             (f"mover-{number}", mover.pid, restarts, "died" if restarts else "")
             for number, (mover, restarts) in enumerate(lives)
@@ -239,7 +245,7 @@ class Movers:
                     continue
                 number = self._all.index(None)
                 self._all[number] = mover
-                self._restarts[number] += 1
+                self.restarts[number] += 1
                 self._idle.append(mover)
             await self._lacks.wait()
             is_steady = trio.current_time() - began_s > STEADY_S

@@ -20,7 +20,7 @@ import trio.testing
 
 from mountd import wire
 from mountd.handlers import Attributes, Handlers, Listed, OpenedHandle, Replies
-from mountd.inodes import FIRST_CHANGED, FIRST_VIRTUAL
+from mountd.inodes import FIRST_CHANGED, FIRST_VIRTUAL, entry_of
 from mountd.left_behind import NOTED_BYTES, NOTES_AT_ONCE, Journal, Suspects, UnderWay
 from mountd.misses import NEGATIVE_S
 from mountd.poll_wait import PollWait
@@ -69,6 +69,7 @@ class Scripted:
         self.looks = SimpleNamespace(needed=False)
         self.unique = 0
         self.replies: Replies
+        self.failures = SimpleNamespace(note=lambda entry, error: self.told.append(("failed", entry)))
 
     def forget(self, inode: int, count: int) -> None:
         self.told.append(("forget", inode, count))
@@ -394,6 +395,9 @@ def test_requests_that_are_given_again_are_answered_and_one_of_which_servers_die
                 if not first:
                     handlers.replies.noted(HANDLE)
                     assert (await kernel.answer())[1] == 0  # the next one
+                    told = len(handlers.told)
+                    assert await kernel.ask(wire.OPEN, 9, bytes(8)) == (errno.EIO, b"")  # which would kill it
+                    assert handlers.told[told + 1 :] == [("failed", entry_of(9))]
                 nursery.cancel_scope.cancel()
         assert handlers.told[0] == [(1, True), (1, False), (1, False)]  # before any is answered
         return answers
@@ -401,6 +405,8 @@ def test_requests_that_are_given_again_are_answered_and_one_of_which_servers_die
     # The worker of the third one never answers: a server dies of it, and the one after that refuses it.
     assert trio.run(main, True) == [(2, 0), (4, 0)]
     assert trio.run(main, False) == [(6, errno.EIO), (2, 0), (4, 0)]
+    now = Suspects(journal, "").statistics(lambda entry: b"of %d" % entry)
+    assert (now.count, now.request, now.path) == (1, "open", f"of {entry_of(9)}")
 
 
 @pytest.mark.promise("outlived")

@@ -65,10 +65,11 @@ def test_movers_that_hang_or_are_killed_cost_no_read(tmp_path: Path) -> None:
             assert (view / name).read_bytes() == content
         assert mount.status()["errors"].keys() <= {"pages_taken_back"}  # as a machine does that lacks memory
         wait_until(lambda: len(movers(mount)) == MOVERS)
-        before = [one["pid"] for one in movers(mount).values()]
+        before = movers(mount)
         os.kill(mount.pid, signal.SIGKILL)
         wait_until(lambda: len(movers(mount)) == MOVERS)
-        assert not any(map(runs, before))
+        assert not any(runs(one["pid"]) for one in before.values())
+        assert all(one["restarts"] > before[name]["restarts"] for name, one in movers(mount).items())
         after = [one["pid"] for one in movers(mount).values()]
         assert (view / next(iter(want))).read_bytes() == next(iter(want.values()))
         mount.unmount()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import multiprocessing as mp
@@ -25,6 +26,7 @@ from support.trees import content, image_folder, make_tree
 from mlfs.errors import ExitCode
 from mlfs.processes import stat_fields
 from mountd import wire
+from mountd.holder import MOST_EARLY_DEATHS
 
 READERS, KILLS = 6, 5
 KILLED_IN_TRAINING, EPOCHS = 10, 7
@@ -222,22 +224,30 @@ def test_files_that_have_changed_are_opened_by_the_next_server_of_one_that_crash
 
 FAILING = """
 import os
-real = os.readv
-def readv(*arguments):
+readv, pread = os.readv, os.pread
+def fails(*arguments):
     try:
         os.unlink({trigger!r})
     except FileNotFoundError:
-        return real(*arguments)
+        return readv(*arguments)
     raise RuntimeError("made up")
-os.readv = readv
+def crashes(fd, *arguments):
+    if os.readlink("/proc/self/fd/%d" % fd).endswith({bad!r}) and os.path.exists({bad_trigger!r}):
+        os.abort()
+    return pread(fd, *arguments)
+os.readv, os.pread = fails, crashes
 """
 
 
 @pytest.mark.usefixtures("own_interpreter")
-@pytest.mark.promise("outlived")
-def test_a_server_that_fails_is_followed_as_one_that_is_killed(source: Path, tmp_path: Path) -> None:
-    trigger = tmp_path / "fails"
-    (tmp_path / "sitecustomize.py").write_text(FAILING.format(trigger=str(trigger)))
+@pytest.mark.promise("outlived", "outlived-crash")
+def test_a_server_that_fails_is_followed_and_a_file_of_which_it_crashes_costs_no_other_read(
+    source: Path, tmp_path: Path
+) -> None:
+    trigger, bad_trigger = tmp_path / "fails", tmp_path / "crashes"
+    bad, *others = sorted(source.rglob("*.jpg"))
+    script = FAILING.format(trigger=str(trigger), bad=f"/{bad.relative_to(source)}", bad_trigger=str(bad_trigger))
+    (tmp_path / "sitecustomize.py").write_text(script)
     mount = MlfsMount(source)
     mount.extra_env = {"PYTHONPATH": str(tmp_path)}
     with mount, open(mount.path / LARGE, "rb") as held:
@@ -247,6 +257,21 @@ def test_a_server_that_fails_is_followed_as_one_that_is_killed(source: Path, tmp
         held.seek(3_000_000)
         assert held.read(10) == content_at(1)
         assert processes(mount)["server"]["why"] == "ended with exit code 1"
+        bad_trigger.touch()
+        for _ in range(MOST_EARLY_DEATHS + 1):
+            with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+                (mount.path / bad.relative_to(source)).read_bytes()
+        for file in others:
+            assert (mount.path / file.relative_to(source)).read_bytes() == file.read_bytes()
+        now = mount.status()
+        assert processes(mount)["server"]["restarts"] == 1 + 2  # and no more of them
+        assert now["crashes"]["count"] == 1
+        assert now["crashes"]["last"]["path"] == str(bad.relative_to(source))
+        failed = now["failed_reads"]["count"]
+        assert failed > MOST_EARLY_DEATHS
+        assert "servers crashed at a request" in mount.run("status", str(mount.path)).stdout
+        kill_server(mount)
+        assert mount.status()["failed_reads"]["count"] == failed
 
 
 def content_at(number: int, behind: int = 0) -> bytes:
