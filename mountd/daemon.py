@@ -499,7 +499,7 @@ class _Service:
         if self._may_be_silent() or not self.config.movers:
             return None  # they push what a READ waits for, which holds the pages that the push waits for
         shared, restarts = tuple(self.places.shared.values()), self.beside.get("movers", [])
-        return MoverKind(self.config.movers, start_mover, shared, restarts)
+        return MoverKind(self.config.movers, start_mover, shared, restarts, self.holding.places.counted)
 
     def _mount(
         self,

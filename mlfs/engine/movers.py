@@ -47,13 +47,14 @@ class MoverKind(NamedTuple):
     Attributes:
         wanted: how many. start: starts one, which has this end of its channel.
         shared: the places that they write to and read from, whose descriptors `mlfs.engine.moves.Move` counts.
-        restarts: how often each was started again by the servers before this one.
+        restarts: how often each was started again by the servers before this one. told: on the loop, of each start.
     """
 
     wanted: int
     start: Callable[[socket.socket], subprocess.Popen[bytes]]
     shared: Sequence[SharedPlace]
     restarts: Sequence[int] = ()
+    told: Callable[[], None] = lambda: None
 
 
 class MoverTimes(NamedTuple):
@@ -246,6 +247,7 @@ class Movers:
                 number = self._all.index(None)
                 self._all[number] = mover
                 self.restarts[number] += 1
+                self._kind.told()
                 self._idle.append(mover)
             await self._lacks.wait()
             is_steady = trio.current_time() - began_s > STEADY_S

@@ -24,7 +24,10 @@ def test_after_a_kill_and_behind_an_unmount(tmp_path: Path) -> None:
         mount.run("register", str(mount.path), *flags, "--name", "gone")
         mount.run("unregister", str(mount.path), "gone")
         died = mount.pid
-        mount.kill()
+        with open(mount.path / "39.jpg", "rb", buffering=0) as held:
+            assert held.read() == b"x" * 39
+            mount.kill()
+            assert os.pread(held.fileno(), 100, 0) == b"x" * 39  # it is staged
 
         again = mount.run("mount", str(source), "--infer", "off")
         said = f"the daemon that served {mount.path} before this one (process {died}) died; what was registered with it"
