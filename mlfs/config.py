@@ -99,7 +99,7 @@ class MountConfig(BaseModel):
     staging_bytes: int = Field(ge=1)
     buffer_bytes: int = Field(default=MOST_BUFFER_BYTES, ge=1)
     pfs_threads: int = Field(default=DEFAULT_PFS_THREADS, ge=1, le=1024)
-    movers: int = Field(default=0, ge=0, le=64)
+    movers: int | None = Field(default=None, ge=0, le=64)  # None: by the cores (mlfs.engine.movers)
     allow_other: bool = False
     foreground: bool = False
     log_file: PathText | None = None
@@ -213,7 +213,7 @@ def changed(running: MountConfig, flags: Mapping[str, Any]) -> MountConfig:
 
 def _in_words(name: str, value: object) -> str:
     if isinstance(value, bool) or value is None:
-        return {True: "on", False: "off", None: "none"}[value]
+        return {True: "on", False: "off", None: "by cores" if name == "movers" else "none"}[value]
     if isinstance(value, list):
         return " ".join(f"{cache.path}:{format_size(cache.bytes)}" for cache in value) or "none"
     if isinstance(value, int) and name.endswith("_bytes"):

@@ -41,7 +41,7 @@ from mlfs.engine.engine import Engine, MountedData, MountMachine
 from mlfs.engine.looks import seen_before
 from mlfs.engine.mount_jobs import Listener, Observers
 from mlfs.engine.movers import POOL as MOVERS
-from mlfs.engine.movers import MoverKind
+from mlfs.engine.movers import MoverKind, by_cores
 from mlfs.engine.peering import PEER_LANES
 from mlfs.engine.recorder import Recorders
 from mlfs.engine.runner import DESCRIPTORS_A_THREAD, SPARE, Runner
@@ -51,7 +51,7 @@ from mlfs.errors import ExitCode, MlfsError
 from mlfs.explain.explainer import Explainer
 from mlfs.explain.inference import Build
 from mlfs.job import JobSpec
-from mlfs.limits import Resource, limit_of, raise_open_files
+from mlfs.limits import Resource, limit_of, raise_open_files, usable_processors
 from mlfs.measure import earlier
 from mlfs.measure.speeds import MeasuredPlace
 from mlfs.orders.layouts import samples as samples_of
@@ -478,7 +478,6 @@ class _Service:
             hedge_s=min(10.0, config.source_timeout_s), timeout_s=config.source_timeout_s,
             most_open_files=descriptors.open_files, buffer_bytes=_buffer_bytes(config), lives=self.lives,
             opens_untold=self._may_be_silent(),
-            movers=0 if self._may_be_silent() else config.movers,
             **calibrated_limits(config, self.places),
         )  # fmt: skip
         return Engine(
@@ -496,10 +495,12 @@ class _Service:
         )
 
     def _movers(self) -> MoverKind | None:
-        if self._may_be_silent() or not self.config.movers:
+        asked = self.config.movers
+        wanted = by_cores(usable_processors()) if asked is None else asked
+        if self._may_be_silent() or not wanted:
             return None  # they push what a READ waits for, which holds the pages that the push waits for
         shared, restarts = tuple(self.places.shared.values()), self.beside.get("movers", [])
-        return MoverKind(self.config.movers, start_mover, shared, restarts, self.holding.places.counted)
+        return MoverKind(wanted, asked is not None, start_mover, shared, restarts, self.holding.places.counted)
 
     def _mount(
         self,

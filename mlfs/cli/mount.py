@@ -81,7 +81,10 @@ def _add_cache_flags(parser: argparse.ArgumentParser, lives: bool) -> None:
     group.add_argument("--staging", metavar="SIZE", help=text)
     text = "fetch ahead from the source with N threads at most; fewer work where more do not help (default: 16)"
     group.add_argument("--pfs-threads", metavar="N", help=text)
-    text = "fetch ahead in N processes beside the server, which use further cores (default: 0)"
+    text = (
+        "fetch ahead in N processes beside the server from the start, 0: in its threads only "
+        "(default: once much is fetched, in half as many as cores, at most 4)"
+    )
     group.add_argument("--movers", metavar="N", help=text)
     text = "how long the second try of a read that hangs in the source may take (default: 30s)"
     group.add_argument("--source-timeout", metavar="TIME", help=text)

@@ -64,7 +64,6 @@ class MountLimits:
         lives: how many processes have served this mount before this one.
         opens_untold: whether files may be opened without a request, so that READs wait for whole files.
         buffer_bytes: of what was fetched and is not kept yet, and of contents that several READs ask for.
-        movers: processes that fetch beside this one.
     """
 
     staging_bytes: int
@@ -79,9 +78,8 @@ class MountLimits:
     most_open_files: int = 1 << 20
     buffer_bytes: int = 128 << 20
     lives: int = 0
-    movers: int = 0
     opens_untold: bool = False
 
     def of_scheduler(self) -> Limits:
         """The limits that the scheduler goes by."""
-        return Limits(self.staging_bytes, self.pfs_lanes_at_first, self.hedge_s, self.timeout_s, movers=self.movers)
+        return Limits(self.staging_bytes, self.pfs_lanes_at_first, self.hedge_s, self.timeout_s)

@@ -37,10 +37,11 @@ KEPT_AT_ONCE_BYTES = 2 << 20
 class _Batch:
     """A lane's fetch: what it has not begun, and what it has done."""
 
-    __slots__ = ("claims", "counted", "done", "fetch", "item_of", "items", "moving", "stage")
+    __slots__ = ("claims", "counted", "done", "fetch", "is_plain", "item_of", "items", "moving", "stage")
 
-    def __init__(self, fetch: c.Fetch) -> None:
+    def __init__(self, fetch: c.Fetch, is_plain: bool) -> None:
         self.fetch = fetch.fetch
+        self.is_plain = is_plain  # whether movers may have it
         self.items = fetch.items
         self.stage = fetch.stage
         self.item_of = {item.sample: item for item in fetch.items}
@@ -90,6 +91,7 @@ class Lanes:
         self._blocks_from = scheduler.table.blocks.first
         self._fetcher = fetcher
         self._places = fetcher.places
+        self._gives_to_movers = {SOURCE, *fetcher.places.shared} if movers is not None else set[int]()
         self._cpu_clock = cpu_clock
         self._kept_at_once_bytes = min(KEPT_AT_ONCE_BYTES, most_kept_bytes)
         self._batches: dict[int, _Batch] = {}
@@ -105,8 +107,10 @@ class Lanes:
 
     def fetch(self, fetch: c.Fetch) -> None:
         """Have a lane of a pool fetch a batch."""
-        batch = self._batches[fetch.fetch] = _Batch(fetch)
         place = self._places[fetch.pool]
+        first = fetch.items[0]
+        is_plain = fetch.pool in self._gives_to_movers and first.sample < self._blocks_from and not first.blocks
+        batch = self._batches[fetch.fetch] = _Batch(fetch, is_plain)
         pool = "peers" if place.kind is PlaceKind.PEER else place.name
         start(self._runner, pool, exhaust, self._fetch_batch(batch), then=partial(self._batch_over, batch))
 
@@ -149,7 +153,7 @@ class Lanes:
 
     def _move(self, batch: _Batch, over: _Over) -> None:
         """In a worker: have a mover fetch what is plain, if one is free. The lane has what it leaves."""
-        mover = self._movers.take() if self._movers is not None else None
+        mover = self._movers.take() if self._movers is not None and batch.is_plain else None
         if self._movers is None or mover is None:
             return
 
@@ -253,6 +257,8 @@ class Lanes:
             number, over = as_os_error(error).errno or errno.EIO, _Over()
             over.landed = [e.Landed(batch.fetch, item.sample, error=number) for item in batch.items]
         self._count_landed(batch, over.landed)
+        if self._movers is not None and batch.is_plain:
+            self._movers.saw(over.cpu_s)
         del self._batches[batch.fetch]
         self._step(
             e.FetchEnded(batch.fetch, over.landed, over.wall_s, over.cpu_s, over.keeping_s), *over.kept

@@ -4,8 +4,9 @@ In: a lane's batch, from its thread. Out: pages pushed, copies in the RAM class 
 the lane itself. A mover is a lane's arm: the lane decides, the mover reads, compares, pushes and writes. A lane that
 finds no mover free does all by itself.
 
-A mover that dies costs its batch, which the lane fetches again; another one is started. The process itself is
-`mountd.mover`, what is said `mlfs.engine.moves`.
+Movers whose number nobody has said are started once they are worth it: small mounts have none. A mover that dies costs
+its batch, which the lane fetches again; another one is started. The process itself is `mountd.mover`, what is said
+`mlfs.engine.moves`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from mlfs.engine.context import Context
 from mlfs.engine.moves import Move, Words
 from mlfs.places.place import SharedPlace
 from mlfs.places.posix import PosixSource
+from mlfs.plan.scheduler.events import Helped
 
 log = logging.getLogger("mlfs.engine")
 
@@ -41,16 +43,42 @@ LOOK_MS = 500
 _ONE = (1).to_bytes(8, sys.byteorder)  # as eventfds want it
 
 
+# Further ones would wait for the server: it computes for a file two fifths of what a mover does, on two cores.
+MOST_BY_CORES = 4
+# Movers are worth their start once lanes have computed so much, beyond this share of a core: that is some 5,000 files,
+# and more than 1,000 a second. A start takes as much as 500 files, and a mover saves a sixth of what a file takes.
+WORTH_S, WORTH_SHARE = 0.5, 0.1
+
+
+def by_cores(processors: int) -> int:
+    """How many movers a mount has where nobody has said it: the server and the readers have the other half."""
+    return min(MOST_BY_CORES, processors // 2)
+
+
+class WorthStarting:
+    """Whether lanes compute so much that movers are worth their start. Pure: a bucket that leaks."""
+
+    def __init__(self) -> None:
+        self._computed_s = self._at_s = 0.0
+
+    def is_reached(self, computed_s: float, now_s: float) -> bool:
+        """Lanes have computed for another `computed_s`."""
+        self._computed_s = max(0.0, self._computed_s - WORTH_SHARE * (now_s - self._at_s)) + computed_s
+        self._at_s = now_s
+        return self._computed_s >= WORTH_S
+
+
 class MoverKind(NamedTuple):
     """The processes to be started.
 
     Attributes:
-        wanted: how many. start: starts one, which has this end of its channel.
+        wanted: how many. at_once: or once they are worth it. start: starts one, which has this end of its channel.
         shared: the places that they write to and read from, whose descriptors `mlfs.engine.moves.Move` counts.
         restarts: how often each was started again by the servers before this one. told: on the loop, of each start.
     """
 
     wanted: int
+    at_once: bool
     start: Callable[[socket.socket], subprocess.Popen[bytes]]
     shared: Sequence[SharedPlace]
     restarts: Sequence[int] = ()
@@ -203,6 +231,8 @@ class Movers:
     """
 
     def __init__(self, context: Context, source: PosixSource, kind: MoverKind) -> None:
+        self._step = context.step
+        self._clock = context.clock
         self._runner = context.runner
         self._shortages = context.shortages
         self._source = source
@@ -212,12 +242,20 @@ class Movers:
         self.restarts = [*kind.restarts, *[-1] * kind.wanted][: kind.wanted]
         self._idle: list[MoverChannel] = []
         self._lacks = trio.Event()
+        self._worth = None if kind.at_once else WorthStarting()  # until they are
         self._ended = False
 
     def begin(self, pages: int) -> None:
         """On the loop: the mount serves; pages are pushed by this descriptor."""
         self._pages = pages
-        self._lacks.set()
+        if self._worth is None:
+            self._lacks.set()
+
+    def saw(self, computed_s: float) -> None:
+        """On the loop: a lane has computed so long for a batch that a mover could have had."""
+        if self._worth is not None and self._pages >= 0 and self._worth.is_reached(computed_s, self._clock()):
+            self._worth = None
+            self._lacks.set()
 
     def lives(self) -> list[tuple[str, int, int, str]]:
         """Each mover's name, process, how often it was started again, and how the one before it ended."""
@@ -235,13 +273,14 @@ class Movers:
             await self._lacks.wait()
             await trio.sleep(pause_s)
             self._lacks = trio.Event()
-            began_s = trio.current_time()
+            began_s, is_said = trio.current_time(), False
             while None in self._all and not self._ended:
                 try:
                     mover = await self._runner.run(POOL, MoverChannel, self._kind, self._source, self._pages)
                 except OSError as error:
-                    if not self._shortages.noticed(error):
-                        log.warning("no mover can be started now: %s", error)
+                    if not (self._shortages.noticed(error) or is_said):
+                        log.warning("no mover can be started now, and lanes fetch without: %s", error)
+                    is_said = True
                     await trio.sleep(LONGEST_PAUSE_S)
                     continue
                 number = self._all.index(None)
@@ -249,6 +288,7 @@ class Movers:
                 self.restarts[number] += 1
                 self._kind.told()
                 self._idle.append(mover)
+                self._step(Helped(len(self._all) - self._all.count(None)))
             await self._lacks.wait()
             is_steady = trio.current_time() - began_s > STEADY_S
             pause_s = FIRST_PAUSE_S if is_steady else min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * pause_s))

@@ -1,4 +1,4 @@
-"""Movers of a real mount: what they have is read all the same while they hang, and when they are killed."""
+"""Movers of a real mount: when they come, and that what they have is read while they hang, and when they are killed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import pytest
 from support.fuse import wait_until
 from support.mounts import MlfsMount
 from support.trees import image_folder, make_tree
+
+from mlfs.engine.movers import by_cores
+from mlfs.limits import usable_processors
 
 MOVERS = 2
 # Shorter than the time after which a reader is served past a lane that hangs.
@@ -74,3 +77,27 @@ def test_movers_that_hang_or_are_killed_cost_no_read(tmp_path: Path) -> None:
         assert (view / next(iter(want))).read_bytes() == next(iter(want.values()))
         mount.unmount()
         wait_until(lambda: not any(map(runs, after)))
+
+
+def test_movers_come_once_much_is_fetched(tmp_path: Path) -> None:
+    """In a mount whose threads seem to compute a thousand times as long as they do: 200 files are much then."""
+    source = make_tree(tmp_path / "source", image_folder(classes=4, files=50, size=20_000))
+    want = {file.relative_to(source): file.read_bytes() for file in sorted(source.rglob("*.jpg"))}
+    (tmp_path / "sitecustomize.py").write_text(
+        "import time\nreal = time.thread_time\ntime.thread_time = lambda: 1000 * real()"
+    )
+    mount = MlfsMount(source, "--ram", "2M", "--staging", "2M")
+    mount.extra_env = {"PYTHONPATH": str(tmp_path)}
+    with mount:
+        assert not movers(mount)
+        job = ["--sampler", "sequential", "--layout", "sorted", "--epochs", "3", "--batch-size", "8"]
+        mount.run("register", str(mount.path), *job)
+        for number in range(3):
+            if number == 1:  # the others are fetched by them
+                wait_until(lambda: len(movers(mount)) == by_cores(usable_processors()))
+            for name, content in want.items():
+                assert (mount.path / name).read_bytes() == content
+        used_s = sum(one["cpu_s"] for one in movers(mount).values())
+        assert used_s > 0 or not by_cores(usable_processors())
+        assert mount.status()["jobs"][0]["agreement"] == 1.0
+        assert mount.status()["errors"].keys() <= {"pages_taken_back"}

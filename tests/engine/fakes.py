@@ -453,9 +453,9 @@ async def running(
     hedge_s: float = 10.0, timeout_s: float = 30.0, explainer: Any = None,
     listeners: Any = (), runner: InlineRunner | None = None, cpu_clock: Callable[[], float] = time.thread_time,
     expected_faults: frozenset[str] = frozenset(), samples_of: Callable[[Manifest], Samples] = Samples.whole_files,
-    movers: int = MOVERS,
+    movers: int = MOVERS, at_once: bool = True,
 ) -> Any:  # fmt: skip
-    """An engine that runs."""
+    """An engine that runs. Args: at_once: movers are there from the start."""
     with tree(directory, count, size) as fd:
         manifest = scan(fd)
         explainer = explainer or Explainer(None)
@@ -466,7 +466,7 @@ async def running(
         tiers = [TierPlace(PlaceKind.RAM, RamTier(ram), samples)]
         tiers += [TierPlace(kind, tier, samples, largest) for kind, tier, largest in disks or []]
         places = Places(SourcePlace(source, samples), tiers)
-        kind = MoverKind(movers, start_mover, tuple(places.shared.values())) if movers else None
+        kind = MoverKind(movers, at_once, start_mover, tuple(places.shared.values())) if movers else None
         machine = MountMachine(runner, trio.current_time, Shortages(), cpu_clock, kin, no_name, kind)
         data = MountedData(samples, source, places, pages)
         engine = Engine(
@@ -480,7 +480,7 @@ async def running(
                 if engine.movers is not None:
                     count_moves(engine, source, pages)
                     engine.movers.begin(pages.descriptor)
-                    while len(engine.movers.lives()) < movers:
+                    while at_once and len(engine.movers.lives()) < movers:
                         await trio.sleep(0.001)
                 yield mount
                 nursery.cancel_scope.cancel()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 import signal
 import threading
@@ -11,12 +13,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import fakes
 import pytest
 import trio
 from fakes import Mount, given_job, running, simulate
 
 from mlfs.engine.fetch import ToMove
-from mlfs.engine.movers import MoverChannel, MoverTimes
+from mlfs.engine.movers import LONGEST_PAUSE_S, WORTH_S, MoverChannel, MoverTimes, WorthStarting, by_cores
 from mlfs.engine.moving import Moving
 from mlfs.places.place import PlaceKind, TierPlace
 from mlfs.places.ram import RamTier
@@ -151,6 +154,39 @@ def test_what_somebody_else_has_brought_by_then_keeps_its_copy(tmp_path: Path, m
             assert set(seen) == {mount.content(entry)}
 
     simulate(body)
+
+
+def test_movers_are_as_many_as_the_cores_allow_and_come_once_lanes_compute_much() -> None:
+    assert [by_cores(processors) for processors in (1, 2, 3, 4, 8, 64)] == [0, 1, 1, 2, 4, 4]
+    often, seldom = WorthStarting(), WorthStarting()
+    assert [often.is_reached(0.01, 0.01 * batch) for batch in range(100)].index(True) == 55  # a thread that is busy
+    assert not any(seldom.is_reached(0.01, 0.2 * batch) for batch in range(10_000))
+
+
+@pytest.mark.parametrize("can_start", [True, False])
+def test_movers_come_by_themselves_or_lanes_go_on_without(
+    tmp_path: Path, can_start: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def cannot(_: object) -> object:
+        raise OSError(errno.EAGAIN, "too many processes")
+
+    if not can_start:
+        monkeypatch.setattr(fakes, "start_mover", cannot)
+
+    async def body() -> None:
+        computes = float(WORTH_S).__mul__  # a thread between any two looks
+        clock = map(computes, itertools.count()).__next__
+        async with running(tmp_path, COUNT, SIZE, ram=1 << 20, movers=2, at_once=False, cpu_clock=clock) as mount:
+            await trio.sleep(60)
+            assert mount.engine.movers.lives() == []
+            await fetched_ahead(mount)
+            await trio.sleep(3 * LONGEST_PAUSE_S)
+            assert [name for name, *_ in mount.engine.movers.lives()] == ["mover-0", "mover-1"] * can_start
+            assert sorted(mount.source.read) == mount.files
+            assert all_right(mount)
+
+    simulate(body)
+    assert caplog.text.count("no mover can be started") == (not can_start)
 
 
 def test_a_mover_that_has_died_is_followed_by_another_one(tmp_path: Path) -> None:

@@ -52,7 +52,6 @@ class Limits:
     Attributes:
         window_bytes: the size of the staging window.
         source_lanes_at_first: with how many lanes the source begins, 0 when nothing was measured.
-        movers: lanes of each pool, but for peers, that compute in processes of their own.
         hedge_s: how long a reader waits for a fetch before the place is asked once more.
         timeout_s: how long that second try may take before the reader gets an error.
         largest_whole_bytes: a reader who waits for a larger sample reads it by ranges instead.
@@ -63,4 +62,3 @@ class Limits:
     hedge_s: float = 10.0
     timeout_s: float = 30.0
     largest_whole_bytes: int = 4 << 20
-    movers: int = 0

@@ -346,6 +346,12 @@ class PeerBack(NamedTuple):
     place: int
 
 
+class Helped(NamedTuple):
+    """So many lanes of a pool, but for the peers', may have processes of their own compute for them from now on."""
+
+    movers: int
+
+
 class WarmUp(NamedTuple):
     """Have this node's places keep these samples, in the order of need; None: have them keep no more of them."""
 
@@ -367,7 +373,8 @@ Event = (
     | MostWasAsked
     | Touched | Landed | FetchEnded | Recalled | Kept | CopiesFound | CopyLost | Dropped | Evicted | Holds | PagesLost
     | ReadAside | Outdated | Resized | JobInstalled | JobEnded | EpochKnown | EpochUnknown | Planned | HeldBy
-    | JobBroken | SourceHung | PlacesMeasured | PeersJoined | PeerLost | PeerBack | WarmUp | Stopped | TimePassed
+    | JobBroken | SourceHung | PlacesMeasured | PeersJoined | PeerLost | PeerBack | Helped | WarmUp | Stopped
+    | TimePassed
 )  # fmt: skip
 
 

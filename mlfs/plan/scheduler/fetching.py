@@ -56,8 +56,6 @@ class Fetching:
         self._is_peer: list[bool] = []
         self._queues: dict[int, PoolQueue] = {}
         self.joined(places)
-        for queue in self._queues.values():  # peers come later
-            queue.helped_by(limits.movers)
         self._queues[SOURCE].governor.begin_with(limits.source_lanes_at_first)
         self._queued: dict[int, Wanted] = {}  # by sample; anything else in a queue is outdated
         self._flying: dict[int, int] = {}
@@ -89,6 +87,12 @@ class Fetching:
             self._is_peer.append(peer)
             if pool == number:
                 self._queues[pool] = PoolQueue(pool, place.lanes, peer)
+
+    def helped_by(self, movers: int) -> None:
+        """So many lanes of each pool may have other processes do their work; peers' answer without it."""
+        for queue in self._queues.values():
+            if not queue.of_peers:
+                queue.helped_by(movers)
 
     def statistics(self) -> dict[int, PoolStatistics]:
         """Frozen figures of each pool, by its number."""

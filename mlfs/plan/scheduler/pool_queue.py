@@ -117,8 +117,7 @@ class PoolQueue:
     def helped_by(self, movers: int) -> None:
         """So many lanes may have other processes do their work."""
         self.governor.helped_by(movers)
-        if movers:
-            self.batch_s = BATCH_OF_MOVERS_S
+        self.batch_s = BATCH_OF_MOVERS_S
 
     def lane_begins(self) -> int:
         """A lane is at work; returns how many are."""
@@ -207,7 +206,8 @@ class LaneGovernor:
 
     def helped_by(self, movers: int) -> None:
         """So many lanes may compute in processes of their own."""
-        self._busy_lanes = self.allowed = min(max(BUSY_LANES, movers), self.most)
+        self._busy_lanes = min(max(BUSY_LANES, movers), self.most)
+        self.allowed = max(self.allowed, self._busy_lanes)
 
     def idle(self) -> None:
         """No work was waiting: this period says nothing about the place."""

@@ -134,6 +134,7 @@ class Scheduler:
             e.PeersJoined: self._peers_joined,
             e.PeerLost: self._peer_lost,
             e.PeerBack: self._peer_back,
+            e.Helped: lambda helped, now_s: self.fetching.helped_by(helped.movers),
             e.WarmUp: lambda warm_up, now_s: self.warming.begin(warm_up.samples),
             e.Stopped: self._stopped,
             e.TimePassed: self._time_passed,
