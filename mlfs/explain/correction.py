@@ -320,7 +320,7 @@ class Correction:
     def __init__(self, jobs: Jobs, job: JobRun, explain_anew: ExplainAnew | None) -> None:
         self.job = job
         self.is_searched = False
-        job.await_correction(not job.inferred)
+        job.rivals.await_search(not job.inferred)
         self._jobs = jobs
         self._explain_anew = explain_anew
         self._registered = job.spec
@@ -371,14 +371,14 @@ class Correction:
 
     async def search(self) -> None:
         """From the opens that disagree to a hypothesis that explains them; if there is none, set the job aside."""
-        self.job.await_correction(self._in_vain < MOST_SEARCHES)
+        self.job.rivals.await_search(self._in_vain < MOST_SEARCHES)
         try:
             await self._search()
         except Exception:  # whatever it is: the job goes on as it was
             log.exception("job %s: the search for what it does failed", self.job.name)
         finally:
             self.is_searched = False
-            self.job.await_correction(not self._searches)
+            self.job.rivals.await_search(not self._searches)
 
     async def _search(self) -> None:
         job, score = self.job, self.job.score

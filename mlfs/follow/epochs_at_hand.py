@@ -1,4 +1,4 @@
-"""The epochs of a job whose order is in memory, and those whose order should be.
+"""The epochs of a job whose order is in memory, those whose order should be, and the reads that wait for one.
 
 Pure. In: a specification and its streams, the epochs that the ranks are in, orders that were computed or could not be.
 Out: the orders at hand by epoch, the epochs whose order is to be computed next. Used by `mlfs.follow.job`.
@@ -10,11 +10,13 @@ rank's (loaders read ahead). Everything but `load` happens on the loop.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.evidence import TRIAL_READS
+from mlfs.follow.matching import StreamMatcher
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
 
@@ -198,3 +200,71 @@ class EpochsAtHand:
         return EpochIndex(
             epoch, self.timeline.base(epoch), streams, self._n_entries, self.timeline.begin(epoch), refill
         )
+
+
+# -- reads that wait for one
+
+MOST_HELD = 4096
+"""Reads that may wait: more than any loader reads ahead. If an order takes longer, the reads go on without it."""
+
+HeldRead = tuple[int, int, int, float]
+"""Sample, process, its parent, when."""
+
+
+class HeldReads:
+    """Reads that wait until the order of the next epoch is at hand.
+
+    In: reads, how far the ranks are, the epochs at hand. Out: whether a read waits; later the reads that waited, in
+    their order.
+
+    A loader's workers open the first samples of an epoch while others are still in the one before. When the order of
+    that epoch is not at hand yet, such a read fits nothing: matched at once, it would count as wrongly predicted. So a
+    read that fits nothing waits while a rank is near the end of what is at hand, and all reads after it wait with it,
+    because they are matched in their order.
+
+    Attributes:
+        reads: those that wait. Others may look whether there are any: each read of a job does.
+    """
+
+    def __init__(self, epochs: EpochsAtHand) -> None:
+        self._epochs = epochs
+        self.reads: deque[HeldRead] = deque()
+        self._next = epochs.next_after(epochs.timeline.start)  # the epoch after those at hand that the ranks come to
+        self._near_end = True  # a rank may come to that one with its next reads
+        self._near_from = 0  # the position from which on a rank is near it
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether a read that fits nothing waits, as it may be of an epoch whose order is not at hand."""
+        return bool(self.reads) or (self._near_end and self._epochs.may_come(self._next))
+
+    def hold(self, sample: int, process: int, parent: int, at_s: float, matcher: StreamMatcher) -> bool:
+        """Whether a read waits. If so it is kept until `release`."""
+        if not self.reads:
+            if not self.may_hold or matcher.fits(sample, process):
+                return False
+        elif len(self.reads) >= MOST_HELD:
+            return False
+        self.reads.append((sample, process, parent, at_s))
+        return True
+
+    def rank_came_to(self, frontier: int) -> None:
+        """A rank has read, and reads next at `frontier`."""
+        if frontier >= self._near_from:
+            self._near_end = True
+
+    def look_ahead(self, furthest: int, lag: int) -> None:
+        """Another epoch is at hand, or the ranks are elsewhere.
+
+        Args:
+            furthest: the frontier of the rank that is furthest. lag: how far from its frontier a rank may read.
+        """
+        self._next = self._epochs.next_after(furthest)
+        self._near_from = self._epochs.timeline.base(self._next) - lag - 1
+        self._near_end = furthest >= self._near_from
+
+    def release(self) -> list[HeldRead]:
+        """The reads that waited; they wait no more."""
+        released = list(self.reads)
+        self.reads.clear()
+        return released

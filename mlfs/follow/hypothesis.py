@@ -350,7 +350,7 @@ class Rivals:
     (`mlfs.follow.families.Trial`), which asks the same rule, until one of them leads here.
 
     Args:
-        is_doubtful: says of a rival that the rule would install whether a search may yet find something likelier.
+        is_doubtful: says of a rival that the rule would install whether a search might find something likelier.
 
     Attributes:
         leading: the one that is to be put in force, None while there is none. leads_of: the family that its reads are
@@ -361,10 +361,11 @@ class Rivals:
             of the next epoch choose. was_chosen: whether an epoch's reads have chosen from them the one in force.
     """
 
-    def __init__(self, is_doubtful: Callable[[Rival], bool]) -> None:
+    def __init__(self, is_doubtful: Callable[[Rival, StreamMatcher], bool]) -> None:
         self.alternatives: Sequence[Hypothesis] = ()
         self.was_chosen = False
         self._is_doubtful = is_doubtful
+        self._search_may_come = False
         self.withdraw_all()
 
     def withdraw_all(self) -> None:
@@ -376,6 +377,10 @@ class Rivals:
     def learn(self, alternatives: Sequence[Hypothesis], was_chosen: bool = False) -> None:
         """Take note of what else explains all that was read."""
         self.alternatives, self.was_chosen = alternatives, self.was_chosen or was_chosen
+
+    def await_search(self, may_come: bool) -> None:
+        """Whether a search may yet find what the script does otherwise than registered."""
+        self._search_may_come = may_come
 
     @property
     def from_start(self) -> Rival | None:
@@ -413,7 +418,7 @@ class Rivals:
         """Ask the rule about some, the likeliest first as they began. Returns whether one leads."""
         for rival in sorted(about, key=lambda one: -one.hypothesis.prior_bits):
             found = rival.ruling(in_force)
-            if found is Ruling.INSTALL and not self._is_doubtful(rival):
+            if found is Ruling.INSTALL and not (self._search_may_come and self._is_doubtful(rival, in_force)):
                 self.let_lead(rival)
                 return True
             if found is not Ruling.WAITS:

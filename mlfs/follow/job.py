@@ -13,17 +13,17 @@ The scheduler tells it of reads. These are the parts, in the order in which a re
 - `matching` again: which position of which rank is it? `tracker` finds it by `worker_stream` and `reach`; `progress`
   and `score` note it; `learning` finds the loader's shape.
 - `loader_watch`: what does it tell of the loader?
-- `hypothesis`: is something else true by now? The script was started again, or it is read as it was registered.
+- `same_job`: was it lost, so that something else may be true by now? `hypothesis`: is it?
 - `local_ranks`: how far are the ranks?
 
-Beside them stand `epochs_at_hand`, and for the status `findings`, `LateReads`, `BytesRead` and `RankRates`. The parts
-that have no module of their own stand below the job.
+Beside them stand `epochs_at_hand`, and for the status `findings`, `LateReads` and `BytesRead`. The parts that have no
+module of their own stand below the job.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -34,21 +34,19 @@ import numpy as np
 from mlfs.follow.agreement import Share, by_epoch
 from mlfs.follow.by_sample import NO_PID
 from mlfs.follow.epoch_index import EpochIndex, Ids, Match
-from mlfs.follow.epochs_at_hand import EpochsAtHand, Timeline
+from mlfs.follow.epochs_at_hand import EpochsAtHand, HeldReads
 from mlfs.follow.evaluation import Evaluation, Purpose
 from mlfs.follow.evidence import (
     JUDGED_OPENS,
     LOOK_BACK_AFTER,
     LOST_READS,
-    STRANGER_READS,
     SURE_SHARE,
-    UNFIT_READS,
     UNTIMED,
     Read,
 )
 from mlfs.follow.families import Families, Family, FamilyState, Key, no_name
 from mlfs.follow.findings import Findings, epochs_in_unknown_order
-from mlfs.follow.hypothesis import SAME_JOB, UNREGISTERED, Fit, Hypothesis, Origin, Rival, Rivals, refuted
+from mlfs.follow.hypothesis import UNREGISTERED, Fit, Hypothesis, Origin, Rival, Rivals, refuted
 from mlfs.follow.job_statistics import JobState, JobStatistics
 from mlfs.follow.loader_watch import LoaderWatch
 from mlfs.follow.local_ranks import LocalRanks
@@ -56,12 +54,13 @@ from mlfs.follow.matching import Open, StreamMatcher
 from mlfs.follow.plain_order import walked_to
 from mlfs.follow.progress import Given
 from mlfs.follow.readers_without_pid import ReadersWithoutPid
+from mlfs.follow.same_job import SameJob
 from mlfs.follow.score import REMEMBERED_OPENS, Cell, Score
 from mlfs.follow.sentences import flags_of, register_flags
-from mlfs.follow.shape import LearnedLoader, RankStream, Shape
+from mlfs.follow.shape import LearnedLoader, Shape
 from mlfs.follow.tracker import Followed
 from mlfs.job import JobSpec
-from mlfs.job.names import OPENED_AGAIN, built_in
+from mlfs.job.names import OPENED_AGAIN
 from mlfs.orders.streams import JobStreams
 
 RECOVERED = 0.75
@@ -109,7 +108,6 @@ class JobRun:
         member: by sample: whether the job reads it.
         predicting: whether its predictions are believed.
         is_set_aside: whether its reads have another order, which another job has or shall have.
-        may_be_corrected: whether a search may yet find what the script does otherwise than registered.
         given_up: whether following it failed: a read of its samples is nothing to it any more.
         matcher: matches reads to positions in the streams. Another run of the script has another one, and other
             `ranks`, `loader` and `readers`.
@@ -117,7 +115,7 @@ class JobRun:
             kernel shows without a pid.
         registered: the job as it was registered, where this one was found to be what the script does instead.
         changes: fields by which it differs from that.
-        rivals: what may be true of its reads instead.
+        rivals: what may be true of its reads instead. same_job: proposes those that have its own specification.
     """
 
     def __init__(
@@ -139,10 +137,10 @@ class JobRun:
         inside = streams.sample_ids[streams.sample_ids >= 0]
         np.frombuffer(self.member, dtype=np.uint8)[inside] = 1
         self.predicting, self.given_up = True, False
-        self.is_set_aside = self.may_be_corrected = False
+        self.is_set_aside = False
         self.epochs = EpochsAtHand(spec, streams, len(sizes))
-        self._expect = partial(matcher_at_start, spec, streams, self.epochs.timeline)
-        self.matcher = self._expect(self.epochs.at_hand, like)
+        self.same_job = SameJob(spec, streams, self.epochs)
+        self.matcher = self.same_job.expect(self.epochs.at_hand, like)
         self.shared = SharedSamples()
         self.held = HeldReads(self.epochs)
         self.loader = LoaderWatch(spec, streams, self.epochs, self.matcher)
@@ -151,13 +149,12 @@ class JobRun:
         self.findings = Findings(spec.start_epoch, self.inferred)
         self.late = LateReads()
         self.bytes_read = BytesRead(spec, sizes)
-        self.rates = RankRates()
         self.readers = Families(name_of)
         self.without_pid = ReadersWithoutPid(len(inside), bool(spec.shuffle) and spec.sampler != "sequential")
         self.registered: JobRun | None = None
         self.changes: dict[str, Any] = {}
         self.begun_in = spec.start_epoch
-        self.rivals = Rivals(self._may_lack_set_epoch)
+        self.rivals = Rivals(self.same_job.may_lack_set_epoch)
         self._look_back_at = 0  # reads that were counted when the families before the first proved one are judged
         self._judged_from = 0  # reads by which it was found, if it was inferred: those say nothing against it
         self._before: Sequence[Sequence[int]] = ()  # counted by another process: epoch, rank, opens, predicted ones
@@ -181,11 +178,6 @@ class JobRun:
     def observed_here(self) -> int:
         """Those of them that this process has counted."""
         return self.observed - sum(opens for _, _, opens, _ in self._before)
-
-    @property
-    def batch(self) -> int:
-        """Files of a rank's batch: as registered, or as its readers show, if that is more."""
-        return max(self.matcher.shape.batch, self.batch_files)
 
     @property
     def finished(self) -> bool:
@@ -240,7 +232,7 @@ class JobRun:
             findings=self.findings.statistics(self.register_flags),
             epochs=spec.epochs,
             epoch=self.ranks.current_epochs()[1],
-            ranks=self.ranks.statistics(self.rates.by_rank),
+            ranks=self.ranks.statistics(),
             batch_files=self.loader.batch_files,
             files_per_sample=streams.files_per_sample,
             stream_bytes=self.bytes_read.stream_bytes,
@@ -262,7 +254,7 @@ class JobRun:
             return [], []
         if self.rivals.by_origin or self.rivals.leading:
             return [], []
-        batch = self.batch
+        batch = self.matcher.batch
         until = partial(self.evaluation.trains_until, batch=batch)
         stretches, given = self.matcher.follow(reads, self.readers.proved, until)
         for stretch in stretches:
@@ -296,7 +288,8 @@ class JobRun:
         fits = known and self.matcher.fits(sample, process)
         if proved and fits and not self.evaluation.may_come and not self.held.reads:
             return self._match(sample, process, parent, at_s)  # nearly always
-        if known and parent and not proved and not self.matcher.knows(process) and self._begins_another_run(sample):
+        is_new = known and parent and not proved and not self.matcher.knows(process)
+        if is_new and self.same_job.begins_another_run(sample, self.matcher):
             self.readers.part_from_kin(process, parent)
         departs = known and not (fits or self.held.may_hold)
         if (named and self.evaluation.may_come) or departs:
@@ -340,7 +333,8 @@ class JobRun:
             self.rivals.leading.read(read)
             return ANOTHER_LEADS
         was_stranger = family.state is FamilyState.STRANGER
-        leading = readers.try_read(family, read, matcher, self._propose_for_a_family, before)
+        propose = partial(self.same_job.of_a_family, matcher, self.ranks)
+        leading = readers.try_read(family, read, matcher, propose, before)
         if not family.is_apart:
             return self._match_waiting(family)
         if leading is not None:
@@ -366,7 +360,7 @@ class JobRun:
         if first is None or seen.another_leads:
             return seen
         history = self.score.history
-        proved = readers.read_by_one(read, self.matcher, self._propose_only_reader) or bool(readers.proved)
+        proved = readers.read_by_one(read, self.matcher, self.same_job.only_reader) or bool(readers.proved)
         if not proved or readers.one_family_read or all(opened.agrees for opened in history):
             return seen
         return self._match_without_others(first, readers.key_of(read.process, read.parent))
@@ -381,7 +375,7 @@ class JobRun:
                 opened
             )
             (fitting if mine else others).append(opened)
-        matcher, before = self._expect(self.epochs.at_hand), self._before
+        matcher, before = self.same_job.expect(self.epochs.at_hand), self._before
         self._begin_anew(matcher, shape_is_learned=False)
         self._count_on(before)
         given: list[tuple[int, Given]] = []
@@ -401,112 +395,7 @@ class JobRun:
             given += seen.given
         return Seen(None, given)
 
-    def _begins_another_run(self, sample: int) -> bool:
-        """Whether a process that begins with this sample, and may be kin of the job's readers, is a second start.
-
-        Two runs of one shell without workers are of one family. But a process begins with the job's first sample, while
-        the rank is in the middle of an epoch, in another run only.
-        """
-        first, matcher, middles = self.epochs.first, self.matcher, list[bool]()
-        if first is None or matcher.shape.workers > 1:
-            return False
-        for code in first.codes(sample):
-            rank_index, offset = divmod(code, first.length)
-            rank = matcher.ranks[rank_index]
-            epoch = self.epochs.epoch_of(rank.frontier)
-            begin, end = (self.epochs.timeline.base(one) for one in (epoch, epoch + 1))
-            is_in_middle = begin + STRANGER_READS <= rank.frontier < end - self.batch
-            middles.append(offset == first.begin and rank.is_done(first.base + offset) and is_in_middle)
-        return bool(middles) and all(middles)
-
     # -- rivals
-
-    def _from_start(self, like: StreamMatcher) -> StreamMatcher | None:
-        """A matcher that expects another run of the script. Args: like: has learned the loader.
-
-        It is matched to the first epochs only: it must not learn to follow the run that is under way.
-        """
-        first = self.epochs.first_ones()
-        return self._expect(first, LearnedLoader(like.shape, like.lag)) if first else None
-
-    def _epoch_anew(self, like: StreamMatcher) -> StreamMatcher | None:
-        """A matcher that expects the epoch under way from its beginning; None where that is the job's own."""
-        epoch = self.ranks.current_epochs()[0]
-        if epoch <= self.spec.start_epoch or epoch not in self.epochs.at_hand:
-            return None
-        there = {epoch: self.epochs.at_hand[epoch]}
-        return self._expect(there, None, start=self.epochs.timeline.base(epoch))
-
-    def _rival(self, origin: Origin, matcher: StreamMatcher, by_run_under_way: bool = False) -> Rival:
-        job = self.registered if origin is Origin.AS_REGISTERED and self.registered is not None else self
-        hypothesis = Hypothesis(job.spec, origin, job.streams, SAME_JOB[origin])
-        return Rival(hypothesis, matcher, by_run_under_way)
-
-    def _propose_only_reader(self) -> Rival:
-        return self._rival(Origin.ONLY_READER, self._expect(self.epochs.at_hand))
-
-    def _propose_for_a_family(self) -> list[Rival]:
-        """Proposes what the reads of a family that is kept apart may be to the job, the likeliest first."""
-        registered = self.registered
-        matchers = {
-            Origin.AS_REGISTERED: None if registered is None else registered._from_start(self.matcher),
-            Origin.JOINS: self.matcher.joining(),
-            Origin.FROM_START: self._from_start(self.matcher),
-            Origin.EPOCH_ANEW: self._epoch_anew(self.matcher),
-        }
-        return [self._rival(origin, made) for origin, made in matchers.items() if made is not None]
-
-    def _propose(self, process: int, parent: int) -> None:
-        """Proposes what the job's reads may be by now, as one was lost: there is one rival of each kind at a time."""
-        made = (
-            (Origin.FROM_START, self, JobRun._from_start),
-            (Origin.EPOCH_ANEW, self, JobRun._epoch_anew),
-            (Origin.AS_REGISTERED, self.registered, JobRun._from_start),
-        )
-        for origin, job, make in made:
-            matcher = None if job is None or origin in self.rivals.by_origin else make(job, self.matcher)
-            if matcher is not None:
-                known = self._is_of_the_run_under_way(process, parent)
-                self.rivals.propose(self._rival(origin, matcher, by_run_under_way=known))
-
-    def _is_of_the_run_under_way(self, process: int, parent: int) -> bool:
-        """Whether a process is one of those that have read the job, or a worker beside or after them.
-
-        Another child of the parent of a process that reads a whole rank may be the next worker, or the script that a
-        shell has started again. A worker begins where an epoch has ended.
-        """
-        history = self.score.history
-        reads, agreed = (
-            Counter(seen.process for seen in history),
-            Counter(seen.process for seen in history if seen.agrees),
-        )
-        known = {one for one in agreed if 2 * agreed[one] > reads[one]}  # some reads of others agree by chance
-        siblings = [seen for seen in history if seen.agrees and seen.process in known and seen.parent == parent]
-        if process in known or not (parent and siblings):
-            return process in known
-        shape, base = self.matcher.shape, self.epochs.timeline.base
-        furthest = max(seen.position for seen in siblings) + 1
-        epoch, a_round = self.epochs.epoch_of(furthest), self.batch * max(1, shape.workers)
-        is_in_its_middle = base(epoch) + a_round < furthest < base(epoch + 1) - a_round
-        return shape.workers > 1 or bool(self.spec.num_workers) or not is_in_its_middle
-
-    def _may_lack_set_epoch(self, rival: Rival) -> bool:
-        """Whether a script that seems to begin anew may rather not call set_epoch, which a search is to find out.
-
-        So it may be when nobody else reads than before, and no later epoch was ever read as predicted.
-        """
-        spec, own = self.spec, built_in(self.spec.sampler)
-        if not (self.may_be_corrected and rival.by_run_under_way and spec.set_epoch) or self.matcher.lacks_pids:
-            return False
-        if own is None or "set_epoch" not in own.fields:
-            return False
-        return not any(
-            cell.agreed > UNFIT_READS for (epoch, _), cell in self.score.cells.items() if epoch > spec.start_epoch
-        )
-
-    def await_correction(self, awaited: bool) -> None:
-        """Whether a search may yet find what the script does otherwise than registered."""
-        self.may_be_corrected = awaited
 
     def follow_leading(self, now_s: float = 0.0) -> JobRun:
         """Put the rival that leads in force, and go on from where its reads are: nothing else replaces a job.
@@ -551,7 +440,7 @@ class JobRun:
     def _match_waiting(self, family: Family) -> Seen:
         """A family has turned out to read for the job: match the reads that waited for that, as one."""
         earlier, waiting = list(family.earlier), list(family.waiting)
-        whole = self._rival(Origin.JOINS, self.matcher.joining())
+        whole = self.same_job.joins(self.matcher)
         for read in [*earlier, *waiting] if earlier else ():
             whole.read(read)
         # Else it read something else before its trial.
@@ -601,14 +490,14 @@ class JobRun:
         match, given = matcher.observe(sample, process, parent)
         self.loader.read(sample, process, match, at_s)
         if matcher.score.agreed <= before and (match is None or matcher.score.agreement_of_last(LOST_READS) == 0.0):
-            self._propose(process, parent)
+            self.same_job.propose(self.rivals, matcher, self.ranks, process, parent)
         rivals = self.rivals
         if (rivals.by_origin or rivals.leading) and rivals.show(Read(sample, process, parent, at_s), match, matcher):
             return Seen(match, given, another_leads=True)  # that one may be refused: these positions are over anyhow
         if match is None:
             return Seen(None, given)
         self.late.read((at_s,), match.position, self.epochs)
-        self._rank_came_to(match.rank_index, self.batch)
+        self._rank_came_to(match.rank_index, matcher.batch)
         return Seen(match, given)
 
     def release_held(self, others: Sequence[JobRun] = ()) -> list[Seen]:
@@ -650,7 +539,7 @@ class JobRun:
 
     def judge(self, now_s: float) -> list[str]:
         """Update `predicting` from the agreement; in words, what has changed that a person should know."""
-        self.rates.update([progress.frontier for progress in self.ranks.progress], now_s)
+        self.ranks.note_rates(now_s)
         if self._look_back_at and self.observed >= self._look_back_at:
             self._look_back()
         for family in self.readers.gone_astray(self.matcher):
@@ -715,7 +604,6 @@ class JobRun:
         )  # fmt: skip
         self.ranks = LocalRanks(self.spec, self.epochs, matcher, self.ranks.silent)
         self.held.look_ahead(max(self.ranks.frontiers), matcher.lag)
-        self.rates = RankRates()
         self.evaluation = Evaluation(self.epochs.timeline, self.spec.start_epoch)
 
     def take_counts(self, other: JobRun, opens: Sequence[Open]) -> None:
@@ -726,6 +614,7 @@ class JobRun:
         said, way_out = self.hypothesis.sentence, flags_of(self.changes)
         if said:
             self.registered = other.registered or other
+            self.same_job.replaces(other.same_job)
         other.matcher.forget(opens)
         # A read in an order that nobody knew then says nothing of the prediction since.
         unknown = epochs_in_unknown_order(other.score.cells) if said else {}
@@ -771,7 +660,7 @@ class JobRun:
         loader = LearnedLoader(Shape(*shape), lag)
         if not self.observed:  # else it was found by reads that came since
             if loader != (self.matcher.shape, self.matcher.lag):
-                self._begin_anew(self._expect(self.epochs.at_hand, loader), shape_is_learned=True)
+                self._begin_anew(self.same_job.expect(self.epochs.at_hand, loader), shape_is_learned=True)
             self.matcher.go_on(*noted[-1]["readers"])
         self._count_on([*{(at[0], at[1]): at for one in noted for at in one["opens"]}.values()])
         self.late.by_epoch.update(dict(at for one in noted for at in one["late"]))
@@ -867,99 +756,6 @@ class SharedSamples:
         return True
 
 
-MOST_HELD = 4096
-"""Reads that may wait: more than any loader reads ahead. If an order takes longer, the reads go on without it."""
-
-HeldRead = tuple[int, int, int, float]
-"""Sample, process, its parent, when."""
-
-
-class HeldReads:
-    """Reads that wait until the order of the next epoch is at hand.
-
-    In: reads, how far the ranks are, the epochs at hand. Out: whether a read waits; later the reads that waited, in
-    their order.
-
-    A loader's workers open the first samples of an epoch while others are still in the one before. When the order of
-    that epoch is not at hand yet, such a read fits nothing: matched at once, it would count as wrongly predicted. So a
-    read that fits nothing waits while a rank is near the end of what is at hand, and all reads after it wait with it,
-    because they are matched in their order.
-
-    Attributes:
-        reads: those that wait. Others may look whether there are any: each read of a job does.
-    """
-
-    def __init__(self, epochs: EpochsAtHand) -> None:
-        self._epochs = epochs
-        self.reads: deque[HeldRead] = deque()
-        self._next = epochs.next_after(epochs.timeline.start)  # the epoch after those at hand that the ranks come to
-        self._near_end = True  # a rank may come to that one with its next reads
-        self._near_from = 0  # the position from which on a rank is near it
-
-    @property
-    def may_hold(self) -> bool:
-        """Whether a read that fits nothing waits, as it may be of an epoch whose order is not at hand."""
-        return bool(self.reads) or (self._near_end and self._epochs.may_come(self._next))
-
-    def hold(self, sample: int, process: int, parent: int, at_s: float, matcher: StreamMatcher) -> bool:
-        """Whether a read waits. If so it is kept until `release`."""
-        if not self.reads:
-            if not self.may_hold or matcher.fits(sample, process):
-                return False
-        elif len(self.reads) >= MOST_HELD:
-            return False
-        self.reads.append((sample, process, parent, at_s))
-        return True
-
-    def rank_came_to(self, frontier: int) -> None:
-        """A rank has read, and reads next at `frontier`."""
-        if frontier >= self._near_from:
-            self._near_end = True
-
-    def look_ahead(self, furthest: int, lag: int) -> None:
-        """Another epoch is at hand, or the ranks are elsewhere.
-
-        Args:
-            furthest: the frontier of the rank that is furthest. lag: how far from its frontier a rank may read.
-        """
-        self._next = self._epochs.next_after(furthest)
-        self._near_from = self._epochs.timeline.base(self._next) - lag - 1
-        self._near_end = furthest >= self._near_from
-
-    def release(self) -> list[HeldRead]:
-        """The reads that waited; they wait no more."""
-        released = list(self.reads)
-        self.reads.clear()
-        return released
-
-
-def matcher_at_start(
-    spec: JobSpec,
-    streams: JobStreams,
-    timeline: Timeline,
-    epochs: Mapping[int, EpochIndex],
-    like: LearnedLoader | None = None,
-    start: int | None = None,
-) -> StreamMatcher:
-    """A matcher that expects a job's reads from the job's start, with what the registration tells of the loader.
-
-    In: a specification and its streams, the epochs at hand. Out: a matcher that has seen nothing. It is
-    made for the script's first run and for each one after it.
-
-    Args:
-        epochs: those that a read may belong to. Their owner adds and removes.
-        like: what was learned of the loader from other reads. start: the position of the first reads.
-    """
-    workers, batch = spec.num_workers, streams.batch_files
-    # torch's workers take whole batches; one sample each in turn would be the sign of another world size.
-    torch = spec.sampler.startswith("torch")
-    length, files = streams.length(spec.start_epoch), streams.files_per_sample
-    stream = RankStream(length, batch, single=batch == 1 or not torch, one_rank=torch, files=files)
-    shape = Shape(batch, workers) if workers and workers > 1 else None
-    start = timeline.start if start is None else start
-    return StreamMatcher(stream, [start] * len(spec.ranks), epochs, shape, like)
-
-
 class LateReads:
     """Reads of a job that came before the job was in force, by epoch.
 
@@ -1051,32 +847,3 @@ class BytesRead:
     def go_on_from(self, before: BytesRead) -> None:
         """Take over what was read from the PFS for the job that this one replaces."""
         self.pfs_by_epoch = dict(before.pfs_by_epoch)
-
-
-RATE_SECONDS = 2.0
-"""A rate is taken over at least so long: a loader reads batch by batch, so over less it would jump up and down."""
-
-
-class RankRates:
-    """How many samples a second each local rank reads, for the status.
-
-    Pure; times are passed in. In: the ranks' frontiers, now and then. Out: rates of the last seconds.
-
-    Attributes:
-        by_rank: samples a second by local rank index; empty before anything can be said.
-    """
-
-    def __init__(self) -> None:
-        self.by_rank: dict[int, float] = {}
-        self._frontiers: Sequence[int] = ()
-        self._since_s = 0.0
-
-    def update(self, frontiers: Sequence[int], now_s: float) -> None:
-        """Something was read, and the ranks are here by now."""
-        passed_s = now_s - self._since_s
-        if self._frontiers and passed_s < RATE_SECONDS:
-            return
-        if self._frontiers:
-            both = zip(self._frontiers, frontiers, strict=True)
-            self.by_rank = {rank: (new - old) / passed_s for rank, (old, new) in enumerate(both)}
-        self._frontiers, self._since_s = frontiers, now_s

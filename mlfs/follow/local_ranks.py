@@ -1,8 +1,8 @@
 """Keeps how far the ranks of a job are that read through this mount, and which of them nobody reads here.
 
 Pure. In: what the matcher knows of each rank's progress, the epochs at hand. Out: the epochs that the ranks are in,
-those that they have come to and have left, whether all is read. Used by `mlfs.follow.job`; one object is for one run of
-the script.
+those that they have come to and have left, how fast they read, whether all is read. Used by `mlfs.follow.job`; one
+object is for one run of the script.
 
 A job that was registered without saying which ranks read here is taken to have all of them here. Those that are still
 where they began, when others are further ahead than any loader reads out of order, are *silent*: another node reads
@@ -11,7 +11,7 @@ for them. Nobody waits for a silent rank. If it begins to read after all, it cou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from mlfs.follow.job_statistics import RankStatistics
 from mlfs.follow.matching import StreamMatcher
 from mlfs.follow.progress import RankProgress
 from mlfs.job import JobSpec
+
+RATE_SECONDS = 2.0
+"""A rate is taken over at least so long: a loader reads batch by batch, so over less it would jump up and down."""
 
 
 class LocalRanks:
@@ -43,6 +46,8 @@ class LocalRanks:
         self._begun = self._ended = spec.start_epoch  # see `epochs_begun` and `epochs_ended`
         self._last_reads: dict[int, int] = {}  # see `_last_read`
         self._last_begins: int | None = None  # where the last epoch does: no rank has read all before
+        self._samples_per_s = [0.0] * len(matcher.ranks)
+        self._rated_at: tuple[float, Sequence[int]] = 0.0, ()  # when that was taken last, and where the ranks were
 
     @property
     def progress(self) -> Sequence[RankProgress]:
@@ -79,11 +84,22 @@ class LocalRanks:
         frontiers = self.frontiers
         return self._epochs.epoch_of(min(frontiers)), self._epochs.epoch_of(max(frontiers))
 
-    def statistics(self, samples_per_s: Mapping[int, float]) -> tuple[RankStatistics, ...]:
-        """Frozen figures of each rank. Args: how fast each reads, as far as known."""
-        return tuple(self._statistics_of(rank, samples_per_s.get(rank, 0.0)) for rank in range(len(self.progress)))
+    def note_rates(self, now_s: float) -> None:
+        """Something was read, and the ranks are here by now: how fast they have come so far."""
+        since_s, before = self._rated_at
+        if before and now_s - since_s < RATE_SECONDS:
+            return
+        frontiers = [progress.frontier for progress in self.progress]
+        if before:
+            both = zip(before, frontiers, strict=True)
+            self._samples_per_s = [(new - old) / (now_s - since_s) for old, new in both]
+        self._rated_at = now_s, frontiers
 
-    def _statistics_of(self, index: int, samples_per_s: float) -> RankStatistics:
+    def statistics(self) -> tuple[RankStatistics, ...]:
+        """Frozen figures of each rank."""
+        return tuple(self._statistics_of(index) for index in range(len(self.progress)))
+
+    def _statistics_of(self, index: int) -> RankStatistics:
         frontier, timeline = self.progress[index].frontier, self._epochs.timeline
         epoch = self._epochs.epoch_of(frontier)
         return RankStatistics(
@@ -92,7 +108,7 @@ class LocalRanks:
             position=frontier - timeline.base(epoch),
             length=timeline.streams.length(epoch),
             reads_here=index not in self._silent,
-            samples_per_s=samples_per_s,
+            samples_per_s=self._samples_per_s[index],
         )
 
     @property

@@ -196,6 +196,11 @@ class StreamMatcher:
         return self._tracker.shape
 
     @property
+    def batch(self) -> int:
+        """Files of a rank's batch: as registered, or as its readers show, if that is more."""
+        return max(self._tracker.shape.batch, self.stream.batch)
+
+    @property
     def lacks_pids(self) -> bool:
         """Whether readers read that cannot be told apart: what is only known of processes is not known of them."""
         return self._tracker.by_sample.opens > 0

@@ -15,7 +15,7 @@ from support.drawn import cases
 from mlfs.follow.evidence import ONLY_READER_READS, Read
 from mlfs.follow.families import Families, no_name
 from mlfs.follow.hypothesis import Hypothesis, Origin, Rival
-from mlfs.follow.job import JobRun, matcher_at_start
+from mlfs.follow.job import JobRun
 from mlfs.follow.job_statistics import in_words, strangers_to_all
 from mlfs.follow.matching import Open, StreamMatcher
 from mlfs.follow.plain_order import PlainOrder
@@ -164,7 +164,7 @@ def test_a_family_that_is_seen_anew_is_seen_from_that_read_on() -> None:
     load(job)
 
     def propose() -> Rival:
-        matcher = matcher_at_start(job.spec, job.streams, job.epochs.timeline, job.epochs.at_hand)
+        matcher = job.same_job.expect(job.epochs.at_hand)
         rivals.append(Rival(Hypothesis(job.spec, Origin.ONLY_READER), matcher))
         return rivals[-1]
 
