@@ -10,7 +10,7 @@ In the order in which one reads best:
 
 - bits and their bars: `chance`.
 - A registered job: `variants` (other registrations), `screen` (which of them the reads fit), `words` and `word_search`
-  (where in its generator's words an epoch begins), `correction`.
+  (where in its generator's words an epoch begins), `disagreement` (which reads are asked about), `correction`.
 - Reads without a job: `first_reads` and `read_again` keep them; `data_sets` and `splits` say of what they are.
 - The search for a seed: `question` (what a seed must satisfy), `search` (which seeds and orders are tried, stage by
   stage: `search_stages`), `try_seeds`, with numba `search_numba` (how they are tried), `confirm` (whether one that

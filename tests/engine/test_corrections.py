@@ -14,7 +14,7 @@ import trio.testing
 from fakes import Mount, running, simulate
 from support.drawn import cases
 
-from mlfs.explain.correction import disagreeing
+from mlfs.explain.disagreement import disagreeing
 from mlfs.explain.screen import find_correction
 from mlfs.follow.evidence import STRANGER_READS
 from mlfs.follow.job import JobRun

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mlfs.explain.correction import Beginnings, enough, processes_ready
+from mlfs.explain.disagreement import Beginnings
 from mlfs.follow.evidence import UNFIT_READS
 from mlfs.follow.job import JobRun
 from mlfs.follow.score import REMEMBERED_OPENS
@@ -39,12 +39,12 @@ def test_first_reads_tell_as_long_as_they_are_remembered() -> None:
     read(job, order[:1000])
     begun = beginnings.latest(job)
     assert [head[0] for head in begun.heads] == order[:WORKERS].tolist()
-    assert enough(begun, samples)
-    assert processes_ready(begun, samples) == WORKERS
+    assert begun.is_enough(samples)
+    assert begun.processes_ready(samples) == WORKERS
     assert beginnings.peek(job) == begun
     read(job, order[1000 : REMEMBERED_OPENS + 500])
     forgotten = beginnings.peek(job)
-    assert (forgotten.opens, processes_ready(forgotten, samples)) == ([], 0)
+    assert (forgotten.opens, forgotten.processes_ready(samples)) == ([], 0)
 
 
 def test_an_epoch_has_no_reads_of_ranks_that_nobody_reads_here() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlfs.explain.correction import is_mere_walk
+from mlfs.explain.disagreement import is_mere_walk
 from mlfs.follow.matching import Open
 from mlfs.follow.score import Cell
 
