@@ -98,7 +98,7 @@ class SameJob:
         return self._rival(Origin.JOINS, in_force.joining())
 
     def of_a_family(self, in_force: StreamMatcher, ranks: LocalRanks) -> list[Rival]:
-        """What the reads of a family that is kept apart may be to the job, the likeliest first."""
+        """The rivals of a family that is kept apart: what its reads may be to the job, the likeliest first."""
         made = {origin: self._matcher(origin, in_force, ranks) for origin in OF_A_FAMILY}
         return [self._rival(origin, matcher) for origin, matcher in made.items() if matcher is not None]
 
