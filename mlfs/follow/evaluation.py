@@ -80,11 +80,6 @@ class Evaluation:
         self._trained = 0  # reads of the ranks within an epoch while processes may evaluate
         self._last_at = 0  # how many there were at the last read that may be an evaluation's
 
-    def is_by(self, process: int) -> bool:
-        """Whether a process evaluates, by its last read."""
-        chain = self._chains.get(process)
-        return self._is_sure and chain is not None and not chain.waiting
-
     def trains_until(self, rank_index: int, batch: int) -> int:
         """The position before which a rank's reads say nothing of an evaluation, as long as none may come.
 

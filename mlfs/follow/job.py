@@ -237,7 +237,7 @@ class JobRun:
             files_per_sample=streams.files_per_sample,
             stream_bytes=self.bytes_read.stream_bytes,
             deviation_bytes=self.bytes_read.deviation_bytes,
-            pfs_bytes_by_epoch=self.bytes_read.by_epoch(),
+            pfs_bytes_by_epoch=dict(sorted(self.bytes_read.pfs_by_epoch.items())),
             specification=spec.understood() | ({} if spec.serve is None else streams.served_figures()),
             readers=self.readers.statistics(),
         )
@@ -395,31 +395,6 @@ class JobRun:
             given += seen.given
         return Seen(None, given)
 
-    # -- rivals
-
-    def follow_leading(self, now_s: float = 0.0) -> JobRun:
-        """Put the rival that leads in force, and go on from where its reads are: nothing else replaces a job.
-
-        Returns:
-            the job that is followed from now on: this one, the registered one, or another one with its counts.
-        """
-        leading, job = self.rivals.leading, self
-        if leading is None:
-            return self
-        self.rivals.withdraw(leading)  # several reads of a batch may say that it leads
-        if isinstance(leading, OtherJob):
-            return leading.replaces(self, now_s)
-        if leading.origin is Origin.AS_REGISTERED and self.registered is not None:
-            job = self.registered
-            job.set_aside(False)
-        job.begun_in = job.spec.start_epoch
-        if leading.origin is Origin.EPOCH_ANEW:
-            job.begun_in = job.epochs.epoch_of(min(leading.firsts().values(), default=job.epochs.timeline.start))
-        job._begin_anew(leading.matcher, job.loader.shape_is_learned)
-        job.late = LateReads()
-        job.bytes_read.begin_anew()
-        return job
-
     # -- reads that are matched
 
     def _match_unproved(self, read: Read) -> Seen:
@@ -509,11 +484,6 @@ class JobRun:
         for opened in opens:
             self._match_unproved(opened.read)
 
-    def propose(self, rival: OtherJob) -> bool:
-        """Propose that it is in truth another job. Returns whether that leads already, by what it has seen."""
-        self.rivals.propose(rival)
-        return self.rivals.rule([rival], self.matcher)
-
     # -- epochs
 
     def missing_epochs(self) -> list[int]:
@@ -589,7 +559,35 @@ class JobRun:
         self.member = bytearray(len(self.member))
         self.held.release()
 
-    # -- another run of the script, or another hypothesis
+    # -- another hypothesis comes into force, which may be another run of the script
+
+    def propose(self, rival: OtherJob) -> bool:
+        """Propose that it is in truth another job. Returns whether that leads already, by what it has seen."""
+        self.rivals.propose(rival)
+        return self.rivals.rule([rival], self.matcher)
+
+    def follow_leading(self, now_s: float = 0.0) -> JobRun:
+        """Put the rival that leads in force, and go on from where its reads are: nothing else replaces a job.
+
+        Returns:
+            the job that is followed from now on: this one, the registered one, or another one with its counts.
+        """
+        leading, job = self.rivals.leading, self
+        if leading is None:
+            return self
+        self.rivals.withdraw(leading)  # several reads of a batch may say that it leads
+        if isinstance(leading, OtherJob):
+            return leading.replaces(self, now_s)
+        if leading.origin is Origin.AS_REGISTERED and self.registered is not None:
+            job = self.registered
+            job.set_aside(False)
+        job.begun_in = job.spec.start_epoch
+        if leading.origin is Origin.EPOCH_ANEW:
+            job.begun_in = job.epochs.epoch_of(min(leading.firsts().values(), default=job.epochs.timeline.start))
+        job._begin_anew(leading.matcher, job.loader.shape_is_learned)
+        job.late = LateReads()
+        job.bytes_read.begin_anew()
+        return job
 
     def _begin_anew(self, matcher: StreamMatcher, shape_is_learned: bool) -> None:
         """Go on with another matcher. Args: shape_is_learned: whether its shape was learned from the reads so far."""
@@ -665,7 +663,7 @@ class JobRun:
         self._count_on([*{(at[0], at[1]): at for one in noted for at in one["opens"]}.values()])
         self.late.by_epoch.update(dict(at for one in noted for at in one["late"]))
         for epoch, size_bytes in dict(at for one in noted for at in one["pfs_bytes"]).items():
-            self.count_pfs(epoch, size_bytes)
+            self.bytes_read.count_pfs(epoch, size_bytes)
         self.findings.were(*noted[-1]["found"])
 
     def _count_on(self, before: Sequence[Sequence[int]]) -> None:
@@ -674,10 +672,6 @@ class JobRun:
             self.matcher.count(epoch, rank, opens, agreed)
 
     # -- bytes
-
-    def count_pfs(self, epoch: int, size_bytes: int) -> None:
-        """Bytes came from the PFS for an epoch."""
-        self.bytes_read.count_pfs(epoch, size_bytes)
 
     def resized(self, sample: int, more_bytes: int) -> None:
         """A sample has changed its size at the source; a block of a file is none that a job reads."""
@@ -834,11 +828,8 @@ class BytesRead:
             self.stream_bytes += more_bytes * here // world
 
     def count_pfs(self, epoch: int, size_bytes: int) -> None:
+        """Bytes came from the PFS for an epoch."""
         self.pfs_by_epoch[epoch] = self.pfs_by_epoch.get(epoch, 0) + size_bytes
-
-    def by_epoch(self) -> dict[int, int]:
-        """Bytes that came from the PFS for each epoch, ascending."""
-        return dict(sorted(self.pfs_by_epoch.items()))
 
     def begin_anew(self) -> None:
         """Another run of the script reads."""

@@ -162,7 +162,7 @@ def test_the_figures_of_a_script_that_is_started_again_are_of_its_second_run() -
         load(job)
     job.late.comes_into_force(0.0, job.score.cells)
     for epoch in range(5):
-        job.count_pfs(epoch, 1000)
+        job.bytes_read.count_pfs(epoch, 1000)
     job.judge(1.0)
     read(job, 5, stop=100)
     job.judge(9.0)
@@ -170,7 +170,7 @@ def test_the_figures_of_a_script_that_is_started_again_are_of_its_second_run() -
     for entry in again:
         if job.observe(entry, 300, 9).another_leads:
             job.follow_leading()
-    job.count_pfs(0, 10)
+    job.bytes_read.count_pfs(0, 10)
     job.judge(12.0)
     figures = job.statistics()
     assert (figures.pfs_bytes_by_epoch, figures.late_opens) == ({0: 10}, {})

@@ -272,7 +272,7 @@ class Following:
         matched = self._opening.over(opened.sample, opened.process)
         for number, epoch in matched.counted if opened.source_bytes else ():
             if number in self._records:
-                self._records[number].run.count_pfs(epoch, opened.source_bytes)
+                self._records[number].run.bytes_read.count_pfs(epoch, opened.source_bytes)
         self._goes_on(opened.sample, opened.at_s, matched)
         self._tell_left()
 
@@ -317,7 +317,7 @@ class Following:
         """The source gave bytes of a sample that was opened before: they count for the epoch that is being read."""
         for job in self._records.values():
             if job.run.member[sample]:
-                job.run.count_pfs(job.epoch, size_bytes)
+                job.run.bytes_read.count_pfs(job.epoch, size_bytes)
 
     def _is_in_blocks(self, sample: int) -> bool:
         return sample < self._table.blocks.first and bool(self._table.blocks.of(sample))

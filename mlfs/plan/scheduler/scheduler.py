@@ -424,7 +424,7 @@ class Scheduler:
             needs = self._following.who_needs(sample) if is_block and not wanted.job else None
             job, epoch = needs or (wanted.job, wanted.epoch)
             if job in self._jobs:
-                self._jobs[job].run.count_pfs(epoch, landed.size_bytes - landed.read_before_bytes)
+                self._jobs[job].run.bytes_read.count_pfs(epoch, landed.size_bytes - landed.read_before_bytes)
         self.table.move(sample, Verb.LAND if landed.staged else Verb.FAIL)
         if not landed.staged:
             self._look = True
