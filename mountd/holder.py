@@ -69,6 +69,8 @@ STAND_BY = 2
 # One that is told to begin says so at once, or when it has loaded, which may take long on a busy machine. It is looked
 # this often whether it is stopped: then another one has its turn.
 LOOK_WHETHER_STOPPED_S, BEGINS_WITHIN_S = 0.1, 60.0
+# Readers may go on asking, whom the end of the connection tells.
+REFUSES_S = 1.0
 # The threads of a process end one after the other, unless they hang.
 THREADS_END_MS = 200
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -208,6 +210,7 @@ class MountHolder:
                 self._end_stand_by()
                 said = f"the server {why}, and so did those before it: this mount is given up, and its reads fail"
                 say(self._config, f"{said} (mlfs unmount takes it away)")
+                refuse_all(self._kept["fuse"])
                 return 1
             if self._deaths.early >= EARLY_DEATHS_WITH_MEMORY or self._deaths.in_a_row >= DEATHS_WITH_MEMORY:
                 self._let_go([name for name in self._kept if name.startswith("ram")])
@@ -674,6 +677,28 @@ def gone(fuse: int) -> bool:
     poll = select.poll()
     poll.register(fuse, select.POLLIN)
     return any(what & (select.POLLERR | select.POLLHUP) for _, what in poll.poll(0))
+
+
+def refuse_all(fuse: int) -> None:
+    """Answer all requests that wait with an error. A thread of a server that has crashed may wait for one of them: so
+    long its process keeps the descriptor, and the kernel does not see that nobody serves any more."""
+    import errno
+
+    from mountd import wire
+
+    os.set_blocking(fuse, False)
+    until_s = time.monotonic() + REFUSES_S
+    with suppress(OSError):  # before Linux 6.9
+        os.write(fuse, wire.RESEND)
+    while time.monotonic() < until_s:
+        try:
+            kind, unique, *_ = wire.REQUEST.unpack_from(os.read(fuse, wire.LONGEST_REQUEST_BYTES))
+            if kind not in wire.UNANSWERED:
+                os.write(fuse, wire.error(unique, errno.EIO))
+        except FileNotFoundError:  # who asked is gone
+            continue
+        except OSError:  # nothing waits any more, or the mount is gone
+            return
 
 
 def say(config: str, text: str) -> None:

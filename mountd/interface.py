@@ -20,6 +20,7 @@ from mountd.launch import ProgressDisplay, Serving, serve_here, start_daemon
 from mountd.mounts import (
     Health,
     MountEntry,
+    abort,
     call_with_timeout,
     clear_dead_commands,
     detach,
@@ -46,6 +47,7 @@ __all__ = [
     "Record",
     "Serving",
     "User",
+    "abort",
     "agent_socket",
     "call_with_timeout",
     "check_mount",
@@ -55,6 +57,7 @@ __all__ = [
     "default_log_file",
     "detach",
     "enclosing_mlfs",
+    "ends_abandoned",
     "forget_daemon",
     "forget_dead_daemons",
     "has_connection",
@@ -118,6 +121,13 @@ def clean_dead_mounts(path: str, note: Callable[[str], None]) -> int:
     from mountd import preflight
 
     return preflight.clean_dead_mounts(path, note)
+
+
+def ends_abandoned(entry: MountEntry) -> bool:
+    """Whether nobody served a mount any more, and it kept those who asked waiting: then they get errors."""
+    from mountd import preflight
+
+    return preflight.ends_abandoned(entry)
 
 
 # ---- the process that serves a mount

@@ -25,7 +25,7 @@ FSTYPE = "fuse.mlfs"
 # The mount of ours that takes commands, and has no data, shows this (mountd.commands_mount).
 COMMANDS_ROOT = "/.mlfs/commands"
 PROBE_TIMEOUT_S = 5.0
-_MNT_DETACH, _MNT_EXPIRE = 2, 4
+_MNT_FORCE, _MNT_DETACH, _MNT_EXPIRE = 1, 2, 4
 _UMOUNT_NOFOLLOW = 8
 
 T = TypeVar("T")
@@ -283,6 +283,20 @@ def detach(path: str, only: MountEntry | None = None) -> None:
             raise MlfsError(f"{path} is busy and could not be detached", f"try: fusermount3 -u -z {path}")
     if entry := only or top:
         release_commands(entry.device)
+
+
+def abort(entry: MountEntry) -> None:
+    """End the connection of a mount that nobody serves: all who wait for it get an error, and so does who asks.
+
+    The kernel does so by itself once no process has the descriptor. But a thread of a dead server may wait for its own
+    mount, and its process keeps the descriptor for as long.
+    """
+    try:
+        with open(f"/sys/fs/fuse/connections/{entry.device.partition(':')[2]}/abort", "w") as file:
+            file.write("1")
+    except OSError:
+        if os.geteuid() == 0 and entry.is_same(mount_at(entry.mountpoint)):  # as in a container
+            umount2(entry.mountpoint, _UMOUNT_NOFOLLOW | _MNT_FORCE)
 
 
 def _is_commanded(device: str) -> bool:

@@ -125,7 +125,7 @@ def _read(path: str) -> str:
 def clean_dead_mounts(path: str, note: Callable[[str], None]) -> int:
     """Detach every dead mlfs mount at `path` or above it, also several stacked ones. Returns how many."""
     for cleaned in range(_MAX_DEAD_MOUNTS):
-        dead = [e for e in mounts.enclosing_mlfs(path) if mounts.is_dead(e.mountpoint)]
+        dead = [e for e in mounts.enclosing_mlfs(path) if mounts.is_dead(e.mountpoint) or ends_abandoned(e)]
         if not dead:
             return cleaned
         mountpoint = dead[0].mountpoint
@@ -136,6 +136,21 @@ def clean_dead_mounts(path: str, note: Callable[[str], None]) -> int:
         note(f"cleaned up a dead mount at {mountpoint} (its daemon had crashed or been killed)")
     message = f"dead mounts at {path} come back as fast as they are taken away"
     raise MlfsError(message, "see: findmnt -t fuse.mlfs", ExitCode.MOUNT_POINT)
+
+
+def ends_abandoned(entry: mounts.MountEntry) -> bool:
+    """End the connection of a mount that does not answer, and of which all processes are dead. Returns whether it was
+    one. It was asked before: so a server that is just taking it over has the time of two questions."""
+    if _is_served(entry) or mounts.probe(entry.mountpoint) is not Health.HUNG or _is_served(entry):
+        return False
+    mounts.abort(entry)
+    return mounts.is_dead(entry.mountpoint)
+
+
+def _is_served(entry: mounts.MountEntry) -> bool:
+    """Whether it is, or nobody knows."""
+    record = runtime.read(entry.mountpoint)
+    return record is None or runtime.alive(record)
 
 
 def _check_not_stopped(path: str) -> None:

@@ -148,7 +148,7 @@ def _unmount(mountpoint: str, timeout_s: float, force: bool) -> int:
 
         raise is_stopped(mountpoint, stopped)
     health = interface.Health.HUNG if stopped is not None else interface.probe(mountpoint)
-    if health is interface.Health.DEAD:
+    if health is interface.Health.DEAD or (stopped is None and interface.ends_abandoned(entry)):
         return _clean_up_dead(mountpoint)
     hung = health is interface.Health.HUNG
     daemon = _daemon(mountpoint, hung)
@@ -174,7 +174,11 @@ def _unmount(mountpoint: str, timeout_s: float, force: bool) -> int:
         interface.detach(mountpoint, entry)
     if daemon is not None and not force and not _gone_within(daemon, _HELD_S) and interface.is_there(entry.device):
         raise _held(mountpoint, daemon)
-    _see_off(mountpoint, daemon, force=force)
+    try:
+        _see_off(mountpoint, daemon, force=force)
+    finally:
+        if force:
+            interface.abort(entry)
     print(printable(f"unmounted {mountpoint}" + ("" if done else " by force: open files in it fail from now on")))
     return ExitCode.OK
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shlex
 import subprocess
@@ -13,10 +14,28 @@ from support.fuse import wait_until
 from support.mounts import MlfsMount
 from support.trees import make_tree
 
+from mountd import mounts
+from mountd.preflight import ends_abandoned
+
+PIDFD_GETFD = 438
+
+
+def descriptor_of(mount: MlfsMount) -> int:
+    """The descriptor of /dev/fuse that its server has: a dead one keeps it while a thread of it waits for the mount."""
+    for number in os.listdir(f"/proc/{mount.pid}/fd"):
+        if os.readlink(f"/proc/{mount.pid}/fd/{number}") == "/dev/fuse":
+            with open(os.pidfd_open(mount.pid)) as server:
+                copied: int = ctypes.CDLL(None).syscall(PIDFD_GETFD, server.fileno(), int(number), 0)
+            assert copied >= 0
+            return copied
+    raise AssertionError("there is none")
+
 
 @pytest.mark.promise("killed-daemon-said")
 @pytest.mark.promise("mount-waits")
-def test_after_a_kill_and_behind_an_unmount(tmp_path: Path) -> None:
+def test_after_a_kill_and_behind_an_unmount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = mounts.probe
+    monkeypatch.setattr(mounts, "probe", lambda path, _=0.0: real(path, 0.5))  # which waits for 5 s
     source = make_tree(tmp_path / "source", {f"{n:02}.jpg": b"x" * n for n in range(1, 40)})
     with MlfsMount(source, state=tmp_path / "state") as mount:
         flags = ["--name", "train", "--seed", "7", "--epochs", "3", "--start-epoch", "1", "--layout", "sorted"]
@@ -26,7 +45,14 @@ def test_after_a_kill_and_behind_an_unmount(tmp_path: Path) -> None:
         died = mount.pid
         with open(mount.path / "39.jpg", "rb", buffering=0) as held:
             assert held.read() == b"x" * 39
+            fuse = descriptor_of(mount)
             mount.kill()
+            entry = mounts.mount_at(str(mount.path))
+            assert entry is not None
+            assert not ends_abandoned(entry)  # no record is known here: it may be anybody's
+            monkeypatch.setenv("MLFS_RUNTIME_DIR", mount.env["MLFS_RUNTIME_DIR"])
+            wait_until(lambda: ends_abandoned(entry))  # its processes may not have ended yet
+            os.close(fuse)
             assert os.pread(held.fileno(), 100, 0) == b"x" * 39  # it is staged
 
         again = mount.run("mount", str(source), "--infer", "off")

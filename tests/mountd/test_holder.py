@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from mountd.holder import DEATHS_WITH_MEMORY, LONGEST_PAUSE_S, MOST_DEATHS, MOST_EARLY_DEATHS, STEADY_S, Deaths
+from mountd import wire
+from mountd.holder import (
+    DEATHS_WITH_MEMORY,
+    LONGEST_PAUSE_S,
+    MOST_DEATHS,
+    MOST_EARLY_DEATHS,
+    STEADY_S,
+    Deaths,
+    refuse_all,
+)
 from mountd.left_behind import SLOT_BYTES, JobPlaces, Journal, Suspects, gives_again
 
 SCRIPT = """
@@ -250,6 +262,19 @@ def test_a_machine_that_lacks_processes_is_asked_again_after_a_pause_and_its_mou
     assert (code, printed[1:-1]) == (7, ["0.0", *[str(LONGEST_PAUSE_S)] * 20])
     assert printed[-1] == "server 1 ['fuse', 'other'] was killed by SIGKILL"
     assert log.count("no server can be started: lacking") == 1
+
+
+def test_who_waits_for_a_mount_that_is_given_up_gets_an_error() -> None:
+    ours, kernels = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, kernels:
+        for unique, kind in ((2, wire.OPEN), (4, wire.FORGET), (6, wire.GETATTR)):
+            kernels.send(struct.pack("<IIQQIIIHH", 80, kind, unique, 7, 0, 0, 1, 0, 0) + bytes(40))
+        refuse_all(ours.fileno())
+        kernels.setblocking(False)
+        assert kernels.recv(100) == wire.RESEND
+        assert [kernels.recv(100) for _ in range(2)] == [wire.error(unique, errno.EIO) for unique in (2, 6)]
+        with pytest.raises(BlockingIOError):
+            kernels.recv(100)
 
 
 def test_it_loads_next_to_nothing() -> None:
