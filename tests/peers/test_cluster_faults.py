@@ -125,6 +125,10 @@ def begin_to_read(cluster: MountedCluster, source: Path) -> list[subprocess.Pope
 
 def test_a_node_whose_agent_died_goes_on_alone_and_says_so(source: Path, tmp_path: Path) -> None:
     with MountedCluster(source, 2, tmp_path / "nodes", "--ram", "64M") as cluster:
+        shared = [
+            line for line in Path(f"/proc/{cluster.agents()[1]}/maps").read_text().splitlines() if "/shm/" in line
+        ]
+        assert all(line.endswith("(deleted)") for line in shared), shared  # or it would stay for good
         kill(cluster.agents()[1])
         wait_until(lambda: cluster.peers(1) is None, 10)
         for mount in cluster.mounts:
