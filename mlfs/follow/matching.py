@@ -17,7 +17,7 @@ from itertools import islice
 
 from mlfs.follow.by_sample import NO_PID
 from mlfs.follow.epoch_index import EpochIndex, Ids, Match
-from mlfs.follow.evidence import SURE_STREAK, Read
+from mlfs.follow.evidence import SURE_STREAK, Read, bits
 from mlfs.follow.learning import SURE, learn, seen_by_count, seen_where_matched, with_more_slack
 from mlfs.follow.progress import Given, RankProgress
 from mlfs.follow.reach import lag_of
@@ -31,9 +31,6 @@ LEAST_UNFIT = 2
 """Opens that fit nothing before a shape is learned: a new shape shows at once in the first opens of its workers."""
 MOST_UNFIT = 512
 """The most of them: learning goes through all remembered opens, so it is tried less often while it finds nothing."""
-LEAST_EXPLAINED = 0.5
-"""Share of the opens that fitted nothing that more slack must explain: threads that are late explain most of them, a
-stranger who reads in another order few."""
 
 
 class StreamMatcher:
@@ -127,13 +124,13 @@ class StreamMatcher:
         if not self._tracker.trusts_shape or self.score.agreement_of_last(RECENT_OPENS) < SURE:
             return []
         wider = with_more_slack(learned, self.shape.slack, self.stream.length)
-        return self._adopt(wider, LEAST_EXPLAINED) if wider is not None else []
+        return self._adopt(wider) if wider is not None else []
 
-    def _adopt(self, shape: Shape, least_share: float = 0.0) -> list[tuple[int, Given]]:
+    def _adopt(self, shape: Shape) -> list[tuple[int, Given]]:
         """Observe the last opens again with another shape, and go on with it if more of them are predicted.
 
-        Args:
-            least_share: of the opens that were not predicted, the share that must be so now.
+        Where a shape is known, they must be more than chance explains: of an epoch in another order, or of a stranger's
+        reads, more slack predicts some, and from then on chance would look like agreement.
         """
         history = self.score.history
         starts = list(self.starts)
@@ -152,7 +149,9 @@ class StreamMatcher:
             if match is not None:
                 over.append((match.rank_index, (match.position, match.position + 1)))
         agreed = sum(seen.agrees for seen in history)
-        if score.agreed <= agreed or score.agreed - agreed < least_share * (len(history) - agreed):
+        explained, unfit = score.agreed - agreed, len(history) - agreed
+        choices = self.stream.length // max(1, shape.workers * shape.slack)
+        if explained <= 0 or (self._tracker.trusts_shape and bits(explained, unfit, choices) <= 0):
             return []
         score.go_on_from(self.score)
         self.score, self._tracker, self.ranks = score, tracker, tracker.ranks

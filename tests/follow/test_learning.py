@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from loaders import Loader
+from loaders import Loader, matcher_for, streams_of
 
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.learning import PlacedOpen, learn, seen_by_count, seen_where_matched
@@ -137,3 +137,15 @@ def test_the_shape_is_learned_where_samples_are_repeated_and_ranks_have_them_in_
                 process = 1 + number * 100 + rank * 10 + at // batch % workers
                 opens.append(Open(entry, process, 1, Cell(0, 0), False, -1, -1))
     assert learn(seen_by_count(opens, epochs), order.stream_length(0), 1) == Shape(batch, workers, 1)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_epoch_in_another_order_does_not_look_like_late_threads(seed: int) -> None:
+    """More slack explains some of its reads by chance, and with it chance would look like agreement for ever."""
+    rng = random.Random(seed)
+    matcher = matcher_for(seed, 600, 1, 16, 9)
+    loader = Loader(16, 2, 1000)
+    for number, stream in enumerate((streams_of(seed, 0, 600, 1)[0], streams_of(seed + 100, 1, 600, 1)[0][:200])):
+        for process, entry in loader.epoch(number, stream, rng):
+            matcher.observe(entry, process, 1)
+    assert matcher.score.agreement_of_last(200) < 0.25
