@@ -129,8 +129,8 @@ class StreamMatcher:
     def _adopt(self, shape: Shape) -> list[tuple[int, Given]]:
         """Observe the last opens again with another shape, and go on with it if more of them are predicted.
 
-        Where a shape is known, they must be more than chance explains: of an epoch in another order, or of a stranger's
-        reads, more slack predicts some, and from then on chance would look like agreement.
+        They must be more than chance explains, where a shape is known: more slack predicts some reads of an epoch in
+        another order, or of a stranger, and from then on chance would look like agreement.
         """
         history = self.score.history
         starts = list(self.starts)
