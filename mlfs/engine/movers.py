@@ -45,9 +45,9 @@ _ONE = (1).to_bytes(8, sys.byteorder)  # as eventfds want it
 
 # Further ones would wait for the server: it computes for a file two fifths of what a mover does, on two cores.
 MOST_BY_CORES = 4
-# Movers are worth their start once lanes have computed so much, beyond this share of a core: that is some 5,000 files,
-# and more than 1,000 a second. A start takes as much as 500 files, and a mover saves a sixth of what a file takes.
-WORTH_S, WORTH_SHARE = 0.5, 0.1
+# Movers are worth their start once lanes have computed so much, beyond this share of a core: that is some 3,000 files,
+# and more than 200 a second. A start takes as much as 500 files, and a mover saves a sixth of what a file takes.
+WORTH_S, WORTH_SHARE = 0.3, 0.02
 
 
 def by_cores(processors: int) -> int:

@@ -159,8 +159,8 @@ def test_what_somebody_else_has_brought_by_then_keeps_its_copy(tmp_path: Path, m
 def test_movers_are_as_many_as_the_cores_allow_and_come_once_lanes_compute_much() -> None:
     assert [by_cores(processors) for processors in (1, 2, 3, 4, 8, 64)] == [0, 1, 1, 2, 4, 4]
     often, seldom = WorthStarting(), WorthStarting()
-    assert [often.is_reached(0.01, 0.01 * batch) for batch in range(100)].index(True) == 55  # a thread that is busy
-    assert not any(seldom.is_reached(0.01, 0.2 * batch) for batch in range(10_000))
+    assert [often.is_reached(0.01, 0.01 * batch) for batch in range(100)].index(True) == 30  # a thread that is busy
+    assert not any(seldom.is_reached(0.01, 1.0 * batch) for batch in range(10_000))
 
 
 @pytest.mark.parametrize("can_start", [True, False])
