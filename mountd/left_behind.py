@@ -526,7 +526,7 @@ class Holding:
     @property
     def is_followed(self) -> bool:
         """Whether another server takes the mount over when this one dies."""
-        return self._serves and bool(self._kept)
+        return (self._serves or self.left is not None) and bool(self._kept)
 
     async def beat(self) -> None:
         """Tell the holder all the time that the loop goes round."""
