@@ -2,12 +2,14 @@
 
     python scripts/benchmark/floor.py serve SOURCE MOUNTPOINT    serves until unmounted, then says what it was asked for
     python scripts/benchmark/floor.py unasked SOURCE MOUNTPOINT  the same, and no OPEN is answered
+    python scripts/benchmark/floor.py pass SOURCE MOUNTPOINT    passes OPENs and READs on, until it is unmounted
     python scripts/benchmark/floor.py push SOURCE MOUNTPOINT THREADS    prints samples a second, and ends
     python scripts/benchmark/floor.py move SOURCE MOUNTPOINT PROCESSES    the same, then CPU us a sample, of it kernel
 
 serve: a bare pyfuse3 file system. The first OPEN of a file has a worker thread read it from the source and push it;
 later ones are answered at once. Nothing is checked, counted or kept. unasked: all files are pushed before, and the
-kernel, which gets ENOSYS for the first OPEN, sends nothing any more: what its FUSE itself costs a reader. push: plain
+kernel, which gets ENOSYS for the first OPEN, sends nothing any more: what its FUSE itself costs a reader. pass: each
+READ is a pread by the loop itself, which waits for it: no other one would be served while a source hangs. push: plain
 loops of open, pread, close, push and a copy into a memfd, in threads of a process that does nothing else. move: the
 same loops in processes, each of which writes the notifications to /dev/fuse by itself, as movers do, without a server
 that tells them anything. In: a directory of samples. Out: numbers for scripts/benchmark/one_mount.py, which runs all.
@@ -144,6 +146,21 @@ class Unasked(Bare):
                 pyfuse3.notify_store(inode, 0, self.read_source(inode))
 
 
+class Passed(Bare):
+    """The same, which keeps nothing: each OPEN opens the source's file, and each READ is one of it."""
+
+    async def open(self, inode: int, flags: int, ctx: Any) -> pyfuse3.FileInfo:
+        self.asked["opens"] += 1
+        return pyfuse3.FileInfo(fh=os.open(self.paths[inode - 1], os.O_RDONLY, dir_fd=self.source), keep_cache=True)
+
+    async def read(self, fh: int, offset: int, length: int) -> bytes:
+        self.asked["reads"] += 1
+        return os.pread(fh, length, offset)
+
+    async def release(self, fh: int) -> None:
+        os.close(fh)
+
+
 def push_all(bare: Bare, mountpoint: str, workers_wanted: int, in_processes: bool) -> None:
     """Push all files and print the rate. The pages and the memfd are new, as those of a daemon are."""
     files = [inode for inode, found in enumerate(bare.found, 1) if stat.S_ISREG(found.st_mode)]
@@ -225,7 +242,7 @@ def main() -> int:
     part, source, mountpoint, *rest = sys.argv[1:]
     for option, value in ((M_MMAP_THRESHOLD, 16 << 20), (M_TRIM_THRESHOLD, 32 << 20)):  # as the daemon has it
         ctypes.CDLL(None).mallopt(option, value)
-    bare = Unasked(source) if part == "unasked" else Bare(source)
+    bare = {"unasked": Unasked, "pass": Passed}.get(part, Bare)(source)
     pyfuse3.init(bare, mountpoint, {"fsname=bare", "default_permissions"})
     unmounted = part not in ("push", "move")
 

@@ -199,14 +199,9 @@ def _staged_round(mounts: dict[str, Path], readers: int, name: str, read: Loop, 
 
 
 @contextmanager
-def bare_mount(source: Path, mountpoint: Path, untold: int = 0) -> Iterator[Path]:
-    """A bare pyfuse3 file system that answers opens as mlfs does, and does nothing else.
-
-    Args:
-        untold: the reads that will be made, if it is to answer no opens.
-    """
+def bare_fuse(part: str, source: Path, mountpoint: Path, told: dict[str, int]) -> Iterator[Path]:
+    """A bare pyfuse3 file system, see scripts/benchmark/floor.py; `told` gets what it was asked for."""
     mountpoint.mkdir(exist_ok=True)
-    part = "unasked" if untold else "serve"
     command = [sys.executable, str(SCRIPTS / "benchmark/floor.py"), part, str(source), str(mountpoint)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -215,9 +210,21 @@ def bare_mount(source: Path, mountpoint: Path, untold: int = 0) -> Iterator[Path
             yield mountpoint
         finally:
             subprocess.run(["fusermount3", "-u", "-z", mountpoint], check=False)
-        told = json.loads(process.stdout.readline())
-        few = (1 - NEARLY_ALL) * (untold or told["opens"])
-        must_be("a file system with all pages in place", told["reads"] <= few, told)
+        told.update(json.loads(process.stdout.readline()))
+
+
+@contextmanager
+def bare_mount(source: Path, mountpoint: Path, untold: int = 0) -> Iterator[Path]:
+    """A bare pyfuse3 file system that answers opens as mlfs does, and does nothing else.
+
+    Args:
+        untold: the reads that will be made, if it is to answer no opens.
+    """
+    told: dict[str, int] = {}
+    with bare_fuse("unasked" if untold else "serve", source, mountpoint, told):
+        yield mountpoint
+    few = (1 - NEARLY_ALL) * (untold or told["opens"])
+    must_be("a file system with all pages in place", told["reads"] <= few, told)
 
 
 def demand_reads(work: Path, data: Path, rounds: int) -> None:

@@ -386,6 +386,25 @@ def test_small_ranges_cost_the_source_little_more_than_was_asked_for_until_most_
     simulate(body)
 
 
+def test_two_reads_that_follow_each_other_by_chance_bring_no_block(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(
+            tmp_path, 1, 1 << 23, ram=1 << 24, samples_of=lambda manifest: Samples.in_blocks(manifest, 1, 1 << 20)
+        ) as mount:  # fmt: skip
+            (entry,), ranges = mount.files, mount.engine.ranges
+            handle, before = await ranges.open(entry), mount.source.bytes_read
+            for window in range(2):
+                await ranges.read_large(handle, (window << 17) + 100, 1 << 17)
+            await trio.sleep(1)
+            assert mount.source.bytes_read - before == 2 << 17
+            await ranges.read_large(handle, (2 << 17) + 100, 1 << 17)
+            await trio.sleep(1)
+            assert mount.source.bytes_read - before >= 1 << 20  # he goes through the file
+            ranges.close_large(handle)
+
+    simulate(body)
+
+
 def test_a_change_of_a_file_of_many_blocks_costs_no_look_at_each_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
