@@ -646,6 +646,7 @@ class _Service:
 
     async def _take_up(self, engine: Engine, control: Control, left: LeftBehind) -> None:
         try:
+            await left.suspects.may_fetch_ahead()
             await control.take_up(left)
         finally:
             engine.digest.jobs_go_on()

@@ -247,6 +247,8 @@ CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGSYS
 # Who gets an error may ask again and again: so he is refused at once until the server that comes after is steady, and
 # all his tries together are no reason to give the mount up.
 REFUSED_S = 2 * STEADY_S
+# So many crashes within that time are not all those of requests that are found: what is fetched ahead may be at fault.
+MOST_CRASHES = 5
 
 
 class Asked(NamedTuple):
@@ -278,7 +280,7 @@ class Suspects:
         why: how the server before this one ended. answers: told when this one begins to answer.
 
     Attributes:
-        refused: what was answered with EIO, and when.
+        refused: what was answered with EIO, and when. are_judged: set once those are answered that may be at fault.
     """
 
     def __init__(self, journal: Journal, why: str, answers: Callable[[], None] = lambda: None) -> None:
@@ -286,6 +288,8 @@ class Suspects:
         self._answers = answers
         self.refused: list[tuple[Asked, float]] = []
         self._crashed = why.rpartition(" ")[2] in CRASHES or why.startswith("ended")  # a failure of its own
+        self.are_judged = trio.Event()
+        crashes: list[float] = []
         self._before: set[int] = set()  # given again to the server before this one
         deaths: dict[int, int] = {}  # by the request that was answered alone meanwhile
         alone = 0
@@ -296,8 +300,14 @@ class Suspects:
                 self._before = set(value)
             elif kind == "deaths":
                 deaths[value[0]] = value[1]
+            elif kind == "crash":
+                crashes.append(value)
             elif kind == "refused":
                 self.refused.append((Asked(*value[0]), value[1]))
+        if self._crashed:
+            crashes.append(time.monotonic())
+            journal.note("crash", crashes[-1])
+        self._crashes = sum(at_s > time.monotonic() - REFUSED_S for at_s in crashes)
         if alone:
             deaths[alone] = deaths.get(alone, 0) + (1 if not self._crashed else DEATHS_WITH_MEMORY + 1)
             journal.note("deaths", [alone, deaths[alone]])
@@ -311,6 +321,14 @@ class Suspects:
         guilty = [one for one in requests if one in self._guilty]
         alone = [one for one in requests if (self._crashed or one in self._before) and one not in self._guilty]
         return alone, guilty
+
+    async def may_fetch_ahead(self) -> None:
+        """Wait until all are judged: a server that crashes at what it fetches ahead is no sign of who waits. One that
+        comes after many crashes serves for a while before that."""
+        await self.are_judged.wait()
+        if self._crashes >= MOST_CRASHES:
+            log.error("servers crash again and again: nothing is fetched ahead for %d s", REFUSED_S)
+            await trio.sleep(REFUSED_S)
 
     def begins(self, request: int) -> None:
         """It is answered now, and no other one is."""

@@ -185,6 +185,7 @@ class Requests:
                     await over.wait()
                 suspects.is_answered()
             beside.cancel_scope.cancel()
+        suspects.are_judged.set()
         for request in (*given.values(), *others):
             waiting = self._answer_kept(request)
             if waiting is not None:

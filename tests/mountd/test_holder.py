@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 
 from mountd import wire
 from mountd.holder import (
@@ -25,7 +27,7 @@ from mountd.holder import (
     Deaths,
     refuse_all,
 )
-from mountd.left_behind import SLOT_BYTES, JobPlaces, Journal, Suspects, gives_again
+from mountd.left_behind import MOST_CRASHES, REFUSED_S, SLOT_BYTES, JobPlaces, Journal, Suspects, gives_again
 
 SCRIPT = """
 import os, signal, socket, sys, time
@@ -355,6 +357,21 @@ def test_a_request_that_the_source_answers_late_outlives_kills_of_the_servers_th
         assert (alone, guilty) == (([], [1]) if kills == DEATHS_WITH_MEMORY + 2 else ([1][:kills], []))
         if alone:
             suspects.begins(1)
+    os.close(journal.fd)
+
+
+def test_a_server_that_comes_after_many_crashes_fetches_nothing_ahead_for_a_while() -> None:
+    journal, waits_s = Journal(), []
+
+    async def wait(why: str) -> None:
+        suspects, began_s = Suspects(journal, why), trio.current_time()
+        suspects.are_judged.set()
+        await suspects.may_fetch_ahead()
+        waits_s.append(trio.current_time() - began_s)
+
+    for why in [*["was killed by SIGKILL"] * MOST_CRASHES, *["was killed by SIGSEGV"] * MOST_CRASHES]:
+        trio.run(wait, why, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert waits_s == [0.0] * (2 * MOST_CRASHES - 1) + [REFUSED_S]
     os.close(journal.fd)
 
 
