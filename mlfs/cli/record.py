@@ -29,6 +29,7 @@ examples:
   mlfs replay run1.opens /data/imagenet    for the next run: fetch in that order
 """
 FIRST_LINE = b'{"mlfs": "recorded opens", "format": 1}\n'
+MERGED = "; a file that a process opens twice within some milliseconds may be one (--channel silent)"
 _PROGRESS_EVERY_S = 2.0
 _CHUNK_BYTES = 1 << 16  # what a FIFO holds
 _LAST_WORDS_S = 10.0  # how long the daemon may take to write what is left; it has it in memory
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     mountpoint = client.require_mount(args.mount)
     if os.path.isdir(args.out):
         raise ConfigError(f"{args.out} is a directory", "give the name of a file")
-    opens = 0
+    opens, is_silent = 0, client.read_status(mountpoint)["channel"]["name"] == "silent"
     try:
         temporary = tempfile.gettempdir()
     except FileNotFoundError:
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"{args.out or 'OUT'}: {error.strerror}", error.way_out) from None
         except OSError as error:
             raise ConfigError(f"{args.out} cannot be written: {error.strerror}", "give another file") from None
-    print(printable(f"{args.out}: {opens:,} opens"))
+    print(printable(f"{args.out}: {opens:,} opens{MERGED if is_silent else ''}"))
     return ExitCode.OK
 
 

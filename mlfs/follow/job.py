@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -262,6 +262,19 @@ class JobRun:
             self.late.read(stretch.times, stretch.positions[0], self.epochs)
             self._rank_came_to(stretch.rank_index, batch)
         return stretches, given
+
+    def untold_before(self, read: Read, told: Callable[[], Collection[int]]) -> list[Read]:
+        """The reads of a process that were told of with earlier ones of the same samples: those right before this one.
+
+        Only of a process that reads for the job, whose last reads were all predicted, and this one is not the next.
+
+        Args:
+            told: asked for the samples that it has opened a moment before.
+        """
+        matcher, (sample, process, _, _) = self.matcher, read
+        if process not in self.readers.proved or not matcher.follows(process) or matcher.is_next(sample, process):
+            return []
+        return [read._replace(sample=one) for one in matcher.untold_before(sample, process, told())]
 
     def _rank_came_to(self, rank_index: int, batch: int) -> None:
         frontier = self.matcher.ranks[rank_index].frontier

@@ -12,7 +12,7 @@ again, and takes the place of the old one if more of them are predicted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from itertools import islice
 
 from mlfs.follow.by_sample import NO_PID
@@ -220,6 +220,10 @@ class StreamMatcher:
     def coming(self, process: int, most: int) -> list[int]:
         """The samples that a process reads next, at most so many; none where that is in doubt."""
         return self._tracker.coming(process, most)
+
+    def untold_before(self, sample: int, process: int, told: Collection[int]) -> list[int]:
+        """See `Tracker.untold_before`."""
+        return self._tracker.untold_before(sample, process, told)
 
     def follows(self, process: int) -> bool:
         """Whether the last opens of a process, too many for chance, all came as predicted."""

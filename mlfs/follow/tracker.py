@@ -12,7 +12,7 @@ epoch, and for several ranks where an order is padded), so a process keeps all c
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -45,6 +45,8 @@ MOST_BEGINNINGS = 4
 MOST_ALIKE = 3
 """Reads of a process that leave out equally many samples each. Who goes on so reads for one of more ranks: samples that
 a script leaves out lie anywhere."""
+MOST_UNTOLD = 4096
+"""Reads in a row that may have been told with others: some epochs of a data set that is read within milliseconds."""
 MOST_STRAYS = 4
 """The same for streams in the middle of which an open lies, near its rank and far ahead of it."""
 
@@ -303,6 +305,40 @@ class Tracker:
         if reader.reads_next(stream.next_sample) is None:
             return []
         return stream.stretch(process, most, stream.index.base + stream.index.length).samples
+
+    def untold_before(self, sample: int, process: int, told: Collection[int]) -> list[int]:
+        """The samples that a process has read before this one, by its order, each told of with an earlier open.
+
+        Args:
+            told: the samples that it has opened a moment before, some of them more than once.
+
+        None where that is in doubt: what comes next was not told a moment before, or this sample does not follow.
+        """
+        reader = self._readers.get(process)
+        if (
+            reader is None
+            or not reader.streams
+            or reader.opened_again
+            or self.shape.slack > 1
+            or not self.shape.workers
+        ):
+            return []
+        stream, untold = reader.streams[0], list[int]()
+        while stream.entered_at < 0:
+            for expected in stream.stretch(process, len(told) + 1, stream.index.base + stream.index.length).samples:
+                if expected == sample:
+                    return untold
+                if expected not in told:
+                    return []
+                untold.append(expected)
+            index = self._epochs.get(stream.index.epoch + 1)
+            if index is None or len(untold) > MOST_UNTOLD:
+                break
+            first = self.shape.batch * stream.worker if self.shape.workers > 1 else 0
+            at = Occurrence(stream.rank_index, index, index.begin + first)
+            stream = WorkerStream(self.shape, at, stream.cell, confirmed=True)
+            stream.comes_to(at)
+        return []
 
     def follows(self, process: int) -> bool:
         reader = self._readers.get(process)

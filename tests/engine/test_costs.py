@@ -90,7 +90,7 @@ COSTS = {
         "an event of the digest, a release, what comes next is learned",
     ),
     "a staged read of a registered job": (
-        Cost(62, SELDOM, 2900, SELDOM),
+        Cost(62, SELDOM, 3000, SELDOM),
         "the same events; matched to its rank with a batch of others; the next use is looked at",
     ),
     "a staged read of a registered job that the kernel tells of, and does not ask for": (
@@ -98,8 +98,8 @@ COSTS = {
         "the same, told with a batch, which is two reads of the descriptor",
     ),
     "a staged read of a job that was found": (
-        Cost(57, SELDOM, 2500, SELDOM),
-        "the same, and whether it still comes as found",
+        Cost(57, SELDOM, 2600, SELDOM),
+        "the same, and whether it still comes as found; the clock stands still here, so reads are kept as a batch's",
     ),
     "a demand read that no job follows": (
         Cost(378, 5.5, 21500, 1.2),

@@ -7,13 +7,15 @@ job is followed is the affair of `mlfs.follow`; a bug there costs that job its p
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import takewhile
 from typing import Final, NamedTuple
 
 from mlfs.follow.by_sample import NO_PID
 from mlfs.follow.evidence import Read
 from mlfs.follow.job import NOTHING_YET, JobRun, Seen
+from mlfs.follow.told_together import ToldTogether, are_together
 from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.scheduler.commands import (
     AnotherLeads,
@@ -65,6 +67,7 @@ class Following:
         self._keeping = keeping
         self._strangers_ahead = strangers_ahead
         self._opening = Opening()
+        self._told = ToldTogether()
         self._lately: OrderedDict[int, deque[int]] = OrderedDict()  # by process, the files that it opened last
         self._out = out
         self._last_number = 0
@@ -188,12 +191,27 @@ class Following:
             self.rank_waits.read([read.sample for read in reads], None)
             self._window.retire(*self._strangers_ahead.read(reads))
             return
-        at, end = 0, len(reads)
+        at, end, together = 0, len(reads), are_together(reads)
         while at < end:
             count = self._follow(reads[at:])
             if not count:
+                if together:
+                    self._read_untold(reads[at], partial(self._told.before, reads, at))
                 self.read_one(reads[at])
             at += count or 1
+        if together:
+            self._told.add(reads)
+
+    def _read_untold(self, read: Read, told: Callable[[], Collection[int]]) -> None:
+        """Have the jobs match what the process of a read has opened before it and nobody has told."""
+        for job in list(self._records.values()):
+            if not job.run.member[read.sample] or not job.run.predicting:
+                continue
+            try:
+                for untold in job.run.untold_before(read, told):
+                    self._came(job, job.run.observe(*untold, self._others(job)))
+            except Exception as error:
+                self._give_up(job, error)
 
     def _follow(self, reads: Sequence[Read]) -> int:
         """Have a job match the first of these reads, as many as are its alone and simply go on as it predicts. Returns
