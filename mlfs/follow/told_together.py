@@ -21,7 +21,7 @@ processor for a tenth of a second."""
 
 
 def are_together(reads: Sequence[Read]) -> bool:
-    """Whether reads that follow each other were told of together. What is asked for by requests has a time each."""
+    """Whether reads that follow each other were told of together. Opens that come as requests have a time each."""
     return len(reads) > 1 and (reads[0].at_s == reads[1].at_s or reads[-2].at_s == reads[-1].at_s)
 
 
