@@ -320,6 +320,7 @@ def bare_loader(work: Path, data: Path, rounds: int) -> None:
 
 
 MOVERS = ("0", "1", "2")
+LOOP = "the server's loop (wanted: 20 at most)"
 
 
 class Cpu(NamedTuple):
@@ -327,6 +328,9 @@ class Cpu(NamedTuple):
 
     whole: float = 0.0
     kernel: float = 0.0
+
+    def __add__(self, other: tuple[float, ...]) -> Cpu:
+        return Cpu(self.whole + other[0], self.kernel + other[1])
 
     def __sub__(self, other: Cpu) -> Cpu:
         return Cpu(self.whole - other.whole, self.kernel - other.kernel)
@@ -377,33 +381,52 @@ def prefetch_rate(work: Path, data: Path, rounds: int) -> None:
 
 
 def _prefetched(through: Path, total: int) -> tuple[float, float, dict[str, Cpu]]:
-    """Samples a second from the first fetched ones on, and from registering on; CPU us for a sample by kind of process.
+    """Samples a second from the first fetched ones on, and from registering on; CPU us for a sample by who computed.
 
     The first rate compares with plain loops, which register nothing. The status is asked for seldom, as each time costs
-    the daemon milliseconds.
+    the server milliseconds. What its loop computes for that, and to register the job, is a part of its own.
     """
     for path in files_below(through):
         os.stat(path)  # the kernel knows the inodes, as it does when a job has been registered for a while
     processes, since = status(through)["processes"], Since(lambda: status(through))
-    before, began = {one["pid"]: cpu_of(one["pid"]) for one in processes}, time.perf_counter()
+    before, began = _cpu_by_part(processes), time.perf_counter()
     fields = {"seed": 0, "epochs": 1, "batch_size": 64, "world_size": 1}
     (through / ".mlfs/control").write_text(json.dumps(fields))
+    beside = _cpu_by_part(processes)[LOOP] - before[LOOP]
     seen: list[tuple[float, int]] = []  # (seconds, samples fetched) while it was at work
-    done = 0
+    done = looks = 0
     while done < total:
         time.sleep(0.1)
-        done = status(through)["fetches"].get("pfs", {"count": 0})["count"]
+        done, looks = status(through)["fetches"].get("pfs", {"count": 0})["count"], looks + 1
         if done and (done < total or len(seen) < 2):
             seen.append((time.perf_counter() - began, done))
     must_be("a rate", len(seen) > 1, f"{total} samples came within one look (more --files)")
+    spent = {part: now - before[part] for part, now in _cpu_by_part(processes).items()}
+    idle = _cpu_by_part(processes)[LOOP]
+    for _ in range(looks):
+        status(through)
+    beside += _cpu_by_part(processes)[LOOP] - idle
+    spent = {LOOP: spent[LOOP] - beside, "it for the registration and this benchmark's looks": beside} | {
+        part: cpu for part, cpu in spent.items() if part != LOOP
+    }
+    costs = {part: Cpu(cpu.whole / total * 1e6, cpu.kernel / total * 1e6) for part, cpu in spent.items()}
     (first_s, first), (last_s, last) = seen[0], seen[-1]
-    costs = {"server": Cpu(), "movers": Cpu()}
-    for one in processes:
-        kind = "movers" if one["name"].startswith("mover-") else "server"
-        whole, kernel = cpu_of(one["pid"]) - before[one["pid"]]
-        costs[kind] = Cpu(costs[kind].whole + whole / total * 1e6, costs[kind].kernel + kernel / total * 1e6)
     _all_fetched_ahead(through, since, total)
     return (last - first) / (last_s - first_s), last / last_s, costs
+
+
+def _cpu_by_part(processes: list[dict[str, Any]]) -> dict[str, Cpu]:
+    """Seconds computed so far by the server's event loop, which is its main thread, by its other threads, by movers."""
+    parts = {LOOP: Cpu(), "lanes and the server's other threads": Cpu(), "movers": Cpu()}
+    for one in processes:
+        pid, name = one["pid"], one["name"]
+        if name.startswith("mover-"):
+            parts["movers"] += cpu_of(pid)
+        elif name == "server":
+            loop = cpu_of(pid, thread=pid)
+            parts[LOOP] += loop
+            parts["lanes and the server's other threads"] += cpu_of(pid) - loop
+    return parts
 
 
 def _all_fetched_ahead(through: Path, since: Since, total: int) -> None:
@@ -569,9 +592,10 @@ def cpu_seconds(pid: int) -> float:
     return cpu_of(pid).whole
 
 
-def cpu_of(pid: int) -> Cpu:
-    """Seconds that a process has computed."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+def cpu_of(pid: int, thread: int = 0) -> Cpu:
+    """Seconds that a process has computed, or one of its threads."""
+    stat = f"/proc/{pid}/task/{thread}/stat" if thread else f"/proc/{pid}/stat"
+    fields = Path(stat).read_text().rsplit(")", 1)[1].split()
     user, kernel = int(fields[11]), int(fields[12])
     return Cpu((user + kernel) / os.sysconf("SC_CLK_TCK"), kernel / os.sysconf("SC_CLK_TCK"))
 
