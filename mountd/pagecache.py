@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 from mlfs.engine.pagecache import Buffer
 from mlfs.tree.manifest import Manifest
-from mountd.inodes import inode_of
+from mountd.inodes import inode_of, inodes_of
 
 log = logging.getLogger("mlfs.pagecache")
 
@@ -91,7 +91,7 @@ class MountPages:
         self.refused = 0
 
     def push(self, entry: int, generation: int, offset: int, data: Buffer) -> bool:
-        target = self.target(entry, generation)
+        (target,) = self.targets((entry,), (generation,))
         try:
             self._push_pieces(target, offset, data)
         except OSError as error:
@@ -151,10 +151,12 @@ class MountPages:
         for start in range(0, len(view), PIECE_BYTES):
             self._store(inode, offset + start, view[start : start + PIECE_BYTES])
 
-    def target(self, entry: int, generation: int) -> int:
-        if self._attributes_gone[entry]:
-            self.look_up(entry)
-        return inode_of(entry, generation)
+    def targets(self, entries: Sequence[int], generations: Sequence[int]) -> list[int]:
+        gone = self._attributes_gone
+        for entry in entries:
+            if gone[entry]:
+                self.look_up(entry)
+        return inodes_of(entries, generations)
 
     def look_up(self, entry: int) -> None:
         try:

@@ -73,7 +73,7 @@ class ToMove(NamedTuple):
     """A file that a mover is to fetch.
 
     Attributes:
-        place: where its bytes come from.
+        place: where its bytes come from. entry: of the manifest.
         path: under which places keep it, too, as it is a whole file.
         known: what is known of it in this generation, version: the same for those who keep it. target: where its pages
             are pushed to (`mlfs.engine.moves`).
@@ -81,6 +81,7 @@ class ToMove(NamedTuple):
 
     item: Item
     place: int
+    entry: int
     path: bytes
     known: KnownFile
     version: Version
@@ -395,7 +396,7 @@ class Fetcher:
         place that other processes read, where the source has been seen to have it. A content that is then found to be
         as it is known here is of that generation.
         """
-        manifest, looks, file_of, sizes = self._manifest, self._looks, self.samples.file_of, self.samples.sizes
+        manifest, sizes = self._manifest, self.samples.sizes
         whole = [
             (item, place)
             for item, place in placed
@@ -403,30 +404,33 @@ class Fetcher:
         ]
         if self._finding or not manifest.times.both or not whole:
             return []
-        unsized, to_keep, verified, shared = manifest.unsized.files, self.to_keep, self._verified, self.places.shared
-        path_of, is_gone, target_of = manifest.path, manifest.is_gone, self._pages.target
-        entries = [file_of(item.sample) for item, _ in whole]
-        plain: list[ToMove] = []
-        for (item, place), entry, known, generation in zip(whole, entries, *self._known_now(entries), strict=True):
-            if place and not (place in shared and verified[entry]):
-                continue
-            if item.sample in to_keep or is_gone(entry) or entry in unsized or not looks.has_seen(entry):
-                continue
-            path = path_of(entry)
-            if len(path) <= LONGEST_PATH_BYTES:
-                target = target_of(entry, generation) if stage else 0
-                plain.append(ToMove(item, place, path, known, Version(*known[:3]), generation, target))
-        return plain
+        gone, unsized, to_keep, verified = manifest.gone, manifest.unsized.files, self.to_keep, self._verified
+        entries = self.samples.files_of([item.sample for item, _ in whole])
+        unseen = {entry for entry in entries if not self._looks.has_seen(entry)} if self._looks.needed else ()
+        plain = [
+            (item, place, entry, path, KnownFile(*known), Version(*known[:3]), generation)
+            for (item, place), entry, path, known, generation in zip(
+                whole, entries, manifest.paths(entries), *self._known_now(entries), strict=True
+            )
+            if not (entry in gone or entry in unsized or entry in unseen or item.sample in to_keep)
+            and (not place or (place in self.places.shared and verified[entry]))
+            and len(path) <= LONGEST_PATH_BYTES
+        ]
+        if not stage:
+            return [ToMove(*file, 0) for file in plain]
+        targets = self._pages.targets([file[2] for file in plain], [file[6] for file in plain])
+        return [ToMove(*file, target) for file, target in zip(plain, targets, strict=True)]
 
-    def _known_now(self, entries: list[int]) -> tuple[list[KnownFile], list[int]]:
-        """Files as the manifest has them, and their generations: all that is said of a file is of one content."""
+    def _known_now(self, entries: list[int]) -> tuple[list[tuple[int, ...]], list[int]]:
+        """Files as the manifest has them (`KnownFile`), and their generations: all that is said of a file is of one
+        content."""
         manifest, ids = self._manifest, np.array(entries)
         while True:
             generations: list[int] = manifest.generation[ids].tolist()
             times = manifest.size, manifest.mtime_ns, manifest.ctime_ns
             columns = [column[ids].tolist() for column in (*times, manifest.mode, manifest.uid, manifest.gid)]
             if manifest.at_update not in entries and manifest.generation[ids].tolist() == generations:
-                return [*map(KnownFile._make, zip(*columns, strict=True))], generations
+                return [*zip(*columns, strict=True)], generations
 
     def look_up(self, sample: int) -> None:
         """The kernel does not know the file of a sample that is moved."""
@@ -434,19 +438,17 @@ class Fetcher:
 
     def moved(self, files: Sequence[ToMove]) -> list[bool]:
         """A mover has found the contents of files as they were known; which of them are still the files'."""
-        generations, file_of, looks, verified = (
-            self._manifest.generation_view, self.samples.file_of, self._looks, self._verified,
-        )  # fmt: skip
-        are_current: list[bool] = []
-        for file in files:
-            entry = file_of(file.item.sample)
-            if not file.place:
-                looks.way_to(entry)
-            is_current = generations[entry] == file.generation
+        from_source = [file.entry for file in files if not file.place]
+        if self._looks.needed:
+            for entry in from_source:
+                self._looks.way_to(entry)
+        generations, verified = self._manifest.generation_view, self._verified
+        are_current = [generations[file.entry] == file.generation for file in files]
+        for file, is_current in zip(files, are_current, strict=True):
             if is_current and not file.place:
-                looks.was_read(entry)
-                verified[entry] = 1
-            are_current.append(is_current)
+                verified[file.entry] = 1
+                if self._looks.needed:
+                    self._looks.was_read(file.entry)
         return are_current
 
     # -- large samples
@@ -612,8 +614,8 @@ class Fetcher:
     def _keep_in(self, place: StoringPlace, batch: Sequence[Fetched]) -> list[bool]:
         """Which of these a place keeps: none where it fails in a way of its own, which costs these copies only."""
         try:
-            size_bytes = sum(place.footprint_bytes(fetched.size_bytes) for fetched in batch)
-            with self.places.source.pieces.room_for(place, size_bytes):
+            footprints = (place.footprint_bytes(fetched.size_bytes) for fetched in batch)
+            with self.places.source.pieces.room_for(place, footprints):
                 return list(place.keep([self._copy(fetched) for fetched in batch]))
         except Exception as error:
             if lacking(error) is None:
@@ -649,9 +651,9 @@ class Fetcher:
     def ahead(self, items: Sequence[Item]) -> Iterator[None]:
         """Within it, peers get ready what will be fetched from them: many samples are under way at once."""
         by_peer: dict[int, list[tuple[int, Version]]] = {}
-        for item in (part for whole in items for part in whole.blocks or (whole,)):
-            if item.place > len(self.places.storing):
-                by_peer.setdefault(item.place, []).append((item.sample, self.samples.version_of(item.sample)))
+        own = len(self.places.storing)
+        for item in [part for whole in items for part in whole.blocks or (whole,) if part.place > own]:
+            by_peer.setdefault(item.place, []).append((item.sample, self.samples.version_of(item.sample)))
         asked = [(peer, peer.ahead(wanted)) for place, wanted in by_peer.items() if (peer := self.places.peer(place))]
         try:
             yield

@@ -85,7 +85,7 @@ class Lanes:
         self._runner = context.runner
         self._counters = context.counters
         self._shortages = context.shortages
-        self._place_of = scheduler.place_of
+        self._place_of, self._places_of = scheduler.place_of, scheduler.places_of
         self._waiters = scheduler.waiters
         self._sizes, self._first_row = scheduler.table.sizes, scheduler.table.first_row
         self._blocks_from = scheduler.table.blocks.first
@@ -123,7 +123,7 @@ class Lanes:
         began_s, cpu_began_s = self._clock(), self._cpu_clock()
         with self._fetcher.ahead(batch.items):
             self._move(batch, over)
-            for item in batch.items:
+            for item in [item for item in batch.items if item.sample in batch.claims]:
                 if batch.claims.pop(item.sample, None) is None:
                     continue
                 yield item.sample
@@ -161,13 +161,15 @@ class Lanes:
             batch.done |= {one.sample: one for one in landed}
             over.landed += landed
             over.kept += kept
+            waiters = self._waiters
             for one in landed:
-                if one.sample in self._waiters:
+                if one.sample in waiters:
                     self._runner.post(self._tell_early, batch, one.sample)
 
-        moving = batch.moving = Moving(self._fetcher, mover, batch.fetch, batch.items, batch.stage, self._place_of)
+        claims, places_of = batch.claims, self._places_of
+        moving = batch.moving = Moving(self._fetcher, mover, batch.fetch, batch.items, batch.stage, places_of)
         try:
-            took = moving.run(lambda sample: batch.claims.pop(sample, None) is not None, ended)
+            took = moving.run(lambda samples: {one for one in samples if claims.pop(one, None) is not None}, ended)
             over.cpu_s, over.keeping_s = took.computed_s, took.keeping_s
             self._movers.give_back(mover)
         except OSError as error:
@@ -261,25 +263,24 @@ class Lanes:
             self._movers.saw(over.cpu_s)
         del self._batches[batch.fetch]
         self._step(
-            e.FetchEnded(batch.fetch, over.landed, over.wall_s, over.cpu_s, over.keeping_s), *over.kept
+            e.FetchEnded(batch.fetch, over.landed, over.wall_s, over.cpu_s, over.keeping_s, over.kept)
         )  # fmt: skip
 
     def _count_landed(self, batch: _Batch, ends: Sequence[e.Landed]) -> None:
         """Count the ends of samples, each once."""
         came: dict[tuple[int, bool], tuple[int, int]] = {}  # by place, and whether that was chosen: samples and bytes
+        ends = [landed for landed in ends if landed.sample not in batch.counted]
+        batch.counted |= {landed.sample for landed in ends}
         for landed in ends:
-            sample, place = landed.sample, landed.place
-            if sample in batch.counted:
-                continue
-            batch.counted.add(sample)
+            place = landed.place
             if landed.error:
                 self._shortages.noticed(landed.error)
                 if not self._counters.errors.get("prefetch_failed"):
                     self._log_first_failure(landed)
             else:
-                by_choice = place == SOURCE and bool(batch.item_of[sample].instead)
-                count, size_bytes = came.get((place, by_choice), (0, 0))
-                came[place, by_choice] = count + 1, size_bytes + landed.size_bytes - landed.read_before_bytes
+                kind = place, place == SOURCE and bool(batch.item_of[landed.sample].instead)
+                count, size_bytes = came.get(kind, (0, 0))
+                came[kind] = count + 1, size_bytes + landed.size_bytes - landed.read_before_bytes
             for end in landed.blocks:
                 if landed.error or end.place != place:
                     self._counters.gave(self._places.kinds[end.place], end.size_bytes - end.read_before_bytes)

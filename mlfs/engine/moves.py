@@ -73,12 +73,13 @@ class Move(NamedTuple):
 
 def packed(moves: Sequence[Move]) -> bytes:
     """The message of a batch: MOST_FILES at most."""
-    heads = [
-        _FILE.pack(move.target, *move.known, *move[3:6], len(move.path), len(move.name), len(move.head))
-        for move in moves
-    ]
     ends = [end for move in moves for end in (move.path, move.name, move.head)]
-    return b"".join((MOVE, bytes((len(moves),)), *heads, *ends))
+    lengths = [*map(len, ends)]
+    files = [
+        _FILE.pack(move.target, *move.known, *move[3:6], *lengths[3 * number : 3 * number + 3])
+        for number, move in enumerate(moves)
+    ]
+    return b"".join((MOVE, bytes((len(moves),)), *files, *ends))
 
 
 def unpacked(message: bytes) -> list[Move]:

@@ -18,10 +18,10 @@ class PageCache(Protocol):
     def push(self, entry: int, generation: int, offset: int, data: Buffer) -> bool:
         """Store bytes of an entry's content; True when the kernel took them. Never raises for the kernel's refusals."""
 
-    def target(self, entry: int, generation: int) -> int:
-        """The number under which a mover pushes that generation's bytes (mlfs.engine.moves). Never 0.
+    def targets(self, entries: Sequence[int], generations: Sequence[int]) -> list[int]:
+        """The numbers under which a mover pushes those generations' bytes (mlfs.engine.moves). None is 0.
 
-        The kernel is made to know the entry, where it may not.
+        The kernel is made to know the entries, where it may not.
         """
 
     def look_up(self, entry: int) -> None:

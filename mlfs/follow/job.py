@@ -842,7 +842,8 @@ class BytesRead:
 
     def count_pfs(self, epoch: int, size_bytes: int) -> None:
         """Bytes came from the PFS for an epoch."""
-        self.pfs_by_epoch[epoch] = self.pfs_by_epoch.get(epoch, 0) + size_bytes
+        by_epoch = self.pfs_by_epoch
+        by_epoch[epoch] = by_epoch[epoch] + size_bytes if epoch in by_epoch else size_bytes
 
     def begin_anew(self) -> None:
         """Another run of the script reads."""

@@ -56,10 +56,10 @@ class MemoryFile:
         """Reserve from the beginning on. All that was reserved must have been dropped."""
         self._end = 0
 
-    def reserve(self, size_bytes: int) -> int:
-        """Reserve the pages of a sample behind the last one; returns its offset."""
+    def reserve(self, footprint_bytes: int) -> int:
+        """Reserve whole pages for a sample behind the last one (`in_pages`); returns its offset."""
         offset = self._end
-        self._end += in_pages(size_bytes)
+        self._end += footprint_bytes
         return offset
 
     def write(self, data: memoryview, offset: int) -> None:

@@ -16,7 +16,7 @@ import threading
 import time
 from bisect import bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Final, NamedTuple
 
@@ -250,14 +250,15 @@ class Pieces:
         return got[0] if len(got) == 1 else b"".join(got), size_bytes
 
     @contextmanager
-    def room_for(self, place: object, size_bytes: int) -> Iterator[None]:
-        """The place takes so many bytes within it: pieces go first, and none comes there."""
+    def room_for(self, place: object, footprints: Iterable[int]) -> Iterator[None]:
+        """The place takes copies that need so many bytes each within it: pieces go first, and none comes there."""
         spill = next((spill for spill in self._spills if spill.place is place), None)
         if spill is None:
             yield
             return
         spill.look()
         self._drop()
+        size_bytes = sum(footprints)
         with self._lock:
             spill.promised_bytes += size_bytes
             going_bytes = 0
@@ -472,7 +473,7 @@ class Pieces:
             if spill.has_room(size_bytes):
                 spill.used_bytes += size_bytes
                 self._moved += 1
-                return _Moved(spill, spill.file.reserve(len(data)), len(data), b"")
+                return _Moved(spill, spill.file.reserve(size_bytes), len(data), b"")
         return None
 
     def _take(self, sample: int) -> _Begun | None:

@@ -99,9 +99,8 @@ class RamTier:
     def errors(self) -> int:
         return self._errors
 
-    def footprint_bytes(self, size_bytes: int) -> int:
-        """Whole pages, and at least one, as even an empty sample takes a place in the index."""
-        return in_pages(size_bytes)
+    # Whole pages, and at least one, as even an empty sample takes a place in the index.
+    footprint_bytes = staticmethod(in_pages)
 
     def put(self, key: bytes, version: Version, data: memoryview) -> bool:
         return self.put_all([KeyedCopy(key, version, data)])[0]
@@ -153,12 +152,13 @@ class RamTier:
     def _reserve(self, file: MemoryFile, digest: bytes, size_bytes: int) -> int:
         """Room for a copy, in place of the one that its key has: its offset, -1 where it does not fit. The caller holds
         the lock."""
-        self._forget(digest)
+        if digest in self._index:
+            self._forget(digest)
         footprint_bytes = in_pages(size_bytes)
         if self._closed or self._used_bytes + footprint_bytes > self._capacity_bytes:
             return -1
         self._used_bytes += footprint_bytes
-        return file.reserve(size_bytes)
+        return file.reserve(footprint_bytes)
 
     def _write(self, record: Extent, sample: KeyedCopy) -> bool:
         try:
@@ -170,9 +170,10 @@ class RamTier:
             return False
         return True
 
-    def _publish(self, record: Extent) -> bool:
+    def _publish(self, record: Extent | Spot) -> bool:
         """Enter a copy that is whole. The caller holds the lock."""
-        self._forget(record.digest)  # another thread may have put it meanwhile
+        if record.digest in self._index:
+            self._forget(record.digest)  # another thread has put it meanwhile
         if self._closed:
             return False
         if not self._free_records:
@@ -181,7 +182,7 @@ class RamTier:
                 self._records.grow()
             except OSError as error:
                 self._failed(error)
-                self._free(record)
+                self._free(_extent_of(record))
                 return False
             self._free_records = [*reversed(range(before, len(self._records)))]
         number = self._free_records.pop()
@@ -201,15 +202,18 @@ class RamTier:
 
     def begin_elsewhere(self, wanted: Sequence[tuple[bytes, Version]]) -> list[Spot | None]:
         """See SharedTier. All of it lies in one file, to which others write as little as to any."""
-        spots: list[Spot | None] = []
+        digests = [_digest(key) for key, _ in wanted]
         with self._lock:
             number = self._writers.index(min(self._writers))
-            for key, version in wanted:
-                digest = _digest(key)
-                offset = self._reserve(self._files[number], digest, version.size_bytes)
-                spots.append(Spot(digest, version, number, offset) if offset >= 0 else None)
-                self._writers[number] += offset >= 0
-        return spots
+            file, reserve = self._files[number], self._reserve
+            offsets = [
+                reserve(file, digest, version.size_bytes) for digest, (_, version) in zip(digests, wanted, strict=True)
+            ]
+            self._writers[number] += len(offsets) - offsets.count(-1)
+        return [
+            Spot(digest, version, number, offset) if offset >= 0 else None
+            for digest, (_, version), offset in zip(digests, wanted, offsets, strict=True)
+        ]
 
     def put_elsewhere(self, written: Sequence[tuple[Spot, bool, int]]) -> list[bool]:
         kept = []
@@ -218,10 +222,9 @@ class RamTier:
                 if failure:
                     self._failed(OSError(failure, os.strerror(failure)))
                 self._writers[spot.file] -= 1
-                extent = _extent_of(spot)
                 if not is_whole:
-                    self._free(extent)
-                kept.append(is_whole and self._publish(extent))
+                    self._free(_extent_of(spot))
+                kept.append(is_whole and self._publish(spot))
         return kept
 
     def lend(self, wanted: Sequence[tuple[bytes, Version]]) -> list[Spot | None]:
@@ -337,7 +340,7 @@ def _in_pages(size_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.maximum(1, -(-size_bytes // PAGE_BYTES)) * PAGE_BYTES
 
 
-def _extent_of(spot: Spot) -> Extent:
+def _extent_of(spot: Extent | Spot) -> Extent:
     return Extent(spot.digest, spot.file, spot.offset, spot.version)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from mlfs.tree.samples import Version
+from mlfs.places.tier import Spot, Version
 
 # The checksum is of the rest. The mtime is split, as 64 bits of nanoseconds end in the year 2262: file systems do not.
 _RECORD = struct.Struct("<Q16sIIqqqq")
@@ -63,9 +63,9 @@ class RamRecords:
         """Make room for twice as many. Raises: OSError."""
         self._map.resize(2 * len(self._map))
 
-    def write(self, number: int, record: Extent) -> None:
+    def write(self, number: int, record: Extent | Spot) -> None:
         size_bytes, mtime_ns, ctime_ns = record.version
-        seconds, ns = divmod(mtime_ns, _NS)
+        seconds, ns = mtime_ns // _NS, mtime_ns % _NS
         packed = _ABOUT.pack(record.digest, record.file, ns, seconds, record.offset, size_bytes, ctime_ns)
         at = number * _RECORD.size
         self._map[at : at + _RECORD.size] = _sum(packed).to_bytes(8, "little") + packed

@@ -109,7 +109,6 @@ class GrowingManifest(Manifest):
         columns["name_offset"] = _with_room(old["name_offset"], size + 1, len(old["names"]), dtype)
         self._used = used
         self._listed: dict[int, memoryview] = {}
-        self._gone: set[int] = set()
         self._gone_names: dict[tuple[int, bytes], int] = {}
         self.growths = 0
         super().__init__(columns, scanned.vanished, scanned.problems, scanned.times)
@@ -134,21 +133,17 @@ class GrowingManifest(Manifest):
         """A tree that was refreshed has one of its own: no other node numbers its entries alike."""
         return f"refreshed-{uuid.uuid4()}" if self.growths else super().fingerprint()
 
-    def is_gone(self, entry: int) -> bool:
-        """Whether the entry was taken out."""
-        return entry in self._gone
-
     def is_file(self, entry: int) -> bool:
         # An entry that was taken out is no file any more.
-        return super().is_file(entry) and entry not in self._gone
+        return super().is_file(entry) and entry not in self.gone
 
     def is_dir(self, entry: int) -> bool:
-        return super().is_dir(entry) and entry not in self._gone
+        return super().is_dir(entry) and entry not in self.gone
 
     def _of_type(self, file_type: int) -> NDArray[np.uint32]:
         found = super()._of_type(file_type)
-        if self._gone:
-            found = found[~np.isin(found, np.fromiter(self._gone, dtype=np.uint32, count=len(self._gone)))]
+        if self.gone:
+            found = found[~np.isin(found, np.fromiter(self.gone, dtype=np.uint32, count=len(self.gone)))]
         return found
 
     def children(self, entry: int) -> Sequence[int]:
@@ -185,11 +180,11 @@ class GrowingManifest(Manifest):
                 getattr(self, name)[entry] = value
         self._set_unreadable(growth.unreadable)
         self.hard_links.refreshed(growth.linked)
-        self._gone.difference_update(growth.back)
+        self.gone.difference_update(growth.back)
         for place in [place for place, entry in self._gone_names.items() if entry in growth.back]:
             del self._gone_names[place]
         self._listed.update(growth.children)
-        self._gone.update(growth.gone)
+        self.gone.update(growth.gone)
         self._gone_names.update(growth.gone_names)
         self.__dict__.pop("files", None)
         self.__dict__.pop("total_bytes", None)

@@ -94,9 +94,9 @@ class Manifest:
     The arrays are public and for reading; `update` is the only way to change one, and it must be called from one
     thread (the daemon's loop). `past` has the attributes of earlier contents, `hard_links` the entries that are names
     of one file, `updates` how often anything has changed, `at_update` the entry that is changed just now, -1 for none,
-    `times` what the source's times prove, `unsized` the files whose size is not the number of their bytes. The
-    `*_view` attributes are memoryviews of the same memory: `m.size_view[e]` gives a plain int in a fraction of the
-    time of numpy's scalar, so request handlers read those.
+    `times` what the source's times prove, `unsized` the files whose size is not the number of their bytes, `gone` the
+    entries that a refresh has taken out. The `*_view` attributes are memoryviews of the same memory: `m.size_view[e]`
+    gives a plain int in a fraction of the time of numpy's scalar, so request handlers read those.
 
     Args:
         columns: the arrays of `COLUMNS`, by name; kept, not copied.
@@ -136,6 +136,7 @@ class Manifest:
         problems: tuple[str, ...] | None = None,
         times: Times | None = None,
     ) -> None:
+        self.gone: set[int] = set()
         for name in COLUMNS:
             setattr(self, name, columns[name])
         self._n = len(self.parent)
@@ -246,8 +247,8 @@ class Manifest:
         offsets = self._offset_view
         name = self._name_bytes[offsets[entry] : offsets[entry + 1]]
         directory = self.parent_view[entry]
-        above = self._above.get(directory)
-        return (self._path_above(directory) if above is None else above) + name
+        paths = self._above
+        return (paths[directory] if directory in paths else self._path_above(directory)) + name
 
     def _path_above(self, directory: int) -> bytes:
         """The path of a directory and a slash, and have it remembered. A directory keeps its path."""
@@ -296,8 +297,8 @@ class Manifest:
         return bisect_right(children, self.name(child), key=self.name)
 
     def is_gone(self, entry: int) -> bool:
-        """Whether the entry was taken out of the tree: of one that was never refreshed, none was."""
-        return False
+        """Whether the entry was taken out of the tree."""
+        return entry in self.gone
 
     def find(self, path: bytes) -> int:
         """The id at a path relative to the root, or -1. Empty parts are ignored; "." and ".." are names like others."""

@@ -81,6 +81,10 @@ class Samples:
         """The file that the sample lies in, as an entry of the manifest."""
         return sample
 
+    def files_of(self, samples: list[int]) -> list[int]:
+        """`file_of` of many samples."""
+        return samples
+
     def offset_of(self, sample: int) -> int:
         """The offset of the sample in its file, in bytes."""
         return 0
@@ -220,6 +224,9 @@ class _InBlocks(Samples):
         if sample < self._entries:
             return sample
         return self._blocks.file_of(sample) if sample < self._rows.first else self._rows.file_of(sample)
+
+    def files_of(self, samples: list[int]) -> list[int]:
+        return [sample if sample < self._entries else self.file_of(sample) for sample in samples]
 
     def offset_of(self, sample: int) -> int:
         if sample < self._entries:

@@ -100,8 +100,8 @@ class FakePages:
             at += length
             self._pushed_end += length
 
-    def target(self, entry: int, generation: int) -> int:
-        return entry
+    def targets(self, entries: Sequence[int], generations: Sequence[int]) -> list[int]:
+        return list(entries)
 
     def look_up(self, entry: int) -> None:
         pass

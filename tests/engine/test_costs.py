@@ -106,15 +106,15 @@ COSTS = {
         "a waiter, a fetch by a worker (open, statx, read, close), a push, a copy to keep with its record in memory",
     ),
     "a sample that is fetched ahead": (
-        Cost(232, 5.5, 16000, 0.15),
+        Cost(178, 5.5, 15000, 0.15),
         "a look, a lane's turn, the same fetch, which a mover could do, a push, a copy to keep with its record",
     ),
     "a sample that a mover fetches ahead": (
-        Cost(189, 0.2, 9150, SELDOM),
+        Cost(95, 0.2, 7600, SELDOM),
         "a look, a part of a lane's turn, what is known of it in a message, room in memory, a copy's record, its end",
     ),
     "a row that is fetched ahead, of blocks that are kept": (
-        Cost(223, 3.4, 138000, SELDOM),
+        Cost(198, 3.4, 138000, SELDOM),
         "a look, a lane's turn, a range of one copy or two, its tripwire, two pushes",
     ),
     "a READ of a staged row": (

@@ -140,9 +140,9 @@ def test_what_somebody_else_has_brought_by_then_keeps_its_copy(tmp_path: Path, m
             copy = samples.key(entry), samples.version_of(entry)
             run, move, seen = Moving.run, MoverChannel.move, list[object]()
 
-            def is_late(moving: Moving, claim: Callable[[int], bool], ended: Callable[..., None]) -> MoverTimes:
+            def is_late(moving: Moving, claim: Callable[..., set[int]], ended: Callable[..., None]) -> MoverTimes:
                 tier.put(*copy, memoryview(mount.content(entry)))
-                return run(moving, lambda sample: sample != entry and claim(sample), ended)
+                return run(moving, lambda samples: claim(set(samples) - {entry}), ended)
 
             def looks(mover: MoverChannel, *of: Any) -> MoverTimes:
                 seen.append(tier.get(*copy))

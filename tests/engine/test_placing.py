@@ -326,7 +326,7 @@ def test_planned_samples_find_their_room_and_budgets_hold(data: st.DataObject) -
         if keep_in:
             used[keep_in[0]] += cost
             assert keeping.statistics().promised_bytes == cost
-            keeping.kept(1, sample, keep_in[0], used[keep_in[0]])
+            keeping.kept([(1, sample, keep_in[0], used[keep_in[0]])])
         assert used[1] <= capacities[0]
         assert used[2] <= capacities[1]
         assert keeping.statistics().promised_bytes == 0

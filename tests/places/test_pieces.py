@@ -58,7 +58,7 @@ def test_no_byte_is_read_twice_that_is_held_and_each_is_the_right_one(
                 assert tidied(pieces, sample, version, begin, end, of_source)[1] == 0 or damaged_at
         assert pieces.bytes <= most_bytes
         assert spill.used_bytes <= room
-    with pieces.room_for(PLACE, room):
+    with pieces.room_for(PLACE, [room]):
         assert spill.used_bytes == 0
     assert sum(pieces.of(one) for one in range(4)) == pieces.bytes
     for sample in range(4):
@@ -114,7 +114,7 @@ def test_a_disk_that_takes_its_time_keeps_nobody_waiting_for_another_sample(monk
     may_write.set()
     mover.join(60)
     assert pieces.bytes <= SIZE
-    with pieces.room_for(PLACE, 100 * PAGE_BYTES):
+    with pieces.room_for(PLACE, [100 * PAGE_BYTES]):
         assert spill.used_bytes == 0
     pieces.close()
 
@@ -164,9 +164,9 @@ def test_two_places_that_keep_at_once_have_room_for_both() -> None:
     pieces = Pieces(0, [spill], least_bytes=1)
     for sample in range(3):
         at_once(pieces, sample, 0, 10)
-    with pieces.room_for(PLACE, PAGE_BYTES):
+    with pieces.room_for(PLACE, [PAGE_BYTES]):
         assert spill.used_bytes == 3 * PAGE_BYTES
-        with pieces.room_for(PLACE, PAGE_BYTES):
+        with pieces.room_for(PLACE, [PAGE_BYTES]):
             assert spill.used_bytes == 2 * PAGE_BYTES
             at_once(pieces, 9, 0, 10)  # nothing comes to where they have room
             assert spill.used_bytes == 2 * PAGE_BYTES
@@ -182,7 +182,7 @@ def test_a_disk_that_is_smaller_than_its_budget_has_room_for_copies() -> None:
         at_once(pieces, sample, 0, 10)
     assert spill.used_bytes == 5 * PAGE_BYTES
     disk_bytes[0] -= 4 * PAGE_BYTES
-    with pieces.room_for(PLACE, PAGE_BYTES):
+    with pieces.room_for(PLACE, [PAGE_BYTES]):
         assert spill.used_bytes <= 2 * PAGE_BYTES
         with pieces.room_for(object(), 1 << 40):
             assert spill.used_bytes

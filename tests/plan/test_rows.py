@@ -126,8 +126,8 @@ def test_what_is_said_of_rows_is_said_of_their_blocks() -> None:
     member = bytearray(of.rows.end)
     member[rows[0]] = member[rows[1]] = 1
     assert np.flatnonzero(table.by_block(member)).tolist() == [3, 7, 8]
-    table.hold(7, 1)
+    table.held_by[7] = 1
     assert table.holder(rows[0]) == 0
-    table.hold(8, 1)
+    table.held_by[8] = 1
     assert table.holder(rows[0]) == 1
     assert of.keeping(np.array([1, rows[1], -1, rows[0]])).tolist() == [1, 3, -1, 7]

@@ -178,6 +178,7 @@ class FetchEnded(NamedTuple):
         landed: the end of each sample, also of those that were reported before.
         wall_s: seconds that it took its thread. cpu_s: how many of these it computed. keeping_s: how many of these it
             gave copies to tiers.
+        kept: what became of copies that were to be kept, if it is known by now.
     """
 
     fetch: int
@@ -185,6 +186,7 @@ class FetchEnded(NamedTuple):
     wall_s: float = 0.0
     cpu_s: float = 0.0
     keeping_s: float = 0.0
+    kept: Sequence[Kept] = ()
 
 
 class Recalled(NamedTuple):

@@ -1,8 +1,8 @@
 """Fetches under way: at most one a sample, by lanes ahead of the readers, or for a reader who waits.
 
 Pure. In: samples that the look-ahead wants, samples that readers wait for, ends of fetches. Out: `Fetch` commands, and
-which of the ends count. A sample is fetched once at a time however many want it (single flight): `_flying` says by
-which fetch, and an end that another fetch reports is ignored.
+which of the ends count. A sample is fetched once at a time however many want it (single flight): `Flying` says by which
+fetch, and an end that another fetch reports is ignored.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.commands import Command, Fetch, Item, KeepCopy, Recall
@@ -28,6 +29,19 @@ class PoolStatistics:
     queued: int
     working: int
     allowed: int
+
+
+class Flying(NamedTuple):
+    """A sample that is being fetched.
+
+    Attributes:
+        fetch: by which fetch. item: as it was told the driver.
+        wanted: for which job and epoch a lane fetches it; None for a reader's fetch.
+    """
+
+    fetch: int
+    item: Item
+    wanted: Wanted | None
 
 
 class Fetching:
@@ -58,9 +72,8 @@ class Fetching:
         self.joined(places)
         self._queues[SOURCE].governor.begin_with(limits.source_lanes_at_first)
         self._queued: dict[int, Wanted] = {}  # by sample; anything else in a queue is outdated
-        self._flying: dict[int, int] = {}
+        self._flying: dict[int, Flying] = {}
         self._running: dict[int, Running] = {}
-        self._items: dict[tuple[int, int], Item] = {}
         self._fetches = 0
         self.peers_missed = 0
         self._urgent = False
@@ -104,7 +117,7 @@ class Fetching:
     @property
     def under_way(self) -> int:
         """Samples that are queued or handed to a thread."""
-        return len(self._queued) + len(self._items)
+        return len(self._queued) + len(self._flying)
 
     # -- ahead of the readers
 
@@ -128,7 +141,10 @@ class Fetching:
     def _queue(self, wanted: Wanted, first: bool = False) -> None:
         self._queued[wanted.sample] = wanted
         items = self._queues[self._pool_of[wanted.place]].items
-        (items.appendleft if first else items.append)(wanted)
+        if first:
+            items.appendleft(wanted)
+        else:
+            items.append(wanted)
 
     def dispatch(self, urgent: bool) -> None:
         """Give free lanes their next batches. Args: urgent: readers of this node wait, or did a moment ago."""
@@ -139,15 +155,16 @@ class Fetching:
                 if not batch:
                     break
                 self._fetches += 1
-                self._running[self._fetches] = Running(self._fetches, queue, batch, queue.lane_begins())
-                items = [self._begin(self._fetches, of.sample, of.place) for of in batch.values()]
+                samples = [of.sample for of in batch]
+                self._running[self._fetches] = Running(self._fetches, queue, samples, queue.lane_begins())
+                items = [self._begin(self._fetches, of.sample, of.place, of) for of in batch]
                 self._out.append(Fetch(self._fetches, queue.pool, items))
 
     def _may_begin(self, wanted: Wanted) -> bool:
         """Whether a queued sample is still to be fetched. If so, its fetch has begun."""
-        if self._queued.get(wanted.sample) is not wanted:
+        queued, table = self._queued, self._table
+        if wanted.sample not in queued or queued[wanted.sample] is not wanted:
             return False  # a reader's fetch took it over, and it may have been queued again since
-        table = self._table
         held_by = table.holder(wanted.sample)
         if (
             held_by
@@ -156,7 +173,7 @@ class Fetching:
         ):
             self._queue(wanted._replace(place=held_by), first=True)  # a copy came to this node after it was queued
             return False
-        del self._queued[wanted.sample]
+        del queued[wanted.sample]
         is_gone = wanted.sample >= table.blocks.first and not table.has_part(wanted.sample)
         if self._stopped or not table.pending[wanted.sample] or is_gone:
             table.move(wanted.sample, Verb.CANCEL)
@@ -164,14 +181,13 @@ class Fetching:
         table.move(wanted.sample, Verb.BEGIN)
         return True
 
-    def _begin(self, fetch: int, sample: int, place: int) -> Item:
+    def _begin(self, fetch: int, sample: int, place: int, wanted: Wanted | None = None) -> Item:
         blocks = self._table.blocks.of(sample)
         if blocks:
             item = Item(sample, place, blocks=tuple(self._block_item(fetch, block, place) for block in blocks))
         else:
             item = self._item(fetch, sample, place)
-        self._flying[sample] = fetch
-        self._items[fetch, sample] = item
+        self._flying[sample] = Flying(fetch, item, wanted)
         return item
 
     def _item(self, fetch: int, sample: int, place: int) -> Item:
@@ -202,12 +218,12 @@ class Fetching:
         items = [Item(sample, SOURCE, 0, keep_in) for sample, keep_in in promised.items() if keep_in]
         if items:
             self._fetches = fetch
-            wanted = {item.sample: Wanted(item.sample, SOURCE) for item in items}
-            self._running[fetch] = Running(fetch, queue, wanted, queue.lane_begins(), fills=True)
+            self._running[fetch] = Running(
+                fetch, queue, [item.sample for item in items], queue.lane_begins(), fills=True
+            )  # fmt: skip
             for item in items:
                 self._table.move(item.sample, Verb.FILL)
-                self._flying[item.sample] = fetch
-                self._items[fetch, item.sample] = item
+                self._flying[item.sample] = Flying(fetch, item, Wanted(item.sample, SOURCE))
             self._out.append(Fetch(fetch, SOURCE, items, stage=False))
         return [sample for sample, keep_in in promised.items() if not keep_in]
 
@@ -216,10 +232,15 @@ class Fetching:
 
         The samples behind it in the lane's batch are asked back, the last one first: see `recalled`.
         """
-        running = self._running.get(self._flying.get(sample, 0))
+        flying = self._flying
+        running = self._running.get(flying[sample].fetch) if sample in flying else None
         if running is not None and not running.hangs:
             running.hang()
-            behind = [other for other in running.wanted if other != sample and self._flying.get(other) == running.fetch]
+            behind = [
+                other
+                for other in running.samples
+                if other != sample and other in flying and flying[other].fetch == running.fetch
+            ]
             self._out.extend(Recall(running.fetch, other) for other in reversed(behind))
 
     def recalled(self, wanted: Wanted, now_s: float) -> None:
@@ -270,45 +291,47 @@ class Fetching:
 
     def fetch_of(self, sample: int) -> int:
         """The fetch that a sample is in, 0 for none."""
-        return self._flying.get(sample, 0)
+        return self._flying[sample].fetch if sample in self._flying else 0
 
-    def forget(self, fetch: int, sample: int) -> None:
-        """Ignore what a fetch still reports of a sample."""
-        if self._flying.get(sample) == fetch:
-            del self._flying[sample]
-        item = self._items.pop((fetch, sample), None)
-        if item is not None:
-            for part in item.blocks or (item,):
-                self._keeping.release_promise(fetch, part.sample)
+    def forget(self, fetch: int, sample: int) -> Wanted | None:
+        """Ignore what a fetch still reports of a sample. Returns for whom a lane had it."""
+        if self.fetch_of(sample) != fetch:
+            return None
+        _, item, wanted = self._flying.pop(sample)
+        for part in item.blocks or (item,):
+            self._keeping.release_promise(fetch, part.sample)
+        return wanted
 
     # -- ends
 
-    def wanted_by(self, fetch: int, sample: int) -> Wanted | None:
-        """For which job and epoch a lane fetches the sample; None for a reader's fetch."""
-        running = self._running.get(fetch)
-        return running.wanted.get(sample) if running is not None else None
+    def missed_by_peers(self, ends: Sequence[Landed]) -> list[Wanted]:
+        """Those of a batch's samples that a peer was to give, and has not given. Before `landed` of them."""
+        missed = [self._flying[end.sample] for end in ends if end.error and self.fetch_of(end.sample) == end.fetch]
+        return [of.wanted for of in missed if of.wanted is not None and self._is_peer[of.item.place]]
 
-    def asked_peer(self, landed: Landed) -> bool:
-        item = self._items.get((landed.fetch, landed.sample))
-        return item is not None and self._is_peer[item.place]
+    def asked_peer(self, flying: Flying) -> bool:
+        """Whether the sample was to come from a peer."""
+        return self._is_peer[flying.item.place]
 
-    def landed(self, landed: Landed) -> bool:
-        """Take in the end of a sample's fetch; whether it counts, as only the first report of it does."""
-        fetch, sample = landed.fetch, landed.sample
-        item = self._items.pop((fetch, sample), None)
-        if item is None or self._flying.get(sample) != fetch:
-            return False
-        del self._flying[sample]
+    def landed(self, landed: Landed) -> Flying | None:
+        """Take in the end of a sample's fetch, and say what it was; None where it does not count, as only the first
+        report of it does."""
+        sample, flights = landed.sample, self._flying
+        if sample not in flights or flights[sample].fetch != landed.fetch:
+            return None
+        flying = flights[sample]
+        del flights[sample]
+        item = flying.item
         if item.keep_in and not (item.place or landed.place or landed.error or item.blocks):
-            return True  # most samples: the source has given it, and the promise stays until a place keeps it
+            return flying  # most samples: the source has given it, and the promise stays until a place keeps it
         self.peers_missed += self._is_peer[item.place] and (bool(landed.error) or landed.place != item.place)
         if item.blocks:
             ends = {end.sample: end for end in landed.blocks}
             for part in item.blocks:
-                self._got(part, ends.get(part.sample, Landed(fetch, part.sample, error=errno.EIO)))
+                self._got(part, ends.get(part.sample, Landed(landed.fetch, part.sample, error=errno.EIO)))
         else:
             self._got(item, landed)
-        return True
+        return flying
 
     def _got(self, item: Item, landed: Landed) -> None:
         """A sample, or a block of a file, was got or not: whether a copy of it is to be kept, and which there are."""
@@ -331,15 +354,13 @@ class Fetching:
         if running is None:
             return
         queue, more = running.queue, bool(running.queue.items) or running.fills
-        done = [one for one in ended.landed if not one.error]
-        if ended.landed and len(done) == len(ended.landed) and all(self._by_pool(one, queue.pool) for one in done):
+        pool_of, pool = self._pool_of, queue.pool
+        done = [one.size_bytes for one in ended.landed if not one.error and pool_of[one.place] == pool]
+        if done and len(done) == len(ended.landed):
             lanes = running.lanes if more and not queue.holds_back(self._urgent) else 0
             if self._routing.is_probed(queue.pool):  # a probe's few samples count as if all lanes worked like this
                 lanes = queue.governor.allowed
-            size, wall_s = sum(one.size_bytes for one in done), ended.wall_s - ended.keeping_s
-            self._rates.batch(queue.pool, running.lanes, size, wall_s, len(done), lanes)
+            wall_s = ended.wall_s - ended.keeping_s
+            self._rates.batch(queue.pool, running.lanes, sum(done), wall_s, len(done), lanes)
         running.give_back()
         queue.ended(len(ended.landed), ended.wall_s, ended.cpu_s, now_s, more, self._urgent)
-
-    def _by_pool(self, landed: Landed, pool: int) -> bool:
-        return self._pool_of[landed.place] == pool

@@ -13,7 +13,7 @@ node without peers (`mlfs.plan.scheduler.evicting`): where nodes plan together, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -93,6 +93,7 @@ class Keeping:
         self._places = places
         self._table = table
         self._stores = [number for number, place in enumerate(places) if place.kind in STORES]
+        self._only_store = self._stores[0] if len(self._stores) == 1 else 0
         self._used_bytes = [place.used_bytes for place in places]
         self._promised_bytes = [0] * len(places)
         self._promises: dict[int, tuple[int, int, int]] = {}  # sample -> fetch, place, bytes: one a sample
@@ -317,10 +318,14 @@ class Keeping:
             place = self._promises[sample][1]
             is_block = sample >= self._table.blocks.first  # whoever gets a block first has it kept
             return (place,) if is_block and not passed_over[place] else ()
-        if self._members and not any(member[sample] for member in self._members) and not self._is_spare(sample):
-            return ()
+        for member in self._members:
+            if member[sample]:
+                break
+        else:
+            if self._members and not self._is_spare(sample):
+                return ()
         size, wanted = self._table.sizes[sample], MEMORY
-        if self._plan is None and len(self._stores) == 1:  # a shortcut: the rest gives the same
+        if self._plan is None and self._only_store:  # a shortcut: the rest gives the same
             return self._promise_only(fetch, sample, size, passed_over)
         if self._plan is not None:
             wanted = int(self._plan.classes[sample])
@@ -355,7 +360,7 @@ class Keeping:
 
     def _promise_only(self, fetch: int, sample: int, size_bytes: int, passed_over: Sequence[bool]) -> tuple[int, ...]:
         """Promise room in the only place that stores; there is no plan."""
-        number = self._stores[0]
+        number = self._only_store
         place = self._places[number]
         bytes_ = place.footprint_bytes(size_bytes)
         free = place.capacity_bytes - self._used_bytes[number] - self._promised_bytes[number]
@@ -386,20 +391,22 @@ class Keeping:
 
     def release_promise(self, fetch: int, sample: int) -> None:
         """Take a promise back: the fetch keeps nothing, or its copy is there and counts as used."""
-        promise = self._promises.get(sample)
-        if promise is not None and promise[0] == fetch:
-            del self._promises[sample]
-            self._promised_bytes[promise[1]] -= promise[2]
+        promises = self._promises
+        if sample in promises and promises[sample][0] == fetch:
+            _, place, bytes_ = promises[sample]
+            del promises[sample]
+            self._promised_bytes[place] -= bytes_
 
-    def kept(self, fetch: int, sample: int, place: int, used_bytes: int) -> None:
-        """The fetch has ended: a place keeps the sample now, or with 0 none does."""
-        self.release_promise(fetch, sample)
-        if place:
-            self._used_bytes[place] = used_bytes
-            self.found(sample, place)
-            if sample in self._taking:
-                self._taking.discard(sample)
-                self._taken.append(sample)
+    def kept(self, copies: Iterable[tuple[int, int, int, int]]) -> None:
+        """Fetches have ended, and places keep samples: (fetch, sample, place, what that holds now); 0: none does."""
+        for fetch, sample, place, used_bytes in copies:
+            self.release_promise(fetch, sample)
+            if place:
+                self._used_bytes[place] = used_bytes
+                self.found(sample, place)
+                if sample in self._taking:
+                    self._taking.discard(sample)
+                    self._taken.append(sample)
 
     def found(self, sample: int, place: int) -> None:
         """A place holds a copy."""
@@ -428,7 +435,9 @@ class Keeping:
         self._hold(sample, 0)
 
     def _hold(self, sample: int, place: int) -> None:
-        self._held[self._table.hold(sample, place)] -= 1
+        held_by = self._table.held_by
+        self._held[held_by[sample]] -= 1
         self._held[place] += 1
+        held_by[sample] = place
         if self._no_room is not None:
             self._no_room[sample] = 0

@@ -7,7 +7,7 @@ Pure. In: samples in the order of need, ends of fetches. Out: batches for lanes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -62,7 +62,7 @@ class Running:
 
     fetch: int
     queue: PoolQueue
-    wanted: dict[int, Wanted]
+    samples: Sequence[int]
     lanes: int
     hangs: bool = False
     fills: bool = False
@@ -128,17 +128,17 @@ class PoolQueue:
         """A lane is free again, or hangs."""
         self.working -= 1
 
-    def take(self, may_begin: Callable[[Wanted], bool]) -> dict[int, Wanted]:
-        """The next batch, by sample: about `batch_s` of work. Samples that may not begin leave the queue."""
-        batch: dict[int, Wanted] = {}
+    def take(self, may_begin: Callable[[Wanted], bool]) -> list[Wanted]:
+        """The next batch: about `batch_s` of work. Samples that may not begin leave the queue."""
+        batch, items = list[Wanted](), self.items
         most = self.batch_samples
         if self.of_peers:
             part = len(self.items) // (PEERS_PARTS * min(self.lanes, UNHURRIED_LANES))
             most = max(most, min(MOST_IN_BATCH, part))
-        while self.items and len(batch) < most:
-            wanted = self.items.popleft()
+        while items and len(batch) < most:
+            wanted = items.popleft()
             if may_begin(wanted):
-                batch[wanted.sample] = wanted
+                batch.append(wanted)
         return batch
 
     def ended(self, samples: int, wall_s: float, cpu_s: float, now_s: float, more: bool, urgent: bool) -> None:

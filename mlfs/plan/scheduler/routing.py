@@ -70,6 +70,9 @@ class Routing:
         sizes: bytes by sample.
         known_source: what an earlier measurement says of the source, by class of sizes: it stands in until the source
             is measured.
+
+    Attributes:
+        passed_over: by place, whether it is passed over for the source; for others to read.
     """
 
     def __init__(
@@ -86,7 +89,7 @@ class Routing:
         self._out = out
         self._gives: dict[int, dict[int, float]] = {}  # bytes a second by pool and class of sizes, as last measured
         self._known_source = dict(known_source)
-        self._passed_over = [False] * len(places)
+        self.passed_over = [False] * len(places)
         self._lost_peers: set[int] = set()
         self._first_peer = next((number for number, place in enumerate(places) if place.node >= 0), SOURCE)
         self._peer_of_node = {place.node: number for number, place in enumerate(places) if place.node >= 0}
@@ -98,12 +101,7 @@ class Routing:
         self._judged_s = self._waited_s = 0.0
 
     def statistics(self) -> RoutingStatistics:
-        return RoutingStatistics(tuple(self._passed_over), tuple(self._found))
-
-    @property
-    def passed_over(self) -> Sequence[bool]:
-        """By place, whether it is passed over for the source."""
-        return self._passed_over
+        return RoutingStatistics(tuple(self.passed_over), tuple(self._found))
 
     def for_reader(self, sample: int, held_by: int, owner: int) -> int:
         """The place for a reader who waits; such a fetch never probes."""
@@ -112,7 +110,9 @@ class Routing:
 
     def ahead(self, sample: int, held_by: int, owner: int, now_s: float) -> int:
         """The place for a prefetch. A few prefetches probe a tier that is passed over."""
-        if not held_by or not self._passed_over[held_by]:
+        if not held_by and owner < 0:
+            return SOURCE
+        if not held_by or not self.passed_over[held_by]:
             return self.nearest(sample, held_by, owner)
         if self._uses[held_by].may_probe(now_s) and not any(use.probing_since_s is not None for use in self._uses):
             self._uses[held_by] = self._uses[held_by].begin_probe(now_s)
@@ -135,7 +135,7 @@ class Routing:
 
         From any thread.
         """
-        has_copy = bool(held_by) and not self._passed_over[held_by]
+        has_copy = bool(held_by) and not self.passed_over[held_by]
         peer = self._peer_of_node.get(owner, SOURCE)
         has_owner = peer != SOURCE and peer not in self._lost_peers
         if not (has_copy and has_owner):  # most samples: there is nothing to choose
@@ -149,7 +149,7 @@ class Routing:
         first = len(self._places)
         self._first_peer = self._first_peer or first
         self._places = (*self._places, *places)
-        self._passed_over += [False] * len(places)
+        self.passed_over += [False] * len(places)
         self._uses += [_FRESH] * len(places)
         self._found += [None] * len(places)
         self._batches += [0] * len(places)
@@ -169,10 +169,10 @@ class Routing:
 
     def come_back(self, now_s: float) -> None:
         """The source failed or hangs: all tiers are used again until the source is measured anew."""
-        if any(self._passed_over):
+        if any(self.passed_over):
             self._known_source = {}
             self._rates.forget_pace(SOURCE)
-        for place, was_passed_over in enumerate(self._passed_over):
+        for place, was_passed_over in enumerate(self.passed_over):
             if was_passed_over:
                 self._out.append(Warn(f"{self._places[place].name} is used again: the source does not answer"))
                 self._change(place, self._uses[place].come_back(now_s), say=False)
@@ -214,7 +214,7 @@ class Routing:
         paces = self._rates.paces(place)
         batches = sum(pace.batches for pace in paces.values())
         new = batches - self._batches[place]
-        if new >= FEWEST_BATCHES and not self._passed_over[place]:  # else the count goes on: a very slow tier gives few
+        if new >= FEWEST_BATCHES and not self.passed_over[place]:  # else the count goes on: a very slow tier gives few
             self._batches[place] = batches
         rates = in_common(paces, source)
         sample = self._rates.sample(place)
@@ -229,7 +229,7 @@ class Routing:
             self._probes_left = 0
         if before.passed_over == use.passed_over:
             return
-        self._passed_over[place] = use.passed_over
+        self.passed_over[place] = use.passed_over
         if say:
             found = self._found[place]
             rates = f"{found.tier_bytes_per_s / 1e6:.1f} and {found.source_bytes_per_s / 1e6:.1f} MB/s" if found else ""

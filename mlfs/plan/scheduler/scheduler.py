@@ -112,7 +112,7 @@ class Scheduler:
             e.Landed: self._landed,
             e.FetchEnded: self._fetch_ended,
             e.Recalled: self._recalled,
-            e.Kept: self._kept,
+            e.Kept: lambda kept, now_s: self._have_kept((kept,)),
             e.CopiesFound: self._copies_found,
             e.CopyLost: self._copy_lost,
             e.Dropped: self._dropped,
@@ -177,8 +177,12 @@ class Scheduler:
     def place_of(self, item: Item) -> int:
         """The place to get an item from now: a copy may have been kept here since the source was chosen. From any
         thread."""
-        by_choice = item.place or item.instead
-        return item.place if by_choice else self.table.held_by[item.sample]
+        return self.places_of((item,))[0]
+
+    def places_of(self, items: Sequence[Item]) -> list[int]:
+        """`place_of` of many items."""
+        held_by = self.table.held_by
+        return [item.place if item.place or item.instead else held_by[item.sample] for item in items]
 
     def where(self, sample: int) -> tuple[int, int]:
         """The place to read the sample from now, and this node's place with a copy for when that fails, 0 for none."""
@@ -339,7 +343,8 @@ class Scheduler:
 
         Large files are only noted, as many as are read at once. Then their blocks are staged, before more is looked at.
         """
-        looked, shards, readers = 0, self.shards, self._following.readers()
+        looked, shards, readers, table = 0, self.shards, self._following.readers(), self.table
+        first_block, largest_whole = table.blocks.first, table.blocks.above_bytes
         while looked < LOOK_A_STEP and not self.fetching.stopped:
             found = None if shards.are_enough(readers) else nearest(job.uses for job in self._jobs.values())
             if found is None:
@@ -350,21 +355,21 @@ class Scheduler:
                 if not self._want(block, shard.job, shard.epoch, now_s):
                     self._is_full()
                     return
-                self.table.expect(block)
+                table.expect(block)
                 shards.took(shard)
                 looked += 1
                 continue
             uses, rank = found
             before = uses.looked
-            for sample, epoch in uses.coming(rank, self.table.window_capacity_bytes):
-                if sample < self.table.blocks.first and self.table.blocks.of(sample):
+            for sample, epoch in uses.coming(rank, table.window_capacity_bytes):
+                if sample < first_block and table.sizes[sample] > largest_whole and table.blocks.of(sample):
                     if shards.are_enough(readers):
                         break
                     shards.expect(sample, uses.number, epoch, uses.line_of(rank, uses.cursors[rank]))
                 elif not self._want(sample, uses.number, epoch, now_s):
                     self._is_full()
                     return
-                self.table.expect(sample)
+                table.expect(sample)
             looked += uses.looked - before
         else:
             self._look = not self.fetching.stopped
@@ -407,33 +412,34 @@ class Scheduler:
 
     def _landed(self, landed: e.Landed, now_s: float) -> None:
         """A sample's fetch has ended: update its state first, then answer those who wait."""
-        sample, fetching, waiters = landed.sample, self.fetching, self._waiting.waiters
-        wanted = fetching.wanted_by(landed.fetch, sample)
-        peer = bool(landed.error) and fetching.asked_peer(landed)
-        if not fetching.landed(landed):
+        sample, table, waiters = landed.sample, self.table, self._waiting.waiters
+        flying = self.fetching.landed(landed)
+        if flying is None:
             return
+        wanted = flying.wanted
         if landed.error:
+            peer = self.fetching.asked_peer(flying)
             if wanted is None:
                 self._waiting.failed(sample, landed.error, now_s, peer)
             else:
                 self._lane_failed(sample, landed.error, peer, now_s)
             self._look = True
             return
-        is_block = self.table.blocks.first <= sample < self.table.first_row
+        is_block = table.blocks.first <= sample < table.first_row
         if landed.place == SOURCE and wanted is not None:
             needs = self._following.who_needs(sample) if is_block and not wanted.job else None
             job, epoch = needs or (wanted.job, wanted.epoch)
             if job in self._jobs:
                 self._jobs[job].run.bytes_read.count_pfs(epoch, landed.size_bytes - landed.read_before_bytes)
-        self.table.move(sample, Verb.LAND if landed.staged else Verb.FAIL)
+        table.move(sample, Verb.LAND if landed.staged else Verb.FAIL)
         if not landed.staged:
             self._look = True
-        if self.window.landed(sample, landed.staged):
+        if sample in self.window.outdated and self.window.landed(sample, landed.staged):
             self._waiting.outdated(sample, now_s)
             return
         if is_block and landed.staged:
             self.shards.landed(sample)
-        if self.warming.is_under_way(sample):
+        if sample in self.warming.under_way:
             self.warming.landed(landed)
             self._stage_again(sample, now_s)
         if wanted is not None and not landed.staged and sample in waiters:
@@ -442,8 +448,9 @@ class Scheduler:
         # A reader who has waited to open a file closes it, which ends the use of its pages; a block is not closed, and
         # one who waited in a READ may have closed the file before this is told.
         read_soon = not is_block and sample in waiters and any(not one.in_read for one in waiters[sample])
-        self._waiting.landed(sample, now_s)
-        if not read_soon and landed.staged:
+        if sample in waiters:
+            self._waiting.landed(sample, now_s)
+        if not read_soon and table.state[sample] == State.RECENT:
             self.window.retire(sample)
         if is_block and not landed.staged and wanted is not None and not wanted.job:
             self._stage_again(sample, now_s)  # it was brought for places, and the look-ahead has come to it by now
@@ -458,30 +465,28 @@ class Scheduler:
         self._waiting.failed(sample, error, now_s)
 
     def _fetch_ended(self, ended: e.FetchEnded, now_s: float) -> None:
-        missed = []
+        missed = self.fetching.missed_by_peers(ended.landed)
         for landed in ended.landed:
-            if landed.error:
-                wanted = self.fetching.wanted_by(landed.fetch, landed.sample)
-                if wanted is not None and self.fetching.asked_peer(landed):
-                    missed.append(wanted)
             self._landed(landed, now_s)
         self.fetching.ended(ended, now_s)
         for wanted in reversed(missed):
             if self.table.state[wanted.sample] == State.ABSENT and self.table.pending[wanted.sample]:
                 self.fetching.again_from_source(wanted)
+        self._have_kept(ended.kept)
 
     def _recalled(self, recalled: e.Recalled, now_s: float) -> None:
         if self.fetching.fetch_of(recalled.sample) != recalled.fetch:
             return
-        wanted = self.fetching.wanted_by(recalled.fetch, recalled.sample)
-        self.fetching.forget(recalled.fetch, recalled.sample)
+        wanted = self.fetching.forget(recalled.fetch, recalled.sample)
         self.warming.taken_back(recalled.sample)
         if not self._waiting.recalled(recalled.sample, now_s) and wanted is not None:
             self.fetching.recalled(wanted, now_s)
 
-    def _kept(self, kept: e.Kept, now_s: float) -> None:
-        self._keeping.kept(kept.fetch, kept.sample, kept.place, kept.used_bytes)
-        self.warming.kept(kept.sample, kept.place)
+    def _have_kept(self, copies: Sequence[e.Kept]) -> None:
+        self._keeping.kept(copies)
+        if self.warming.under_way:
+            for kept in copies:
+                self.warming.kept(kept.sample, kept.place)
 
     def _copies_found(self, found: e.CopiesFound, now_s: float) -> None:
         for sample in found.samples:
@@ -526,7 +531,7 @@ class Scheduler:
             self.fetching.reserve(sample, *needs, now_s, first=True)
 
     def _outdated(self, outdated: e.Outdated, now_s: float) -> None:
-        self.window.outdated(outdated.sample)
+        self.window.has_changed(outdated.sample)
 
     def _resized(self, resized: e.Resized, now_s: float) -> None:
         self.table.resize(*resized)

@@ -162,7 +162,7 @@ class SampleTable:
 
     def footprint(self, sample: int) -> int:
         """Bytes the sample occupies in the page cache."""
-        return footprint_bytes(self.sizes[sample])
+        return -(-self.sizes[sample] // PAGE_BYTES) * PAGE_BYTES
 
     def fits_window(self, sample: int) -> bool:
         """Whether the window has room for the sample now."""
@@ -180,9 +180,9 @@ class SampleTable:
             self.filling.discard(sample)
             self.window_bytes += footprint_bytes(self.sizes[sample]) if new != State.ABSENT else 0
         elif old == State.ABSENT:
-            self.window_bytes += footprint_bytes(self.sizes[sample])
+            self.window_bytes += -(-self.sizes[sample] // PAGE_BYTES) * PAGE_BYTES
         elif new == State.ABSENT:
-            self.window_bytes -= footprint_bytes(self.sizes[sample])
+            self.window_bytes -= -(-self.sizes[sample] // PAGE_BYTES) * PAGE_BYTES
         if new == State.RECENT and self.pending[sample]:
             new = State.STAGED
         self.state[sample] = new
@@ -204,6 +204,8 @@ class SampleTable:
     def holder(self, sample: int) -> int:
         """The place of this node that holds the sample, 0 for none; of a file in blocks that which holds the first of
         them, where all of them are held."""
+        if sample < self.blocks.first and self.sizes[sample] <= self.blocks.above_bytes:
+            return self.held_by[sample]  # most samples: files that are one
         blocks = self.blocks.of(sample)
         if not blocks:
             return self.held_by[sample]
@@ -219,12 +221,6 @@ class SampleTable:
         if not blocks:
             return self.state[sample] in in_place
         return all(self.held_by[block] or self.state[block] in in_place for block in blocks)
-
-    def hold(self, sample: int, place: int) -> int:
-        """Note that a place of this node holds a copy now; 0: none does. Returns the one that did."""
-        before = self.held_by[sample]
-        self.held_by[sample] = place
-        return before
 
     def expect(self, sample: int) -> None:
         """Count one more predicted use ahead: pages that are in place stay until it is over."""

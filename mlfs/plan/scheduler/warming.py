@@ -82,6 +82,7 @@ class Warming:
 
     Attributes:
         has_more: there is more to look at, although no lane will report anything.
+        under_way: samples that lanes have for it.
     """
 
     def __init__(self, table: SampleTable, keeping: Keeping, fetching: Fetching) -> None:
@@ -92,13 +93,13 @@ class Warming:
         self._at = 0  # of `_coming`, what is looked at next
         self._chunk: deque[int] = deque()  # samples before that which no place held
         self._later: deque[int] = deque()  # samples that others were having fetched when their turn came
-        self._under_way: set[int] = set()
+        self.under_way: set[int] = set()
         self._refused = 0  # in a row, for want of room
         self._statistics = WarmingStatistics()
         self.has_more = False
 
     def statistics(self) -> WarmingStatistics:
-        return replace(self._statistics, under_way=len(self._under_way))
+        return replace(self._statistics, under_way=len(self.under_way))
 
     def begin(self, samples: npt.NDArray[np.integer[Any]] | None) -> None:
         """Bring these samples, each of which is named once, in this order; with None, nothing more.
@@ -110,7 +111,7 @@ class Warming:
             return
         sizes = np.asarray(self._table.sizes)
         whole = Part(len(samples), int(sizes[samples].sum()))
-        self._under_way.clear()  # what lanes have for the warm-up before counts for that one only
+        self.under_way.clear()  # what lanes have for the warm-up before counts for that one only
         self._statistics = WarmingStatistics(self._statistics.run + 1, WarmingState.RUNNING, whole)
         self._coming, self._at, self._refused = samples, 0, 0
 
@@ -134,11 +135,11 @@ class Warming:
                 return
             batch = self._next(most)
             if not batch:
-                if not self._under_way and not self._later:
+                if not self.under_way and not self._later:
                     self._statistics = replace(self._statistics, state=WarmingState.FINISHED)
                 return
             refused = self._fetching.fill(batch)
-            self._under_way |= set(batch).difference(refused)
+            self.under_way |= set(batch).difference(refused)
             self._refuse(refused, len(refused) == len(batch))
         self.has_more = True
 
@@ -225,35 +226,31 @@ class Warming:
 
     # -- what becomes of it
 
-    def is_under_way(self, sample: int) -> bool:
-        """Whether a lane has the sample for the warm-up."""
-        return sample in self._under_way
-
     def landed(self, landed: Landed) -> None:
         """A fetch for the warm-up has ended well. One from the source counts later, once a place keeps the sample."""
         if landed.place != SOURCE:  # a copy of an earlier mount that was not known yet
-            self._under_way.discard(landed.sample)
+            self.under_way.discard(landed.sample)
             self._statistics = replace(self._statistics, there=self._statistics.there.plus(1, landed.size_bytes))
 
     def kept(self, sample: int, place: int) -> None:
         if not place:
             self.failed(sample)
-        elif sample in self._under_way:
-            self._under_way.discard(sample)
+        elif sample in self.under_way:
+            self.under_way.discard(sample)
             self._statistics = replace(
                 self._statistics, fetched=self._statistics.fetched.plus(1, self._table.sizes[sample])
             )
 
     def taken_back(self, sample: int) -> None:
         """A reader waits for a sample that the lane had not begun, and has it fetched himself."""
-        if sample in self._under_way:
-            self._under_way.discard(sample)
+        if sample in self.under_way:
+            self.under_way.discard(sample)
             self._later.append(sample)
 
     def failed(self, sample: int) -> None:
         """Count a sample that could not be fetched, or that no place could write."""
-        if sample in self._under_way:
-            self._under_way.discard(sample)
+        if sample in self.under_way:
+            self.under_way.discard(sample)
             self._statistics = replace(
                 self._statistics, failed=self._statistics.failed.plus(1, self._table.sizes[sample])
             )

@@ -28,6 +28,7 @@ class Window:
 
     Attributes:
         linger: whether no reads are predicted, so that used pages may fill the window.
+        outdated: samples that are DROPPING and not to be rescued, or FETCHING and to be dropped once landed.
     """
 
     def __init__(self, table: SampleTable, out: list[Command]) -> None:
@@ -39,7 +40,7 @@ class Window:
         self._recent: deque[int] = deque()
         self._lingers = bytearray(len(table.state))
         self._to_drop: deque[int] = deque()  # samples that became DROPPING; those that were rescued since are skipped
-        self._outdated: set[int] = set()  # DROPPING and not to be rescued, or FETCHING and to be dropped once landed
+        self.outdated: set[int] = set()
         self._going = 0  # samples in the batch that the dropper has
         self._short = False  # somebody waits for more room than what lingered could give, until something is dropped
 
@@ -94,25 +95,25 @@ class Window:
     def rescue(self, sample: int) -> bool:
         """Whether a sample that is DROPPING may stay after all: an outdated one may not, nor a row, which has been read
         and has no tripwire."""
-        return sample not in self._outdated and sample < self._table.first_row
+        return sample not in self.outdated and sample < self._table.first_row
 
-    def outdated(self, sample: int) -> None:
+    def has_changed(self, sample: int) -> None:
         """Have the pages of a sample that has changed at the source dropped, whoever needs them."""
         state = self._table.state[sample]
         if state in (State.STAGED, State.RECENT):
             self._drop(sample)
         elif state not in (State.DROPPING, State.FETCHING):
             return
-        self._outdated.add(sample)
+        self.outdated.add(sample)
 
     def landed(self, sample: int, staged: bool) -> bool:
         """A fetch has ended. Returns whether its pages go again: it may have begun before the sample changed."""
-        if sample not in self._outdated:
+        if sample not in self.outdated:
             return False
         if staged:
             self._drop(sample)
         else:
-            self._outdated.discard(sample)
+            self.outdated.discard(sample)
         return staged
 
     def _drop(self, sample: int) -> None:
@@ -128,7 +129,7 @@ class Window:
             sample = self._to_drop.popleft()
             if self._table.state[sample] == State.DROPPING:
                 self._table.move(sample, Verb.SEND)
-                self._outdated.discard(sample)
+                self.outdated.discard(sample)
                 batch.append(sample)
         self._going = len(batch)
         if batch:

@@ -98,7 +98,7 @@ BUGS = {
     "what is over is not dropped": (Window, "retire", lambda self, sample: None),
     "readers are not told": (Waiting, "landed", lambda self, sample, now_s: self._flights.pop(sample, None)),
     "a node asks on for another": (Routing, "is_elsewhere", lambda self, owner: False),
-    "what is outdated stays": (Window, "outdated", lambda self, sample: None),
+    "what is outdated stays": (Window, "has_changed", lambda self, sample: None),
 }
 
 

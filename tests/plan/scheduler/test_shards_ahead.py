@@ -154,7 +154,7 @@ def test_what_is_behind_is_filled_in_the_same_order_until_no_place_takes_it() ->
     job = Job(2, 4, 4, 2)
     job.look(4)
     blocks = [job.ahead.by_file[file].blocks for file in range(3)]
-    job.table.hold(blocks[1][2], 1)
+    job.table.held_by[blocks[1][2]] = 1
     assert job.ahead.to_fill(2) == [blocks[0][2], blocks[0][3]]
     assert not job.ahead.are_enough(3)
     assert job.ahead.are_enough(2)

@@ -66,7 +66,7 @@ def test_what_is_of_the_past_is_not_rescued(some: Some, dropping_already: bool) 
     some.read(0)
     if dropping_already:
         some.window.make_room(ROOM)
-    some.window.outdated(0)
+    some.window.has_changed(0)
     assert some.table.state[0] == State.DROPPING
     assert not some.window.rescue(0)
     some.read(1)

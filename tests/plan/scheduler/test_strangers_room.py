@@ -36,7 +36,7 @@ def test_whatever_strangers_read_the_jobs_samples_have_their_room(seed: int) -> 
         if chosen:
             used += PAGE_BYTES
             kept += sample < members
-            keeping.kept(fetch, sample, chosen[0], used)
+            keeping.kept([(fetch, sample, chosen[0], used)])
     assert kept == min(members, capacity)  # as many as without strangers
     assert used == PAGE_BYTES * (capacity if members < capacity else kept)
 
