@@ -49,9 +49,8 @@ class Moving:
         ][:MOST_FILES]
         # Samples of the batch are called by their numbers in it from here on.
         self._numbers = {one.item.sample: number for number, one in enumerate(self._given)}
-        self._spots: dict[
-            int, tuple[int, Spot]
-        ] = {}  # where a copy lies: at a spot of a place, which gives or keeps it
+        # Where copies lie: each at a spot of a place, which gives it or keeps it.
+        self._spots: dict[int, tuple[int, Spot]] = {}
         self._told: set[int] = set()  # those of which the end is known
         self._taken_back: set[int] = set()
         self.left: list[Item] = []
