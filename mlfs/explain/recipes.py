@@ -223,7 +223,11 @@ def _shape(fields: Fields, streams: FirstEpoch, data_set: DataSet, cached: int) 
     if sampler == COMPOSED:
         return _dealt(streams[0], data_set)
     threads = sampler in OF_THREADS
-    read = [_without_repeats(stream[stream >= cached]) for stream in streams]
+    read = [stream[stream >= cached] if cached else stream for stream in streams]
+    begun = {head[0] for head in data_set.heads if head}
+    if not threads and begun.isdisjoint(int(stream[0]) for stream in read if len(stream)):
+        return None  # nobody reads a rank's first sample first, which most orders are told by
+    read = [_without_repeats(stream) for stream in read]
     readers = [_RankReads(stream, data_set, threads, cached > 0) for stream in read]
     if not any(reader.proved for reader in readers):
         return None
