@@ -24,7 +24,7 @@ SHRUNK = {
     "thesis-s2": 10,
     "thesis-s3": 20,
     "thesis-s4": 20,
-    "thousand-nodes": 8,
+    "thousand-nodes": 16,
 }
 
 
