@@ -16,7 +16,7 @@ from support.drawn import cases
 
 from mlfs.audit.orders import Stream, shuffled_by
 
-SCRIPTS = cases(12)
+SCRIPTS = cases(8)
 MOST_ALARMS, MOST_MISTAKEN = SCRIPTS // 20, SCRIPTS // 48
 Case = Callable[[random.Random, Loop, Script], None]
 
