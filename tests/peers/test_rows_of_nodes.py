@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support import scripts
 from support.cluster import MountedCluster
 
 ROWS, EPOCHS, BLOCK_BYTES = 240, 2, 1 << 20
@@ -41,7 +41,7 @@ def test_rows_are_right_on_each_node_and_the_source_is_read_once_for_all(
             mount = cluster.mounts[node]
             order = [int(line) for line in (mount.path / f".mlfs/order/train/{epoch}/{node}.indices").open()]
             words = [str(mount.path / "train.npy"), str(begin), str(row_bytes), json.dumps(order)]
-            done = subprocess.run([sys.executable, "-c", READER, *words], check=True, capture_output=True, text=True)
+            done = scripts.run([sys.executable, "-c", READER, *words])
             assert json.loads(done.stdout) == [int(rows[row].sum()) for row in order]
 
         fields = {"sampler": "torch-distributed", "seed": 3, "epochs": EPOCHS, "batch_size": 4, "world_size": nodes}
