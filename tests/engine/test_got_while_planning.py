@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import trio
 from nodes_beside import NODES, ROOM, N, Node, run
+from support.drawn import cases
 
 from mlfs.job import parse_job
 from mlfs.plan.cluster_plan import SAMPLES_IN_A_WORD
@@ -39,7 +40,7 @@ async def get(node: Node, draw: random.Random, seconds: float) -> None:
             node.step(e.CopiesFound(1, [draw.choice(wanted)]))
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(cases(15)))
 def test_whoever_holds_a_sample_owns_it_to_all_once_all_have_heard(seed: int) -> None:
     draw = random.Random(seed)
     moved = 0

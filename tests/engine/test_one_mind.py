@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import trio
 from fakes import InlineRunner, Mount, given_job, kin, running, shuffled, simulate
+from support.drawn import cases
 from support.failures.plain import plain
 from support.one_node import DROP, OneReader, drawn_durations, run_node
 
@@ -183,7 +184,7 @@ def by_heap(drawn: Drawn, first: int) -> Trace:
     return [(at_s, told) for at_s, told in trace if told]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(cases(20)))
 def test_both_drivers_are_given_the_same_commands_at_the_same_times(tmp_path: Path, seed: int) -> None:
     drawn = Drawn(seed)
     daemon, first = by_trio(drawn, tmp_path)

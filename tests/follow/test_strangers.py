@@ -25,7 +25,7 @@ from mlfs.orders.streams import JobStreams
 
 SHELL = 50
 STRANGER = 900
-SEEDS = range(cases(15))
+SEEDS = range(cases(8))
 
 
 def job_of(n: int, names: dict[int, str] | None = None, **fields: Any) -> JobRun:

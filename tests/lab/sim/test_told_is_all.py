@@ -8,6 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from support.drawn import cases
 from support.failures.drawing import Habits, JobCase
 from support.failures.plain import plain
 from support.failures.reading import worker_samples
@@ -109,7 +110,7 @@ def one_by_one(event: e.Event) -> list[e.Event]:
     return [*(event._replace(reads=[read], released=()) for read in event.reads), *map(e.Released, event.released)]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(cases(15)))
 def test_what_was_told_and_when_is_all_that_commands_depend_on(seed: int) -> None:
     drawn = Drawn(seed)
     trace = trace_of(seed)
