@@ -49,6 +49,9 @@ JOBS = (
     "loader_workers",
     "torch_script",
     "audit",
+    "record",
+    "frameworks_torch",
+    "frameworks_other",
     "warmup",
     "namespaces",
 )

@@ -30,7 +30,7 @@ from benchmark.counters import MOST, NEARLY_ALL, PAGE_CACHE, PFS, Since, must_be
 SAMPLE_BYTES = 110_000
 MANY = 3  # how often the files are read where once would be over before a rate can be measured
 SCRIPTS = Path(__file__).resolve().parent.parent
-Loop = Callable[[str], None]
+Loop = Callable[[str], int]
 
 
 def make_files(directory: Path, count: int) -> Path:
@@ -89,17 +89,18 @@ def files_below(directory: Path) -> list[str]:
     return sorted(str(path) for path in directory.glob("*/*.jpg"))
 
 
-def read_os(path: str) -> None:
+def read_os(path: str) -> int:
     """os.open and os.read."""
     fd = os.open(path, os.O_RDONLY)
-    os.read(fd, SAMPLE_BYTES + 1)
+    data = os.read(fd, SAMPLE_BYTES + 1)
     os.close(fd)
+    return len(data)
 
 
-def read_builtin(path: str) -> None:
+def read_builtin(path: str) -> int:
     """open() and read(), as most loaders do."""
     with open(path, "rb") as file:
-        file.read()
+        return len(file.read())
 
 
 def _reader(paths: list[str], read: Loop, ready: mp.Barrier, times: mp.Queue) -> None:  # type: ignore[valid-type]
@@ -302,21 +303,29 @@ def bare_loader(work: Path, data: Path, rounds: int) -> None:
     """a DataLoader that decodes nothing (2 workers, 2 ms an open): later epochs of ext4's. Wanted: silent >= 0.7"""
     epochs, files = 4, len(files_below(data))
     fields = json.dumps({"seed": 0, "epochs": epochs, "batch_size": BATCH, "world_size": 1})
-    of: dict[str, list[float]] = {"open": [], "silent": []}
-    for _ in range(rounds):
-        plain = run_job(data, epochs, lambda: 0, ranks=1, step_s=0)
-        for channel, ratios in of.items():
-            flags = ("--ram", "2G", "--channel", channel)
-            with slow_source(data, work / "slow") as slow, mount(slow, work / "mount", *flags):
-                must_be(f"the {channel} channel", status(work / "mount")["channel"]["name"] == channel, channel)
-                control = work / "mount/.mlfs/control"
-                register = partial(control.write_text, fields)
-                times = run_job(work / "mount", epochs, register, ranks=1, step_s=0)
-                must_be_followed(settled(partial(status, work / "mount")), epochs * files)
-            ratios.append(statistics.median(plain[1:]) / statistics.median(times[1:]))
-    middle = {channel: statistics.median(ratios) for channel, ratios in of.items()}
-    silent = middle["silent"]
-    print(f"  open {middle['open']:.2f} of ext4, silent {silent:.2f} (of 0.7: {silent / 0.7:.2f})", flush=True)
+    for name, read in (("open()", read_builtin), ("os.open", read_os)):
+        of: dict[str, list[float]] = {"open": [], "silent": [], "floor": []}
+        for _ in range(rounds):
+            run = partial(run_job, epochs=epochs, ranks=1, step_s=0, read=read)
+            times = {"ext4": run(data, start=lambda: 0)}
+            for channel in ("open", "silent"):
+                flags = ("--ram", "2G", "--channel", channel)
+                with slow_source(data, work / "slow") as slow, mount(slow, work / "mount", *flags):
+                    must_be(f"the {channel} channel", status(work / "mount")["channel"]["name"] == channel, channel)
+                    register = partial((work / "mount/.mlfs/control").write_text, fields)
+                    times[channel] = run(work / "mount", start=register)
+                    must_be_followed(settled(partial(status, work / "mount")), epochs * files)
+            with bare_mount(data, work / "unasked", epochs * files) as unasked:
+                times["floor"] = run(unasked, start=lambda: 0)
+            for place, ratios in of.items():
+                ratios.append(statistics.median(times["ext4"][1:]) / statistics.median(times[place][1:]))
+        middle = {place: statistics.median(ratios) for place, ratios in of.items()}
+        silent, floor = middle["silent"], middle["floor"]
+        print(
+            f"  {name:8} open {middle['open']:.2f} of ext4, silent {silent:.2f} (of 0.7: {silent / 0.7:.2f}); FUSE"
+            f" without OPEN that nobody is told of {floor:.2f}, silent {silent / floor:.2f} of that",
+            flush=True,
+        )
 
 
 MOVERS = ("0", "1", "2")
@@ -607,17 +616,18 @@ RANKS, WORKERS, BATCH, STEP_S = 2, 2, 32, 0.032
 
 def run_job(
     directory: Path, epochs: int, start: Callable[[], object], no_io: bool = False, ranks: int = RANKS,
-    step_s: float = STEP_S,
+    step_s: float = STEP_S, read: Loop = read_builtin,
 ) -> list[float]:  # fmt: skip
     """Train, and return the seconds of each epoch.
 
     Args:
         start: called when all ranks are ready; epoch 0 counts from there.
         no_io: whether samples are bytes in memory instead of files. step_s: how long each batch is computed with.
+        read: reads a sample.
     """
     context = mp.get_context("spawn")
     queue, ready, go = context.Queue(), context.Barrier(ranks + 1), context.Event()
-    arguments = (ranks, step_s, str(directory), epochs, no_io, queue, ready, go)
+    arguments = (ranks, step_s, str(directory), epochs, no_io, read, queue, ready, go)
     processes = [context.Process(target=_rank, args=(rank, *arguments)) for rank in range(ranks)]
     for process in processes:
         process.start()
@@ -634,8 +644,9 @@ def run_job(
 
 
 def _rank(
-    rank: int, ranks: int, step_s: float, directory: str, epochs: int, no_io: bool, queue: Any, ready: Any, go: Any
-) -> None:
+    rank: int, ranks: int, step_s: float, directory: str, epochs: int, no_io: bool, read: Loop, queue: Any, ready: Any,
+    go: Any,
+) -> None:  # fmt: skip
     from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
     paths = sorted(str(path) for path in Path(directory).glob("*/*.jpg"))
@@ -650,8 +661,7 @@ def _rank(
         def __getitem__(self, index: int) -> int:
             if no_io:
                 return len(bytearray(self.memory))
-            with open(paths[index], "rb") as file:
-                return len(file.read())
+            return read(paths[index])
 
     dataset = Samples()
     sampler: DistributedSampler = DistributedSampler(dataset, ranks, rank, shuffle=True, seed=0)
