@@ -1,4 +1,4 @@
-"""The schedulers of 512 nodes, each deciding for itself: what comes from the PFS, and who gives how much to others.
+"""The schedulers of 256 nodes, each deciding for itself: what comes from the PFS, and who gives how much to others.
 
 A run of many samples a node by hand, with its figures: docs/simulator.md, "A thousand nodes".
 """
@@ -41,7 +41,7 @@ batch = 4
 """
 
 
-@pytest.mark.parametrize(("nodes", "a_node", "capacity"), [(512, 4, 3), (64, 24, 30)])
+@pytest.mark.parametrize(("nodes", "a_node", "capacity"), [(256, 4, 3), (64, 24, 30)])
 def test_the_pfs_gives_what_the_bound_says_and_no_owner_gives_much_more_than_the_others(
     nodes: int, a_node: int, capacity: int
 ) -> None:
