@@ -45,6 +45,8 @@ MOST_BEGINNINGS = 4
 MOST_ALIKE = 3
 """Reads of a process that leave out equally many samples each. Who goes on so reads for one of more ranks: samples that
 a script leaves out lie anywhere."""
+CHANCES_OF_UNTOLD = 16
+"""Orders of which one at most seems by chance to have reads that were told with others: as many as for `MISS_BITS`."""
 MOST_UNTOLD = 4096
 """Reads in a row that may have been told with others: some epochs of a data set that is read within milliseconds."""
 MOST_STRAYS = 4
@@ -327,7 +329,7 @@ class Tracker:
         while stream.entered_at < 0:
             for expected in stream.stretch(process, len(told) + 1, stream.index.base + stream.index.length).samples:
                 if expected == sample:
-                    return untold
+                    return untold if self._is_no_chance(len(untold), len(told), stream.index.length) else []
                 if expected not in told:
                     return []
                 untold.append(expected)
@@ -339,6 +341,14 @@ class Tracker:
             stream = WorkerStream(self.shape, at, stream.cell, confirmed=True)
             stream.comes_to(at)
         return []
+
+    @staticmethod
+    def _is_no_chance(untold: int, told: int, length: int) -> bool:
+        """Whether it is none that a sample follows so many that were told: in another order than the predicted one each
+        of these is one of `told` by chance, and the sample is any of `length`."""
+        others = length - told
+        in_reach = min(untold + 1, length / others) if others > 0 else untold + 1
+        return in_reach * CHANCES_OF_UNTOLD <= length
 
     def follows(self, process: int) -> bool:
         reader = self._readers.get(process)
