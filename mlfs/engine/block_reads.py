@@ -54,6 +54,9 @@ LITTLE_LEFT: Final = 1 / 8
 MOST: Final = 1 / 2
 # Blocks that are fetched ahead of one reader, at most: at 1 MiB a block enough for 1 GB/s at a latency of 8 ms.
 MOST_AHEAD: Final = 8
+# The same of blocks that a disk of this node holds. A row group ends soon, and what is fetched behind it is read and
+# verified in vain.
+MOST_AHEAD_NEAR: Final = 2
 # Readers of one file that are told apart by where they are, and files whose readers are remembered.
 MOST_STREAMS: Final = 16
 MOST_FILES: Final = 1024
@@ -519,6 +522,8 @@ class BlockReads:
         if number + stream.ahead > stream.begun or not stream.ahead:
             stream.ahead = min(MOST_AHEAD, 2 * stream.ahead or 1)
         for block in blocks[max(number, stream.begun) + 1 : number + 1 + stream.ahead]:
+            if self._table.held_by[block] and block - blocks.start > number + MOST_AHEAD_NEAR:
+                continue
             if self._ahead >= self._most_at_once or not self._has_room(block):
                 return
             stream.begun = block - blocks.start

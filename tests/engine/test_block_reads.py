@@ -516,6 +516,34 @@ def test_reads_of_a_block_that_its_place_has_lost_fetch_it_once(tmp_path: Path) 
     simulate(body)
 
 
+def test_of_blocks_on_a_disk_of_this_node_two_are_fetched_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row group ends soon, and what is fetched behind it is read and verified in vain."""
+    step, get, got = 1 << 17, SsdTier.get, set[bytes]()
+
+    async def body() -> None:
+        async with running(
+            tmp_path / "data", 1, 7 * step, disks=disk(tmp_path),
+            samples_of=lambda manifest: Samples.in_blocks(manifest, 1, step // 2),
+        ) as mount:  # fmt: skip
+            (entry,), ranges = mount.files, mount.engine.ranges
+            handle, blocks = await ranges.open(entry), mount.engine.samples.blocks_of(entry)
+            for block in blocks:
+                mount.engine.driver.step(Waits(WaitingRead(block, trio.current_time())))
+            await trio.sleep(1)
+            assert all(mount.table.held_by[block] for block in blocks)
+            monkeypatch.setattr(SsdTier, "get", lambda tier, key, version: got.add(key) or get(tier, key, version))
+            for number in range(5):
+                data = await ranges.read_large(handle, number * step, step)
+                assert data == mount.content(entry)[number * step : (number + 1) * step]
+                await trio.sleep(1)
+            assert got == {mount.engine.samples.key(block) for block in blocks[:12]}
+            ranges.close_large(handle)
+
+    simulate(body)
+
+
 def test_a_place_that_hangs_does_not_fail_the_read_of_a_range(tmp_path: Path) -> None:
     runner = InlineRunner()
 
