@@ -285,18 +285,41 @@ def detach(path: str, only: MountEntry | None = None) -> None:
         release_commands(entry.device)
 
 
-def abort(entry: MountEntry) -> None:
+def hold(entry: MountEntry) -> int | None:
+    """A descriptor of the mount's root, for which its server is asked nothing; None where the mount is gone.
+
+    So long the file system stays, mounted or not, and no other one gets its device number.
+    """
+    try:
+        held = os.open(entry.mountpoint, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with open(f"/proc/self/fdinfo/{held}", encoding="ascii") as file:
+        if f"mnt_id:\t{entry.mount_id}\n" in file:
+            return held
+    os.close(held)
+    return None
+
+
+def abort(entry: MountEntry, held: int | None) -> None:
     """End the connection of a mount that nobody serves: all who wait for it get an error, and so does who asks.
 
     The kernel does so by itself once no process has the descriptor. But a thread of a dead server may wait for its own
     mount, and its process keeps the descriptor for as long.
+
+    Args:
+        held: what `hold` gave, which is closed. Without it nothing is done: the number may be another file system's.
     """
+    if held is None:
+        return
     try:
         with open(f"/sys/fs/fuse/connections/{entry.device.partition(':')[2]}/abort", "w") as file:
             file.write("1")
     except OSError:
         if os.geteuid() == 0 and entry.is_same(mount_at(entry.mountpoint)):  # as in a container
             umount2(entry.mountpoint, _UMOUNT_NOFOLLOW | _MNT_FORCE)
+    finally:
+        os.close(held)
 
 
 def _is_commanded(device: str) -> bool:

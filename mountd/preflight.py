@@ -143,7 +143,7 @@ def ends_abandoned(entry: mounts.MountEntry) -> bool:
     one. It was asked before: so a server that is just taking it over has the time of two questions."""
     if _is_served(entry) or mounts.probe(entry.mountpoint) is not Health.HUNG or _is_served(entry):
         return False
-    mounts.abort(entry)
+    mounts.abort(entry, mounts.hold(entry))
     return mounts.is_dead(entry.mountpoint)
 
 

@@ -170,15 +170,16 @@ def _unmount(mountpoint: str, timeout_s: float, force: bool) -> int:
             if isinstance(error, KeyboardInterrupt):
                 _say(f"{mountpoint} stays mounted, and goes on as before")
         raise
+    held = None
     if not done:
+        held = interface.hold(entry) if force else None
         interface.detach(mountpoint, entry)
     if daemon is not None and not force and not _gone_within(daemon, _HELD_S) and interface.is_there(entry.device):
         raise _held(mountpoint, daemon)
     try:
         _see_off(mountpoint, daemon, force=force)
     finally:
-        if force:
-            interface.abort(entry)
+        interface.abort(entry, held)
     print(printable(f"unmounted {mountpoint}" + ("" if done else " by force: open files in it fail from now on")))
     return ExitCode.OK
 

@@ -111,6 +111,32 @@ def test_a_stopped_server_is_hung_and_does_not_hang_us(open_dir: Path, tiny: Mou
     rescue.cancel()
 
 
+def test_the_connection_of_a_mount_is_ended_and_none_that_has_its_number_later(open_dir: Path, tiny: Mounts) -> None:
+    path = str(open_dir / "m")
+    os.mkdir(path)
+    server = tiny.start(path)
+    server.send_signal(signal.SIGSTOP)
+    rescue = threading.Timer(60, server.send_signal, (signal.SIGCONT,))
+    rescue.start()  # or a call that hangs would do so for ever
+    entry = mounts.mount_at(path)
+    assert entry is not None
+    held = mounts.hold(entry)
+    assert held is not None
+    mounts.detach(path)
+    assert mounts.is_there(entry.device)  # so nobody else gets the number
+    mounts.abort(entry, held)
+    wait_for(lambda: not mounts.is_there(entry.device))
+    assert rescue.is_alive()
+    rescue.cancel()
+
+    tiny.start(path)
+    other = mounts.mount_at(path)
+    assert other is not None
+    assert mounts.hold(other._replace(mount_id=0)) is None  # it is another one by now
+    mounts.abort(other, None)
+    assert mounts.probe(path) is Health.OK
+
+
 def test_what_is_missing_is_no_dead_mount(tmp_path: Path) -> None:
     assert mounts.probe(str(tmp_path / "none")) is Health.MISSING
     assert mounts.probe(str(tmp_path)) is Health.OK
