@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     mountpoint = client.require_mount(args.mount)
     if os.path.isdir(args.out):
         raise ConfigError(f"{args.out} is a directory", "give the name of a file")
-    opens, is_silent = 0, client.read_status(mountpoint)["channel"]["name"] == "silent"
+    opens, is_silent = 0, False
     try:
         temporary = tempfile.gettempdir()
     except FileNotFoundError:
@@ -58,8 +58,9 @@ def run(args: argparse.Namespace) -> int:
     with _Stop() as stop, tempfile.TemporaryDirectory(prefix="mlfs-record-", dir=temporary) as private:
 
         def write(file: BinaryIO) -> None:
-            nonlocal opens
+            nonlocal opens, is_silent
             file.write(FIRST_LINE)
+            is_silent = client.read_status(mountpoint)["channel"]["name"] == "silent"
             opens = _record(mountpoint, os.path.join(private, "opens"), file, stop)
             if not opens and os.path.exists(args.out) and os.path.getsize(args.out) > len(FIRST_LINE):
                 said = printable(f"nothing was opened on {mountpoint}: {args.out} stays the recording that it was")
