@@ -45,8 +45,6 @@ gc.disable()  # until all tests are collected: see pytest_runtestloop
 
 ROOM_BYTES = 3_000_000_000  # what a run of all tests writes at once, and some more
 
-PLACES = Path(__file__).with_name("places")
-
 CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18  # linux/sched.h, linux/mount.h
 
 
@@ -74,8 +72,6 @@ def _ours(words: list[str]) -> bool:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.is_relative_to(PLACES):
-            item.add_marker("on_disk")
         if any(item.get_closest_marker(mark) is not None for mark in ("wall_clock", "page_counts")):
             item.add_marker(pytest.mark.flaky(reruns=1))
 
@@ -125,17 +121,6 @@ def channel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     name: str = request.param
     monkeypatch.setattr(mounts, "CHANNEL", name)
     return name
-
-
-@pytest.fixture
-def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """pytest's own; on a disk for tests of what lies there, where scripts/test has all others in memory."""
-    disk = os.environ.get("MLFS_TEST_DISK")
-    if disk is None or request.node.get_closest_marker("on_disk") is None:
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(prefix="mlfs-disk-", dir=disk) as name:
-        yield Path(name)
 
 
 @pytest.fixture

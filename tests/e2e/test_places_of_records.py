@@ -37,7 +37,7 @@ CONTROL = """echo '{"op": "resume"}' > data/.mlfs/control && cat data/.mlfs/cont
 def place() -> Iterator[Path]:
     """A directory that everybody may enter, with a data set that belongs to nobody in particular."""
     require_fuse()
-    path = Path(tempfile.mkdtemp(prefix="mlfs-places-", dir="/tmp"))  # below /dev nothing is made read-only
+    path = Path(tempfile.mkdtemp(prefix="mlfs-places-"))
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "none", path], check=True)
     make_tree(path / "data", {"a/one": 100, "two": 10})
     (path / "data").chmod(0o777)

@@ -15,7 +15,7 @@ from support.fuse import wait_until
 from support.mounts import MlfsMount
 from support.slow import SlowSource
 
-pytestmark = [pytest.mark.page_counts, pytest.mark.on_disk]
+pytestmark = pytest.mark.page_counts
 
 SMALL, LARGE = 40, 8
 SMALL_BYTES, LARGE_BYTES = 30_000, 400_000
