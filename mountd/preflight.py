@@ -17,6 +17,7 @@ from contextlib import suppress
 from mlfs.config import OF_ALL_ITS_LIFE, CacheDir, MountConfig, differing, free_bytes, memory_warning
 from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError, require
 from mlfs.places.cache_directory import source_path
+from mlfs.processes import machine
 from mlfs.units import format_size
 from mountd import mounts, runtime
 from mountd.mounts import Health, is_below
@@ -150,7 +151,7 @@ def ends_abandoned(entry: mounts.MountEntry) -> bool:
 def _is_served(entry: mounts.MountEntry) -> bool:
     """Whether it is, or nobody knows."""
     record = runtime.read(entry.mountpoint)
-    return record is None or runtime.alive(record)
+    return record is None or record.machine != machine() or runtime.alive(record)
 
 
 def _check_not_stopped(path: str) -> None:

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 import mlfs
 from mlfs.errors import ExitCode, MlfsError
 from mlfs.ours import NotOursError, make_private, open_ours, private_directory, user_cache_directory
-from mlfs.processes import stat_fields
+from mlfs.processes import machine, stat_fields
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,8 @@ class Record:
     holder: int = 0
     """The process that starts another server when this one dies; 0: none does."""
     holder_start_ticks: int = 0
+    machine: str = ""
+    """Where the process numbers are of (`mlfs.processes.machine`)."""
 
 
 def runtime_dir() -> str:
@@ -192,7 +194,7 @@ def write(
     pid = os.getpid() if pid is None else pid
     record = Record(
         pid, start_ticks(pid) or 0, mountpoint, source, started or time.time(), mlfs.__version__, log_file, settings,
-        holder, (start_ticks(holder) or 0) if holder else 0,
+        holder, (start_ticks(holder) or 0) if holder else 0, machine(),
     )  # fmt: skip
     _write_json(asdict(record), os.path.join(runtime_dir(), mount_name(mountpoint) + ".json"))
     return record

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from mlfs.ours import make_parent
-from mlfs.processes import begun_ticks
+from mlfs.processes import begun_ticks, machine
 
 # So often an owner moves its lock's time stamp. A stamp that has not moved for several of these is a dead owner's; NFS
 # may show it some seconds late, and a server that fails over stands still for some more.
@@ -90,7 +90,7 @@ class ScanLock:
         self._index = index
         self._heartbeat_s, self._stale_s = heartbeat_s, stale_s
         self._me = Holder(
-            uuid.uuid4().hex, socket.gethostname(), os.getpid(), _machine(), begun_ticks(os.getpid()), time.time()
+            uuid.uuid4().hex, socket.gethostname(), os.getpid(), machine(), begun_ticks(os.getpid()), time.time()
         )
         self._end: threading.Event | None = None  # while it is held
         self.refused = ""
@@ -203,15 +203,6 @@ class ScanLock:
                 os.unlink(self._path)
 
 
-def _machine() -> str:
-    """Tells this kernel and namespace of process numbers from others; "" where that is not known."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return f"{file.read().strip()}:{os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:
-        return ""
-
-
 def _is_gone(holder: Holder) -> bool:
     """Whether the owner was a process of this machine that has ended."""
-    return bool(holder.machine) and holder.machine == _machine() and begun_ticks(holder.pid) != holder.started
+    return bool(holder.machine) and holder.machine == machine() and begun_ticks(holder.pid) != holder.started

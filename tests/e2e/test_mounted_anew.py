@@ -14,7 +14,7 @@ from support.fuse import wait_until
 from support.mounts import MlfsMount
 from support.trees import make_tree
 
-from mountd import mounts
+from mountd import mounts, preflight
 from mountd.preflight import ends_abandoned
 
 PIDFD_GETFD = 438
@@ -51,6 +51,9 @@ def test_after_a_kill_and_behind_an_unmount(tmp_path: Path, monkeypatch: pytest.
             assert entry is not None
             assert not ends_abandoned(entry)  # no record is known here: it may be anybody's
             monkeypatch.setenv("MLFS_RUNTIME_DIR", mount.env["MLFS_RUNTIME_DIR"])
+            with monkeypatch.context() as elsewhere:
+                elsewhere.setattr(preflight, "machine", lambda: "another")
+                assert not ends_abandoned(entry)  # its processes may live where they cannot be seen
             wait_until(lambda: ends_abandoned(entry))  # its processes may not have ended yet
             os.close(fuse)
             assert os.pread(held.fileno(), 100, 0) == b"x" * 39  # it is staged

@@ -281,7 +281,7 @@ class Following:
         if waits:
             self._opening.waits(read.sample, read.process, matched._replace(counted=tuple(counted)))
         else:
-            self._goes_on(read.sample, read.at_s, matched)
+            self._goes_on(read.sample, read.process, read.at_s, matched)
         if not followed:
             self._window.retire(*self._strangers_ahead.read((read,), coming.coming))
 
@@ -291,16 +291,19 @@ class Following:
         for number, epoch in matched.counted if opened.source_bytes else ():
             if number in self._records:
                 self._records[number].run.bytes_read.count_pfs(epoch, opened.source_bytes)
-        self._goes_on(opened.sample, opened.at_s, matched)
+        self._goes_on(opened.sample, opened.process, opened.at_s, matched)
         self._tell_left()
 
     def refused(self, sample: int, process: int) -> None:
         self._opening.over(sample, process)
         self._tell_left()
 
-    def _goes_on(self, sample: int, at_s: float, matched: Matched) -> None:
+    def _goes_on(self, sample: int, process: int, at_s: float, matched: Matched) -> None:
         """A reader has the sample open."""
         reader = matched.reader
+        if reader is None and process != NO_PID:
+            self.rank_waits.read_by_unknown(sample, process)
+            return
         waits_s = self.rank_waits.read((sample,), reader)
         if reader is None or reader.process == NO_PID or matched.base < 0:
             return

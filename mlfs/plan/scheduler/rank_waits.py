@@ -34,6 +34,7 @@ class RankWaits:
         self._jobs = jobs
         self._pending: OrderedDict[int, deque[float]] = OrderedDict()  # by sample: waits of readers not known yet
         self._open: dict[int, RankReader] = {}  # by sample that is open: who has opened it last
+        self._of_unknown: OrderedDict[int, float] = OrderedDict()  # by process whose rank is not known yet
 
     def waited(self, sample: int, seconds: float, opened: bool = False) -> None:
         """A reader of the sample has waited; with `opened` for bytes of a file that he had opened."""
@@ -50,7 +51,17 @@ class RankWaits:
         """Samples were read by a rank; by no rank of any job, with None. Returns how long each read has waited."""
         if reader is not None:
             self._open.update(dict.fromkeys(samples, reader))
+            if reader.process in self._of_unknown and (job := self._jobs.get(reader.job)) is not None:
+                job.waited(reader.rank, self._of_unknown.pop(reader.process))
         return [self._waited_by(reader, sample) for sample in samples] if self._pending else (0.0,) * len(samples)
+
+    def read_by_unknown(self, sample: int, process: int) -> None:
+        """A process has read a sample of a job, and it is not known yet for which rank: its first reads show that."""
+        seconds = self._waited_by(None, sample) if self._pending else 0.0
+        if seconds:
+            self._of_unknown[process] = self._of_unknown.get(process, 0.0) + seconds
+            if len(self._of_unknown) > MOST_PENDING:
+                self._of_unknown.popitem(last=False)
 
     def _waited_by(self, reader: RankReader | None, sample: int) -> float:
         """How long the read of the sample has waited that is pending for longest."""
