@@ -27,10 +27,6 @@ def inode_of(entry: int, generation: int = 0) -> int:
     return entry + 1 | generation << 32
 
 
-def inodes_of(entries: Iterable[int], generations: Iterable[int]) -> list[int]:
-    return [entry + 1 | generation << 32 for entry, generation in zip(entries, generations, strict=True)]
-
-
 def entry_of(inode: int) -> int:
     """The manifest entry of an inode below FIRST_VIRTUAL; -1 for a number that is none."""
     return (inode & 0xFFFFFFFF) - 1

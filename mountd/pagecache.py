@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 from mlfs.engine.pagecache import Buffer
 from mlfs.tree.manifest import Manifest
-from mountd.inodes import inode_of, inodes_of
+from mountd.inodes import inode_of
 
 log = logging.getLogger("mlfs.pagecache")
 
@@ -156,7 +156,7 @@ class MountPages:
         for entry in entries:
             if gone[entry]:
                 self.look_up(entry)
-        return inodes_of(entries, generations)
+        return [*map(inode_of, entries, generations)]
 
     def look_up(self, entry: int) -> None:
         try:

@@ -318,12 +318,8 @@ class Keeping:
             place = self._promises[sample][1]
             is_block = sample >= self._table.blocks.first  # whoever gets a block first has it kept
             return (place,) if is_block and not passed_over[place] else ()
-        for member in self._members:
-            if member[sample]:
-                break
-        else:
-            if self._members and not self._is_spare(sample):
-                return ()
+        if self._members and not any(member[sample] for member in self._members) and not self._is_spare(sample):
+            return ()
         size, wanted = self._table.sizes[sample], MEMORY
         if self._plan is None and self._only_store:  # a shortcut: the rest gives the same
             return self._promise_only(fetch, sample, size, passed_over)
@@ -435,9 +431,7 @@ class Keeping:
         self._hold(sample, 0)
 
     def _hold(self, sample: int, place: int) -> None:
-        held_by = self._table.held_by
-        self._held[held_by[sample]] -= 1
+        self._held[self._table.hold(sample, place)] -= 1
         self._held[place] += 1
-        held_by[sample] = place
         if self._no_room is not None:
             self._no_room[sample] = 0

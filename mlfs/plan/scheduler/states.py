@@ -162,7 +162,7 @@ class SampleTable:
 
     def footprint(self, sample: int) -> int:
         """Bytes the sample occupies in the page cache."""
-        return -(-self.sizes[sample] // PAGE_BYTES) * PAGE_BYTES
+        return footprint_bytes(self.sizes[sample])
 
     def fits_window(self, sample: int) -> bool:
         """Whether the window has room for the sample now."""
@@ -180,9 +180,9 @@ class SampleTable:
             self.filling.discard(sample)
             self.window_bytes += footprint_bytes(self.sizes[sample]) if new != State.ABSENT else 0
         elif old == State.ABSENT:
-            self.window_bytes += -(-self.sizes[sample] // PAGE_BYTES) * PAGE_BYTES
+            self.window_bytes += footprint_bytes(self.sizes[sample])
         elif new == State.ABSENT:
-            self.window_bytes -= -(-self.sizes[sample] // PAGE_BYTES) * PAGE_BYTES
+            self.window_bytes -= footprint_bytes(self.sizes[sample])
         if new == State.RECENT and self.pending[sample]:
             new = State.STAGED
         self.state[sample] = new
@@ -221,6 +221,12 @@ class SampleTable:
         if not blocks:
             return self.state[sample] in in_place
         return all(self.held_by[block] or self.state[block] in in_place for block in blocks)
+
+    def hold(self, sample: int, place: int) -> int:
+        """Note that a place of this node holds a copy now; 0: none does. Returns the one that did."""
+        before = self.held_by[sample]
+        self.held_by[sample] = place
+        return before
 
     def expect(self, sample: int) -> None:
         """Count one more predicted use ahead: pages that are in place stay until it is over."""

@@ -60,6 +60,24 @@ def test_each_wait_counts_for_the_rank_whose_read_follows(seed: int) -> None:
     assert jobs.waited == expected
 
 
+def test_waits_of_a_process_count_for_its_rank_once_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_waits, "MOST_PENDING", 2)
+    jobs = Jobs()
+    for sample, process, seconds in ((1, 7, 2.0), (2, 7, 3.0), (3, 8, 4.0)):
+        jobs.waits.waited(sample, seconds)
+        jobs.waits.read_by_unknown(sample, process)
+    assert jobs.waited == {}
+    assert list(jobs.waits.read([4], RankReader(1, 1, 7))) == [0.0]
+    assert jobs.waited == {1: {1: 5.0}}
+    jobs.waits.read([5], RankReader(1, 1, 7))
+    assert jobs.waited == {1: {1: 5.0}}  # they count once
+    for process in (8, 9, 10):  # strangers, of whom the last ones are kept
+        jobs.waits.waited(6, 1.0)
+        jobs.waits.read_by_unknown(6, process)
+    jobs.waits.read([3], RankReader(2, 0, 8))
+    assert 2 not in jobs.waited
+
+
 def test_a_wait_while_the_file_is_open_counts_for_who_has_opened_it() -> None:
     jobs = Jobs()
     jobs.waits.waited(7, 2.0, opened=True)  # its read is told of later
