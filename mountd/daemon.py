@@ -491,7 +491,10 @@ class _Service:
                 self.left.of_job if self.left is not None else lambda _: [],
                 self.holding.uncounted(),
             ),
-            Cluster(self.showcase, runtime.agent_socket(config.mountpoint), self._build_streams),
+            Cluster(
+                self.showcase, runtime.agent_socket(config.mountpoint), self._build_streams,
+                self.left.agent if self.left is not None else (), partial(self._note, "agent"),
+            ),  # fmt: skip
         )
 
     def _movers(self) -> MoverKind | None:

@@ -396,6 +396,7 @@ class LeftBehind:
             it so far, where they could be told of what they open.
         facts: see `Facts`. commands: the directory of the mount for commands, None where there is none.
         changes: of files, and as texts growths of the tree (mlfs.tree.growing.packed), in their order.
+        agent: see `mlfs.engine.context.Cluster`.
         jobs: by name, as they were registered. places: the jobs', found ones among them, as `mountd.control` has
             written them. counters: `mlfs.stats.Counters.noted`; None where nothing was read. past: what was counted in
             epochs that have ended. audited: of the auditor's reads, how many came and how many of them are not kept.
@@ -424,6 +425,7 @@ class LeftBehind:
         self.audited: list[int] = last["audited"]
         self.noted: list[int] = last.get("noted", [0, 0])  # there was none in other forms of what is left
         self.beside: dict[str, Any] = last.get("beside", {})
+        self.agent: list[tuple[int, int]] = []
         self.readers: list[list[int]] = []
         for kind, value in journal.facts():
             if kind == "mount":
@@ -440,6 +442,8 @@ class LeftBehind:
                 self.changes.append(value)
             elif kind == "jobs":
                 self.jobs = value
+            elif kind == "agent":
+                self.agent = [(pid, begun) for pid, begun in value]
             elif kind == "reader":
                 self.readers.append(value)
 

@@ -42,11 +42,15 @@ class Cluster(NamedTuple):
         showcase: the samples that the node's agent gives by itself. agent_socket: where the agent connects; None: it
             cannot come.
         build: computes the streams of a job that another node was told, in a worker thread.
+        agent: the last one that a server before this one had, and its keeper: their processes, and when each began, in
+            ticks. note_agent: told of each that comes, in the same form.
     """
 
     showcase: Showcase
     agent_socket: str | None
     build: Callable[[JobSpec], JobStreams]
+    agent: Sequence[tuple[int, int]] = ()
+    note_agent: Callable[[Sequence[tuple[int, int]]], None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ class Peering:
         self._alone = trio.Event()  # that no agent is there any more
         self._session: AgentSession | None = None
         self._scope: trio.CancelScope | None = None  # of the session
-        self._last_keeper = (0, 0)  # of an agent that is gone: its process, and when that began
+        self._last, self._note = [*cluster.agent], cluster.note_agent  # the agent that was there, and its keeper
         self._shared = shared
         self._plan = plan
         self._roll = roll
@@ -122,9 +122,8 @@ class Peering:
     def statistics(self) -> PeeringStatistics:
         session, (views, away) = self._session, self._plan.view
         if session is None:
-            keeper, begun = self._last_keeper
-            goes_on = begun > 0 and begun_ticks(keeper) == begun
-            return PeeringStatistics(keeper=keeper if goes_on else 0, wanted=self._giving.wanted)
+            living = [pid if begun and begun_ticks(pid) == begun else 0 for pid, begun in self._last]
+            return PeeringStatistics(keeper=living[1] if living and not living[0] else 0, wanted=self._giving.wanted)
         return PeeringStatistics(
             session.node, session.nodes, session.pid, session.keeper, session.silent, session.joined,
             tuple(sorted(session.unreachable)), away, views, self._roll.members(session, self._clock()),
@@ -231,6 +230,8 @@ class Peering:
         plain.setblocking(False)
         session = AgentSession(plain, hello, lambda one: self._runner.post(self._falls_silent, one))
         self._session = session
+        self._last = [(pid, begun_ticks(pid)) for pid in (session.pid, session.keeper)]
+        self._note(self._last)
         self._fingerprint = self._fingerprint or await self._runner.run("plan", self._samples.fingerprint)
         catalogue_fd = self._showcase.open(len(self._samples))
         memory, ssds, lmdbs = self._shared_fds()
@@ -290,7 +291,7 @@ class Peering:
         """The agent is gone: peers are lost, whoever waits for them goes on."""
         log.warning("the agent of node %d is gone: this node goes on alone", session.node)
         self._showcase.close()
-        self._session, self._last_keeper = None, (session.keeper, begun_ticks(session.keeper))
+        self._session = None
         session.close()
         self._step(*map(e.PeerLost, self._place_of.values()))
         self._shared.end()

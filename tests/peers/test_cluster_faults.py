@@ -124,7 +124,7 @@ def begin_to_read(cluster: MountedCluster, source: Path) -> list[subprocess.Pope
 
 
 def test_a_node_whose_agent_died_goes_on_alone_and_says_so(source: Path, tmp_path: Path) -> None:
-    with MountedCluster(source, 2, tmp_path / "nodes", "--ram", "64M") as cluster:
+    with MountedCluster(source, 2, tmp_path / "nodes", "--ram", "64M", command=["sleep", "1000"]) as cluster:
         shared = [
             line for line in Path(f"/proc/{cluster.agents()[1]}/maps").read_text().splitlines() if "/shm/" in line
         ]
@@ -138,6 +138,11 @@ def test_a_node_whose_agent_died_goes_on_alone_and_says_so(source: Path, tmp_pat
         assert (cluster.peers(0) or {})["lost"] == [1]
         log = next((cluster.mounts[1].state / "cache").glob("mlfs/log/*.log")).read_text()
         assert "goes on alone" in log
+        server = cluster.mounts[1].pid
+        kill(server)
+        assert cluster.mounts[1].pid != server
+        said = cluster.mounts[1].status()["messages"]
+        assert any("is gone and this node alone" in message for message in said), said
 
 
 @pytest.mark.promise("peers-refused")
