@@ -492,9 +492,12 @@ class _Service:
                 self.holding.uncounted(),
             ),
             Cluster(
-                self.showcase, runtime.agent_socket(config.mountpoint), self._build_streams,
-                self.left.agent if self.left is not None else (), partial(self._note, "agent"),
-            ),  # fmt: skip
+                self.showcase,
+                runtime.agent_socket(config.mountpoint),
+                self._build_streams,
+                self.left.agent if self.left is not None else (),
+                partial(self._note, "agent"),
+            ),
         )
 
     def _movers(self) -> MoverKind | None:

@@ -13,13 +13,14 @@ server is no child of its holder: nothing here needs it to be.
 
 The server's words: `standby PID`, with the channel to the process that it has forked; `alone`, where it lacks threads:
 it hears the same when nothing stands by any more; `keep NAME...`, with a descriptor each, in the place of all that was
-kept before; `answers`, when it begins to answer what the one before it has left; `serving`, when it has; `alive`, each
-second from then on; `renew`, with a config in memory: servers to come have that, and load the code that is on the disk
-now; `way`, when it ends itself for that; `over CODE`, when it ends by itself, or the mount has ended: nothing is kept
-any more. The process that stands by hears `begin HOLDER RESTARTS HOLDER_RESTARTS STAND_BY NAME,... WHY`, with the
-descriptors, and says `begins`. STAND_BY is how many others do. It also hears `fork`, as another one has died, and says
-`standby PID` like a server, or `none`. Holder and server both keep the channels to what stands by, of which they tell
-each other (`standby PID`): so that outlives either of them, and ends with both.
+kept before; `answers`, when it begins to answer what the one before it has left; `explained`, when it knows of which
+request that one has died; `serving`, when it has answered all; `alive`, each second from then on; `renew`, with a
+config in memory: servers to come have that, and load the code that is on the disk now; `way`, when it ends itself for
+that; `over CODE`, when it ends by itself, or the mount has ended: nothing is kept any more. The process that stands by
+hears `begin HOLDER RESTARTS HOLDER_RESTARTS STAND_BY NAME,... WHY`, with the descriptors, and says `begins`. STAND_BY
+is how many others do. It also hears `fork`, as another one has died, and says `standby PID` like a server, or `none`.
+Holder and server both keep the channels to what stands by, of which they tell each other (`standby PID`): so that
+outlives either of them, and ends with both.
 """
 
 from __future__ import annotations
@@ -140,6 +141,10 @@ class Deaths:
         if self.early >= MOST_EARLY_DEATHS or self.in_a_row > MOST_DEATHS:
             return None
         return min(LONGEST_PAUSE_S, 0.01 * 2.0 ** max(self.early, self.in_a_row // 4) - 0.01)
+
+    def are_explained(self) -> None:
+        """The request is known of which the last ones died, and is answered: so they come to an end."""
+        self.in_a_row = 0
 
 
 class MountHolder:
@@ -510,6 +515,8 @@ class MountHolder:
             self._kept = dict(zip(rest, fds, strict=True))
         elif word == "answers":
             self._answers = True
+        elif word == "explained":
+            self._deaths.are_explained()
         elif word == "serving":
             self._serves_since = time.monotonic()
             self._has_served = self._config

@@ -244,9 +244,9 @@ class UnderWay:
 # source is slow. So that counts only once it came more often than the RAM tier is kept, of which the memory may lack.
 
 CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGSYS", "SIGTRAP"})
-# Who gets an error may ask again and again: so he is refused at once until the server that comes after is steady, and
-# all his tries together are no reason to give the mount up.
-REFUSED_S = 2 * STEADY_S
+# Who gets an error may ask again and again, and the file may be mended meanwhile: he is refused at once for a second,
+# then each time for twice as long as before, and for no longer than this.
+FIRST_REFUSED_S, REFUSED_S = 1.0, 2 * STEADY_S
 # So many crashes within that time are not all those of requests that are found: what is fetched ahead may be at fault.
 MOST_CRASHES = 5
 
@@ -277,16 +277,18 @@ class Suspects:
     """Remembers requests, by their numbers, over the servers that die.
 
     Args:
-        why: how the server before this one ended. answers: told when this one begins to answer.
+        why: how the server before this one ended. tell: tells the holder that this one begins to answer, and that the
+            deaths so far are explained.
 
     Attributes:
-        refused: what was answered with EIO, and when. are_judged: set once those are answered that may be at fault.
+        refused: what was answered with EIO: how often, and when for the last time; the last one last.
+        are_judged: set once those are answered that may be at fault.
     """
 
-    def __init__(self, journal: Journal, why: str, answers: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, journal: Journal, why: str, tell: Callable[[str], None] = lambda _: None) -> None:
         self._journal = journal
-        self._answers = answers
-        self.refused: list[tuple[Asked, float]] = []
+        self._tell = tell
+        self.refused: dict[Asked, tuple[int, float]] = {}
         self._crashed = why.rpartition(" ")[2] in CRASHES or why.startswith("ended")  # a failure of its own
         self.are_judged = trio.Event()
         crashes: list[float] = []
@@ -303,7 +305,8 @@ class Suspects:
             elif kind == "crash":
                 crashes.append(value)
             elif kind == "refused":
-                self.refused.append((Asked(*value[0]), value[1]))
+                self._refused(Asked(*value[0]), value[1])
+                crashes.clear()  # they are explained
         if self._crashed:
             crashes.append(time.monotonic())
             journal.note("crash", crashes[-1])
@@ -316,7 +319,7 @@ class Suspects:
 
     def given_again(self, requests: Collection[int]) -> tuple[list[int], list[int]]:
         """Requests that the kernel gives again: those to be answered alone, and those of which a server has died."""
-        self._answers()
+        self._tell("answers")
         self._journal.note("again", [*requests])
         guilty = [one for one in requests if one in self._guilty]
         alone = [one for one in requests if (self._crashed or one in self._before) and one not in self._guilty]
@@ -340,22 +343,31 @@ class Suspects:
 
     def refuse(self, asked: Asked) -> None:
         """It is answered with EIO."""
-        self.refused.append((asked, time.monotonic()))
-        self._journal.note("refused", self.refused[-1])
+        now_s = time.monotonic()
+        self._refused(asked, now_s)
+        self._journal.note("refused", [asked, now_s])
+        self._crashes = 0
+        self._tell("explained")
+
+    def _refused(self, asked: Asked, at_s: float) -> None:
+        self.refused[asked] = self.refused.pop(asked, (0, 0.0))[0] + 1, at_s
 
     def refuses(self, asked: Asked) -> bool:
         """Whether that was refused just now."""
-        since_s = time.monotonic() - REFUSED_S
-        return any(of == asked and at_s > since_s for of, at_s in self.refused)
+        if asked not in self.refused:
+            return False
+        times, at_s = self.refused[asked]
+        return time.monotonic() < at_s + min(REFUSED_S, FIRST_REFUSED_S * (1 << (times - 1)))
 
     def statistics(self, path: Callable[[int], bytes]) -> CrashStatistics:
         """Args: path: the path of an entry, relative to the source."""
         if not self.refused:
             return CrashStatistics()
-        (kind, inode, _), at_s = self.refused[-1]
+        (kind, inode, _), (_, at_s) = list(self.refused.items())[-1]
         where = os.fsdecode(path(entry_of(inode))) if inode < FIRST_VIRTUAL else ".mlfs"
         name = wire.NAMES.get(kind, f"request {kind}")
-        return CrashStatistics(len(self.refused), name, where, time.monotonic() - at_s)
+        count = sum(times for times, _ in self.refused.values())
+        return CrashStatistics(count, name, where, time.monotonic() - at_s)
 
 
 # -- what was left
@@ -405,9 +417,9 @@ class LeftBehind:
     """
 
     def __init__(
-        self, kept: Mapping[str, int], journal: Journal, places: JobPlaces, why: str, answers: Callable[[], None]
+        self, kept: Mapping[str, int], journal: Journal, places: JobPlaces, why: str, tell: Callable[[str], None]
     ) -> None:
-        self.suspects = Suspects(journal, why, answers)
+        self.suspects = Suspects(journal, why, tell)
         self.fuse, self.source, self.index = kept["fuse"], kept["source"], kept["index"]
         self.ram = [fd for name, fd in kept.items() if name.startswith("ram")]
         self.locks = [fd for name, fd in kept.items() if name.startswith("lock")]
@@ -493,8 +505,7 @@ class Holding:
         self._reads = self._kept.get("reads", -1)
         if self._reads < 0:
             self._reads = os.memfd_create("mlfs-reads", os.MFD_CLOEXEC)
-        answers = partial(self._tell, "answers")
-        self.left = LeftBehind(self._kept, self.journal, self.places, self.why, answers) if self._kept else None
+        self.left = LeftBehind(self._kept, self.journal, self.places, self.why, self._tell) if self._kept else None
 
     @property
     def holder(self) -> int:

@@ -19,7 +19,6 @@ from mlfs.places.source_statistics import RootState, SourceStatistics
 from mlfs.plan.scheduler.warming import WarmingState
 from mlfs.printable import printable
 from mlfs.units import format_size
-from mountd.left_behind import REFUSED_S
 from mountd.runtime import Died
 from mountd.silent import TELLS_NO_NAMES
 from mountd.statistics import MountStatistics
@@ -283,7 +282,7 @@ UNSIZED = (
 )
 CRASHED = (
     "servers crashed at {requests}, the last time {ago} ago: {request} of {path}: each was answered with an error after"
-    " the second crash, and again for {refused_s:.0f} s; please report it with the log, and do without that file or"
+    " the second crash, and so was whoever asked again soon; please report it with the log, and do without that file or"
     " read it below {source}"
 )
 READ_FAILED_WAY_OUT = "read it below {source} to see whether the source gives it"
@@ -348,7 +347,7 @@ def source_messages(now: MountStatistics) -> list[str]:
     crashed = now.crashes
     if crashed.count:
         about = {"requests": _requests(crashed.count), "ago": duration_words(crashed.ago_s), "request": crashed.request}
-        said.append(CRASHED.format(path=printable(crashed.path), source=source, refused_s=REFUSED_S, **about))
+        said.append(CRASHED.format(path=printable(crashed.path), source=source, **about))
     return said
 
 

@@ -247,7 +247,7 @@ def test_a_server_that_fails_is_followed_and_a_file_of_which_it_crashes_costs_no
 ) -> None:
     triggers, bad_trigger = [tmp_path / "first", tmp_path / "next"], tmp_path / "crashes"
     bad, *others = sorted(source.rglob("*.jpg"))
-    bad_name = f"/{bad.relative_to(source)}"
+    bad_name, content_of_bad = f"/{bad.relative_to(source)}", bad.read_bytes()
     script = FAILING.format(triggers=[*map(str, triggers)], bad=bad_name, bad_trigger=str(bad_trigger))
     (tmp_path / "sitecustomize.py").write_text(script)
     mount = MlfsMount(source)
@@ -267,14 +267,24 @@ def test_a_server_that_fails_is_followed_and_a_file_of_which_it_crashes_costs_no
         for file in others:
             assert (mount.path / file.relative_to(source)).read_bytes() == file.read_bytes()
         now = mount.status()
-        assert processes(mount)["server"]["restarts"] == 2 + 2  # and no more of them
-        assert now["crashes"]["count"] == 1
+        count = now["crashes"]["count"]  # who asks again after a second is believed once more
+        assert count >= 1
+        assert processes(mount)["server"]["restarts"] == 2 + 2 * count  # and no more of them
         assert now["crashes"]["last"]["path"] == str(bad.relative_to(source))
         failed = now["failed_reads"]["count"]
         assert failed > MOST_EARLY_DEATHS
         assert "servers crashed at a request" in mount.run("status", str(mount.path)).stdout
         kill_server(mount)
         assert mount.status()["failed_reads"]["count"] == failed
+        bad_trigger.unlink()
+        wait_until(lambda: reads(mount.path / bad.relative_to(source)) == content_of_bad)
+
+
+def reads(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
 
 
 def content_at(number: int, behind: int = 0) -> bytes:

@@ -27,7 +27,7 @@ from mountd.holder import (
     Deaths,
     refuse_all,
 )
-from mountd.left_behind import MOST_CRASHES, REFUSED_S, SLOT_BYTES, JobPlaces, Journal, Suspects, gives_again
+from mountd.left_behind import MOST_CRASHES, REFUSED_S, SLOT_BYTES, Asked, JobPlaces, Journal, Suspects, gives_again
 
 SCRIPT = """
 import os, signal, socket, sys, time
@@ -201,6 +201,16 @@ def test_servers_that_die_one_after_the_other_leave_no_samples_in_memory_any_mor
     assert (code, kept) == (7, ["['fuse', 'ram0']"] * (DEATHS_WITH_MEMORY - 1) + ["['fuse']"] * 2)
 
 
+def test_deaths_of_which_the_request_was_found_are_no_reason_to_give_a_mount_up(tmp_path: Path) -> None:
+    code, printed, _ = held(
+        tmp_path,
+        "start.kept or keep(); say('serving'); start.restarts % 2 or say('explained')\n"
+        "    if start.restarts < 4: kill()\n    say('over 7'); return 7",
+        SCRIPT.replace("def serve", "import mountd.holder as h\nh.MOST_DEATHS = 2\ndef serve"),
+    )
+    assert (code, len(printed)) == (7, 5)
+
+
 @pytest.mark.promise("outlived-given-up")
 def test_servers_that_die_before_they_answer_are_given_up_with_a_last_word(tmp_path: Path) -> None:
     code, printed, log = held(tmp_path, "start.kept or keep(); kill()")
@@ -361,7 +371,7 @@ def test_a_request_that_the_source_answers_late_outlives_kills_of_the_servers_th
 
 
 def test_a_server_that_comes_after_many_crashes_fetches_nothing_ahead_for_a_while() -> None:
-    journal, waits_s = Journal(), []
+    journal, waits_s, said = Journal(), [], list[str]()
 
     async def wait(why: str) -> None:
         suspects, began_s = Suspects(journal, why), trio.current_time()
@@ -372,6 +382,25 @@ def test_a_server_that_comes_after_many_crashes_fetches_nothing_ahead_for_a_whil
     for why in [*["was killed by SIGKILL"] * MOST_CRASHES, *["was killed by SIGSEGV"] * MOST_CRASHES]:
         trio.run(wait, why, clock=trio.testing.MockClock(autojump_threshold=0))
     assert waits_s == [0.0] * (2 * MOST_CRASHES - 1) + [REFUSED_S]
+    suspects = Suspects(journal, "was killed by SIGSEGV", said.append)
+    suspects.refuse(Asked(wire.READ, 7, 0))  # of one of them the request was found: the others are those before it
+    assert said == ["explained"]
+    trio.run(wait, "was killed by SIGSEGV", clock=trio.testing.MockClock(autojump_threshold=0))
+    assert waits_s[-1] == 0.0
+    os.close(journal.fd)
+
+
+def test_what_servers_die_of_is_refused_for_longer_each_time_but_not_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, asked, now_s = Journal(), Asked(wire.READ, 7, 0), 1000.0
+    monkeypatch.setattr("mountd.left_behind.time.monotonic", lambda: now_s)
+    for refused_s in (1, 2, 4, 8, 16, REFUSED_S, REFUSED_S):
+        Suspects(journal, "was killed by SIGSEGV").refuse(asked)
+        suspects = Suspects(journal, "was killed by SIGKILL")
+        assert not suspects.refuses(asked._replace(offset=4096))
+        now_s += refused_s - 0.1
+        assert suspects.refuses(asked)
+        now_s += 0.2
+        assert not suspects.refuses(asked)
     os.close(journal.fd)
 
 
