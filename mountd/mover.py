@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 
@@ -24,14 +25,16 @@ from blake3 import blake3
 from mlfs.engine import moves
 from mlfs.engine.moves import Move, Words
 from mlfs.places.known_copy import Summing, read_copy, sealed, write_file
-from mlfs.places.known_file import READ, pread_all, read_known
+from mlfs.places.known_file import READ, pread_all
 from mlfs.processes import OF_MOVER, be_killed_sooner, end_with_parent, reuse_memory
-from mlfs.tree.openat import open_beneath
-from mlfs.tree.stable_stat import is_settled
+from mlfs.tree.attributes import known_now, memory_for_looks
+from mlfs.tree.openat import open_piece
+from mlfs.tree.stable_stat import COARSE_TICK_NS, is_settled
 from mountd.wire import stored_head
 
 # A larger file is pushed in pieces: a notification holds pages locked until it is through.
 _PIECE_BYTES = 8 << 20
+_READ = READ | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Mover:
@@ -43,7 +46,9 @@ class Mover:
         self._pages = self._root = -1
         self._fds: list[int] = []  # of the places that keep copies
         self._summing: list[Summing | None] = []  # how copies on each are summed; None for memory
+        self._memory = memory_for_looks()
         self._keeping_s = 0.0
+        self._settled_ns = 0  # what was changed before is settled
 
     def run(self) -> None:
         """Until the server closes the channel."""
@@ -64,55 +69,57 @@ class Mover:
                     os.close(self._root)
                 (self._root,) = fds
 
-    def _move_all(self, batch: list[Move]) -> None:
+    def _move_all(self, batch: Iterable[Move]) -> None:
         words, began_s = self._words, time.process_time()
-        self._keeping_s = 0.0
+        begun, waited, outcome = words.begun, words.waited, words.outcome
+        self._keeping_s, self._settled_ns = 0.0, time.time_ns() - COARSE_TICK_NS
         for number, move in enumerate(batch):
-            words.begun[number] = 1
-            if words.waited[number]:
-                words.outcome[number] = moves.LEFT
+            begun[number] = 1
+            if waited[number]:
+                outcome[number] = moves.LEFT
                 continue
-            words.outcome[number] = self._move(number, move)
-            if words.waited[number]:
+            outcome[number] = self._move_copy(number, move) if move.is_copied else self._move(number, move)
+            if waited[number]:
                 self._channel.send(moves.numbered(moves.DONE, number))
         self._channel.send(moves.over(time.process_time() - began_s, self._keeping_s))
 
     def _move(self, number: int, move: Move) -> int:
-        if move.is_copied:
-            return self._move_copy(number, move)
-        known = move.known
-        if not is_settled(known.ctime_ns, known.mtime_ns):
+        """Few calls, as a file's bytes take what code there is out of the processor's caches each time."""
+        path, known, target, _, fd, offset, _, _ = move
+        size, mtime_ns, ctime_ns = known[:3]
+        settled_ns = self._settled_ns
+        if (ctime_ns >= settled_ns or mtime_ns >= settled_ns) and not is_settled(ctime_ns, mtime_ns):
             return moves.LEFT
         try:
-            fd = open_beneath(self._root, move.path, READ)
-        except OSError:
-            return moves.LEFT
-        try:
-            data, now, same = read_known(fd, known)
+            file = open_piece(self._root, path, _READ)
+            try:
+                data = os.pread(file, size + 1, 0)  # a byte more: it comes where the file has become longer
+                now = known_now(file, self._memory)
+            finally:
+                os.close(file)
         except (OSError, MemoryError):
             return moves.LEFT
-        finally:
-            os.close(fd)
-        if not same or known[3:] != (now.mode, now.uid, now.gid):
+        if len(data) != size or now != known:
             return moves.LEFT | moves.READ
         outcome = moves.READ
-        if move.fd >= 0:
+        if fd >= 0:
             began_s = time.perf_counter()
             try:
-                if self._keep(move, data):
-                    outcome |= moves.KEPT
+                if self._summing[fd] is None:
+                    is_kept = os.pwrite(self._fds[fd], data, offset) == size
+                else:
+                    is_kept = self._keep_on_disk(move, data)
+                outcome |= moves.KEPT if is_kept else 0
             except OSError as error:
                 self._words.failed[number] = min(error.errno or errno.EIO, 255)
             self._keeping_s += time.perf_counter() - began_s
-        if move.target and self._push(number, move.target, data):
+        if target and self._push(number, target, data):
             outcome |= moves.STAGED
         return outcome
 
-    def _keep(self, move: Move, data: bytes | bytearray) -> bool:
-        summing = self._summing[move.fd]
-        if summing is None:
-            return os.pwrite(self._fds[move.fd], data, move.offset) == len(data)
-        view = memoryview(data)
+    def _keep_on_disk(self, move: Move, data: bytes) -> bool:
+        summing, view = self._summing[move.fd], memoryview(data)
+        assert summing is not None
         write_file(self._fds[move.fd], os.fsdecode(move.name), sealed(move.head, view, summing), view)
         return True
 
@@ -132,8 +139,12 @@ class Mover:
         return moves.COPIED | (moves.STAGED if staged else 0)
 
     def _push(self, number: int, target: int, data: bytes | bytearray | memoryview) -> bool:
+        size = len(data)
         try:
-            self._push_pieces(target, data)
+            if size <= _PIECE_BYTES:
+                os.writev(self._pages, (stored_head(target, 0, size), data))
+            else:
+                self._push_pieces(target, data)
         except OSError as error:
             if error.errno != errno.ENOENT:
                 return False
@@ -150,7 +161,7 @@ class Mover:
         view = memoryview(data)
         for start in range(0, len(data), _PIECE_BYTES):
             piece = view[start : start + _PIECE_BYTES]
-            os.writev(self._pages, [stored_head(target, start, len(piece)), piece])
+            os.writev(self._pages, (stored_head(target, start, len(piece)), piece))
 
 
 def _summing(secret: bytes) -> Summing | None:

@@ -13,13 +13,13 @@ from __future__ import annotations
 import mmap
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
 from mlfs.places.known_file import KnownFile
 
-MOST_FILES: Final = 64
+MOST_FILES: Final = 128
 LONGEST_PATH_BYTES: Final = 1024
 LONGEST_HEAD_BYTES: Final = 80 + LONGEST_PATH_BYTES
 LONGEST_BYTES: Final = MOST_FILES * (LONGEST_PATH_BYTES + LONGEST_HEAD_BYTES + 130) + 2
@@ -82,17 +82,15 @@ def packed(moves: Sequence[Move]) -> bytes:
     return b"".join((MOVE, bytes((len(moves),)), *files, *ends))
 
 
-def unpacked(message: bytes) -> list[Move]:
-    """The batch of a message."""
-    count, moves = message[1], []
-    path_at = 2 + count * _FILE.size
+def unpacked(message: bytes) -> Iterator[Move]:
+    """The batch of a message, one at a time: each is used while it is in the processor's caches."""
+    path_at = 2 + message[1] * _FILE.size
     for at in range(2, path_at, _FILE.size):
         target, *known, is_copied, fd, offset, path_bytes, name_bytes, head_bytes = _FILE.unpack_from(message, at)
         name_at, head_at = path_at + path_bytes, path_at + path_bytes + name_bytes
         path, name, head = message[path_at:name_at], message[name_at:head_at], message[head_at : head_at + head_bytes]
-        moves.append(Move(path, KnownFile(*known), target, is_copied, fd, offset, name, head))
+        yield Move(path, KnownFile(*known), target, is_copied, fd, offset, name, head)
         path_at = head_at + head_bytes
-    return moves
 
 
 def introduction(secrets: Sequence[bytes]) -> bytes:

@@ -17,7 +17,7 @@ _AT_EMPTY_PATH = 0x1000
 _AT_STATX_FORCE_SYNC = 0x2000
 # type, mode, nlink, uid, gid, mtime, ctime, ino, size
 _ALL_BUT_ATIME = 0x01 | 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80 | 0x100 | 0x200
-_STATX_BYTES = 256
+_Memory = ctypes.c_char * 256  # struct statx
 _STATX = struct.Struct("16xIIIH2xQQ48xqI4xqI")
 # nlink, uid, gid, mode, ino, size, ctime, mtime: linux/stat.h, on all architectures
 
@@ -66,10 +66,24 @@ def attributes_now(fd: int, ask: bool = False) -> FileAttributes:
         ask: a client of a network file system that believes to know them is told to ask its server all the same.
     """
     flags = _AT_EMPTY_PATH | _AT_STATX_FORCE_SYNC if ask else _AT_EMPTY_PATH
-    buffer = ctypes.create_string_buffer(_STATX_BYTES)
+    buffer = _Memory()
     if _statx is None or _statx(fd, b"", flags, _ALL_BUT_ATIME, buffer) != 0:
         return attributes_of(os.fstat(fd))  # where statx failed, this says why
     nlink, uid, gid, mode, ino, size, ctime_s, ctime_ns, mtime_s, mtime_ns = _STATX.unpack_from(buffer)
     return FileAttributes(
         size, mtime_s * 10**9 + mtime_ns, ctime_s * 10**9 + ctime_ns, mode, ino, uid, gid, nlink
     )  # fmt: skip
+
+
+def memory_for_looks() -> ctypes.Array[ctypes.c_char]:
+    """Memory for the looks of one thread (`known_now`)."""
+    return _Memory()
+
+
+def known_now(fd: int, memory: ctypes.Array[ctypes.c_char]) -> tuple[int, int, int, int, int, int]:
+    """Size, mtime_ns, ctime_ns, mode, uid and gid of an open file now. Raises: OSError."""
+    if _statx is None or _statx(fd, b"", _AT_EMPTY_PATH, _ALL_BUT_ATIME, memory) != 0:
+        now = attributes_of(os.fstat(fd))
+        return now.size, now.mtime_ns, now.ctime_ns, now.mode, now.uid, now.gid
+    _, uid, gid, mode, _, size, ctime_s, ctime_ns, mtime_s, mtime_ns = _STATX.unpack_from(memory)
+    return size, mtime_s * 10**9 + mtime_ns, ctime_s * 10**9 + ctime_ns, mode, uid, gid

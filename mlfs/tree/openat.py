@@ -34,18 +34,19 @@ _syscall = _libc.syscall
 _syscall.restype = ctypes.c_long
 _syscall.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
 _HOW_BYTES = ctypes.sizeof(_OpenHow)
-# One structure for each set of flags, made once: the kernel only reads it, so threads can share it.
-_hows: dict[int, _OpenHow] = {}
+# One structure for each set of flags, made once, and its address: the kernel only reads it, so threads can share it.
+_hows: dict[int, tuple[_OpenHow, int]] = {}
 
 
 def openat2(root_fd: int, path: bytes, flags: int) -> int:
-    how = _hows.get(flags)
-    if how is None:
-        how = _hows.setdefault(flags, _OpenHow(flags, 0, _RESOLVE_NO_SYMLINKS))
+    if flags not in _hows:
+        how = _OpenHow(flags, 0, _RESOLVE_NO_SYMLINKS)
+        _hows.setdefault(flags, (how, ctypes.addressof(how)))
+    address = _hows[flags][1]
     while True:
-        fd = _syscall(_SYS_OPENAT2, root_fd, path, ctypes.addressof(how), _HOW_BYTES)
+        fd: int = _syscall(_SYS_OPENAT2, root_fd, path, address, _HOW_BYTES)
         if fd >= 0:
-            return int(fd)
+            return fd
         number = ctypes.get_errno()
         if number != errno.EINTR:
             raise OSError(number, os.strerror(number), path)

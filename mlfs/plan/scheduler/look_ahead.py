@@ -13,6 +13,7 @@ from copy import copy
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.job import JobRun
@@ -135,39 +136,39 @@ class Uses:
 
     def _ahead_of(self, rank: int, table: SampleTable) -> Ahead:
         """The same of one rank. A position that was read out of turn leaves no gap, as it is not read again."""
-        progress, cursor = self.run.ranks.progress[rank], self.cursors[rank]
-        position, samples, total_bytes = progress.frontier, 0, 0
-        while position < cursor:
-            index = self.run.epochs.index_at(position)
-            if index is None:
+        samples, total_bytes = 0, 0
+        for _, ids in self._to_come(rank):
+            are_there = table.are_at_hand(ids)
+            without_gap = ids if are_there.all() else ids[: int(are_there.argmin())]
+            samples += len(without_gap)
+            total_bytes += sum(map(table.sizes.__getitem__, without_gap.tolist()))
+            if len(without_gap) < len(ids):
                 break
-            for sample in index.ids[rank][position - index.base : cursor - index.base].tolist():
-                if sample >= 0 and not progress.is_done(position):
-                    if not table.is_at_hand(sample):
-                        return Ahead(samples, total_bytes)
-                    samples += 1
-                    total_bytes += table.sizes[sample]
-                position += 1
         return Ahead(samples, total_bytes)
+
+    def _to_come(self, rank: int) -> Iterator[tuple[NDArray[np.integer], NDArray[np.integer]]]:
+        """The positions from a rank's reader to its cursor that are not read yet, and their samples, by epoch."""
+        progress, cursor = self.run.ranks.progress[rank], self.cursors[rank]
+        position = progress.frontier
+        while position < cursor and (index := self.run.epochs.index_at(position)) is not None:
+            stop = min(cursor, index.base + index.length)
+            ids = np.asarray(index.ids[rank])[position - index.base : stop - index.base]
+            are_to_come = ids >= 0
+            are_to_come[[at - position for at in progress.done if position <= at < stop]] = False
+            yield position + np.flatnonzero(are_to_come), ids[are_to_come]
+            position = stop
 
     def staged(self, table: SampleTable, most: int) -> list[tuple[float, int]]:
         """At most so many samples of each rank that are staged, as (steps until it is read, sample)."""
         found: list[tuple[float, int]] = []
         for rank, progress in enumerate(self.run.ranks.progress):
-            position, enough = progress.frontier, len(found) + most
-            while position < self.cursors[rank] and len(found) < enough:
-                index = self.run.epochs.index_at(position)
-                if index is None:
+            enough = len(found) + most
+            for positions, ids in self._to_come(rank):
+                staged = table.in_state(ids, State.STAGED).nonzero()[0][: enough - len(found)]
+                steps = (positions[staged] - progress.frontier) / self.run.batch_files
+                found += zip(steps.tolist(), ids[staged].tolist(), strict=True)
+                if len(found) == enough:
                     break
-                stop = min(self.cursors[rank], index.base + index.length)
-                for at, sample in enumerate(
-                    index.ids[rank][position - index.base : stop - index.base].tolist(), position
-                ):
-                    if sample >= 0 and table.state[sample] == State.STAGED and not progress.is_done(at):
-                        found.append(((at - progress.frontier) / self.run.batch_files, sample))
-                        if len(found) == enough:
-                            break
-                position = stop
         return found
 
     def passed(self, rank: int, positions: Sequence[int]) -> list[int]:

@@ -20,6 +20,9 @@ BATCH_S = 0.004
 BATCH_OF_MOVERS_S = 0.016
 # The most samples in a batch, however fast they are: the hop is cheap beside so many, and other lanes get work, too.
 MOST_IN_BATCH = 64
+# Where so many such batches of movers wait, they are twice as long: the code of a hop, which a mover's bytes have taken
+# out of the processor's caches each time, is then shared by twice as many samples.
+DEEP_BATCHES = 8
 # A batch has this part of what waits for peers, divided by UNHURRIED_LANES (by all lanes, if those are fewer), where
 # that is more than BATCH_S of work. All of a batch is asked for at once, and the first answer takes a millisecond or
 # two, in which two agents are woken: with 4 ms of work lanes mostly wait for it. A larger part keeps what is needed
@@ -86,7 +89,7 @@ class PoolQueue:
         of_peers: whether this is the pool of the peers.
         sample_s: smoothed seconds that a sample takes a lane; decides how many make a batch.
         working: lanes at work whose fetch does not hang.
-        batch_s: how long a batch shall take a lane.
+        batch_s: how long a batch shall take a lane. is_helped: whether movers do the work of some.
     """
 
     pool: int
@@ -96,6 +99,7 @@ class PoolQueue:
     sample_s: float = 0.001
     working: int = 0
     batch_s: float = BATCH_S
+    is_helped: bool = False
     governor: LaneGovernor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -112,12 +116,13 @@ class PoolQueue:
     @property
     def batch_samples(self) -> int:
         """How many samples make about `batch_s` of work."""
-        return max(1, min(MOST_IN_BATCH, int(self.batch_s / self.sample_s)))
+        is_deep = self.is_helped and len(self.items) >= DEEP_BATCHES * MOST_IN_BATCH
+        return (1 + is_deep) * max(1, min(MOST_IN_BATCH, int(self.batch_s / self.sample_s)))
 
     def helped_by(self, movers: int) -> None:
         """So many lanes may have other processes do their work."""
         self.governor.helped_by(movers)
-        self.batch_s = BATCH_OF_MOVERS_S
+        self.is_helped, self.batch_s = True, BATCH_OF_MOVERS_S
 
     def lane_begins(self) -> int:
         """A lane is at work; returns how many are."""

@@ -222,6 +222,24 @@ class SampleTable:
             return self.state[sample] in in_place
         return all(self.held_by[block] or self.state[block] in in_place for block in blocks)
 
+    def in_state(self, samples: npt.NDArray[np.integer], *states: int) -> npt.NDArray[np.bool_]:
+        """Which of these samples are in one of the states."""
+        wanted = np.zeros(len(STATE_NAMES), np.bool_)
+        wanted[list(states)] = True
+        found: npt.NDArray[np.bool_] = wanted[np.frombuffer(self.state, dtype=np.uint8)[samples]]
+        return found
+
+    def are_at_hand(self, samples: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
+        """`is_at_hand` of each file or row."""
+        there = self.in_state(samples, State.STAGED, State.RECENT)
+        if self.blocks.first < self.first_row or self.has_rows:  # some may have blocks
+            files = samples < self.blocks.first
+            has_blocks = ~files
+            has_blocks[files] = np.asarray(self.sizes)[samples[files]] > self.blocks.above_bytes
+            for at in has_blocks.nonzero()[0].tolist():
+                there[at] = self.is_at_hand(int(samples[at]))
+        return there
+
     def hold(self, sample: int, place: int) -> int:
         """Note that a place of this node holds a copy now; 0: none does. Returns the one that did."""
         before = self.held_by[sample]
