@@ -21,8 +21,8 @@ from mlfs.places.known_file import KnownFile
 
 MOST_FILES: Final = 128
 LONGEST_PATH_BYTES: Final = 1024
-LONGEST_HEAD_BYTES: Final = 80 + LONGEST_PATH_BYTES
-LONGEST_BYTES: Final = MOST_FILES * (LONGEST_PATH_BYTES + LONGEST_HEAD_BYTES + 130) + 2
+# A socket takes messages of up to 208 KiB where nobody has set it otherwise.
+LONGEST_BYTES: Final = 160 << 10
 
 # -- the kinds of messages: their first byte
 #
@@ -71,8 +71,14 @@ class Move(NamedTuple):
     head: bytes = b""
 
 
+def most_files(longest_path_bytes: int) -> int:
+    """How many files go into a message. Each has its path, a head, which is 80 bytes longer where the path is long, and
+    130 bytes at most."""
+    return min(MOST_FILES, LONGEST_BYTES // (2 * longest_path_bytes + 210))
+
+
 def packed(moves: Sequence[Move]) -> bytes:
-    """The message of a batch: MOST_FILES at most."""
+    """The message of a batch: `most_files` at most."""
     ends = [end for move in moves for end in (move.path, move.name, move.head)]
     lengths = [*map(len, ends)]
     files = [

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping, 
 from mlfs.engine import moves
 from mlfs.engine.fetch import Fetcher
 from mlfs.engine.movers import MoverChannel, MoverTimes
-from mlfs.engine.moves import MOST_FILES, Move
+from mlfs.engine.moves import Move
 from mlfs.places.tier import Spot, Version
 from mlfs.plan.scheduler.commands import Item
 from mlfs.plan.scheduler.config import SOURCE
@@ -42,11 +42,12 @@ class Moving:
         self._longest = longest = [-1] * (1 + len(fetcher.places.storing))
         for number, one in shared.items():
             longest[number] = one.place.most_bytes_from_elsewhere
-        self._given = [
+        plain = [
             file
             for file in fetcher.to_move([*zip(items, places_of(items), strict=True)], stage)
             if file.place or not file.item.keep_in or file.known.size <= longest[file.item.keep_in[0]]
-        ][:MOST_FILES]
+        ]
+        self._given = plain[: moves.most_files(max([len(file.path) for file in plain], default=0))]
         # Samples of the batch are called by their numbers in it from here on.
         self._numbers = {one.item.sample: number for number, one in enumerate(self._given)}
         # Where copies lie: each at a spot of a place, which gives it or keeps it.

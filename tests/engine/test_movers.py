@@ -6,6 +6,7 @@ import errno
 import itertools
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,9 +19,12 @@ import pytest
 import trio
 from fakes import Mount, given_job, running, simulate
 
+from mlfs.engine import moves
 from mlfs.engine.fetch import ToMove
 from mlfs.engine.movers import LONGEST_PAUSE_S, WORTH_S, MoverChannel, MoverTimes, WorthStarting, by_cores
+from mlfs.engine.moves import Move
 from mlfs.engine.moving import Moving
+from mlfs.places.known_file import KnownFile
 from mlfs.places.place import PlaceKind, TierPlace
 from mlfs.places.ram import RamTier
 from mlfs.places.secret import Secret
@@ -68,6 +72,16 @@ def test_files_are_read_once_pushed_and_kept(tmp_path: Path) -> None:
             assert (counters.count, counters.bytes) == (COUNT, COUNT * SIZE)
 
     simulate(body)
+
+
+def test_the_longest_files_fit_into_a_message() -> None:
+    path = b"x" * moves.LONGEST_PATH_BYTES
+    file = Move(path, KnownFile(*range(6)), 1, False, 2, 3, b"n" * 60, bytes(80) + path)
+    batch = [file] * moves.most_files(len(path))
+    ours, movers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, movers:
+        ours.send(moves.packed(batch))
+        assert [*moves.unpacked(moves.receive(movers)[0])] == batch
 
 
 def test_a_tier_takes_no_more_than_its_budget(tmp_path: Path) -> None:
