@@ -527,6 +527,7 @@ class MountHolder:
             with open(fds[0], "rb") as config:
                 self._config = config.read().decode("ascii")
             self._end_stand_by()
+            self._loads_at_s, self._loads_again_s = 0.0, STANDS_BY_AFTER_S  # no memory lacks: somebody waits for it
         elif word == "way":
             self._makes_way = True
         elif word == "over":

@@ -140,7 +140,8 @@ def test_of_those_that_stand_by_one_that_is_killed_is_forked_anew_and_both_are_l
         "        os.kill(first, signal.SIGKILL)\n"
         "        while len(stand_by) < 2 or first in stand_by: stand_by = those_that_stand_by()\n"
         "        print(len(loads()), flush=True)\n"
-        "        [os.kill(pid, signal.SIGKILL) for pid in stand_by]\n"
+        # Stopped first: once one was killed, the other one would be told to fork.
+        "        [os.kill(pid, how) for how in (signal.SIGSTOP, signal.SIGKILL) for pid in stand_by]\n"
         "        while len(loads()) < 2: time.sleep(0.01)\n"
         "        kill()\n"
         "    print(loads().index(str(os.getpid()))); say('over 7'); return 7",
@@ -170,6 +171,21 @@ def test_what_cannot_stand_by_ends_and_is_no_other_holder(tmp_path: Path) -> Non
     assert printed[1:] == ["server 1 ['fuse', 'other'] was killed by SIGKILL"]
     assert (code, log) == (7, "")
     assert len(loaded.read_text().split()) >= 3  # the server, what failed, and who came next
+
+
+def test_upgrades_that_follow_each_other_wait_for_no_pause(tmp_path: Path) -> None:
+    code, printed, _ = held(
+        tmp_path,
+        "keep(); say('serving')\n"
+        "    for number in range(6):\n"
+        "        fd = os.memfd_create('config'); os.pwrite(fd, start.config.encode(), 0); say('renew', fd)\n"
+        "        began_s = time.monotonic()\n"
+        "        while len(loads()) < 2 + number: time.sleep(0.005)\n"
+        "    print(time.monotonic() - began_s < 1.5); say('over 7'); return 7",
+        # So the last one would wait for three seconds if memory were lacking.
+        script_that_tells_of_loads(tmp_path / "loaded").replace("LOOK_MS = 0.0", "LOOK_MS = 0.1"),
+    )
+    assert (code, printed[1:]) == (7, ["True"])
 
 
 def test_settings_with_which_no_server_begins_are_given_up_for_those_of_before(tmp_path: Path) -> None:
