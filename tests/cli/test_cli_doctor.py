@@ -108,6 +108,8 @@ def looked_at(machine: Machine) -> list[CheckResult]:
 def test_a_machine_where_all_is_right() -> None:
     for kernel in ("6.18.0", "5.15.0-91-generic"):
         assert {finding.level for finding in looked_at(MadeUp(kernel=kernel))} == {Level.OK}
+        (said,) = [finding.said for finding in looked_at(MadeUp(kernel=kernel)) if finding.what == "kernel"]
+        assert ("when a server dies" in said) == (kernel < "6")
 
 
 @pytest.mark.parametrize(("wrong", "what", "level", "word"), WRONG, ids=lambda value: str(value)[:30])
