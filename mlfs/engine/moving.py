@@ -148,7 +148,7 @@ class Moving:
     def _copies(self, numbers: Iterable[int]) -> list[tuple[bytes, Version]]:
         """The copies of these samples as tiers call them."""
         given = self._given
-        return [(given[number].path, given[number].version) for number in numbers]
+        return [(given[number].path, Version(*given[number].known[:3])) for number in numbers]
 
     def _ends(self, numbers: Sequence[int]) -> tuple[list[Landed], list[Kept]]:
         """The ends of those of these samples that the mover has fetched and that were not told before, and of copies.

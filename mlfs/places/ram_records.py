@@ -22,6 +22,8 @@ from mlfs.places.tier import Spot, Version
 # The checksum is of the rest. The mtime is split, as 64 bits of nanoseconds end in the year 2262: file systems do not.
 _RECORD = struct.Struct("<Q16sIIqqqq")
 _ABOUT = struct.Struct("<16sIIqqqq")
+_SUM = struct.Struct("<Q")
+_SIZE = _RECORD.size
 _LAYOUT = np.dtype(
     [("sum", "<u8"), ("digest", "V16"), ("file", "<u4"), ("ns", "<u4"), ("seconds", "<i8"), ("offset", "<i8"),
      ("size_bytes", "<i8"), ("ctime_ns", "<i8")]
@@ -65,10 +67,10 @@ class RamRecords:
 
     def write(self, number: int, record: Extent | Spot) -> None:
         size_bytes, mtime_ns, ctime_ns = record.version
-        seconds, ns = mtime_ns // _NS, mtime_ns % _NS
+        seconds, ns = divmod(mtime_ns, _NS)
         packed = _ABOUT.pack(record.digest, record.file, ns, seconds, record.offset, size_bytes, ctime_ns)
-        at = number * _RECORD.size
-        self._map[at : at + _RECORD.size] = _sum(packed).to_bytes(8, "little") + packed
+        at = number * _SIZE
+        self._map[at : at + _SIZE] = _SUM.pack(_sum(packed)) + packed
 
     def take_out(self, number: int) -> None:
         """There is no such record any more."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import stat
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -262,9 +262,14 @@ class Manifest:
         above = self._above[directory] = b"/".join(reversed(parts))
         return above
 
-    def paths(self, ids: Iterable[int] | NDArray[Any]) -> Iterator[bytes]:
-        """The paths of many entries, in the order given."""
-        return map(self.path, np.ascontiguousarray(ids).data if isinstance(ids, np.ndarray) else ids)
+    def paths(self, ids: Sequence[int] | NDArray[Any]) -> Iterator[bytes]:
+        """The paths of many entries, in the order given, in less time than `path` takes for each."""
+        entries = np.asarray(ids, np.int64)
+        offsets, parents, names = self.name_offset, self.parent, self._name_bytes
+        columns = parents[entries].tolist(), offsets[entries].tolist(), offsets[entries + 1].tolist()
+        for directory, begin, end in zip(*columns, strict=True):
+            above = self._above
+            yield (above[directory] if directory in above else self._path_above(directory)) + names[begin:end]
 
     def children(self, entry: int) -> Sequence[int]:
         """The ids of a directory's children, sorted by name; empty for anything that is not a directory.

@@ -110,8 +110,9 @@ COSTS = {
         "a look, a lane's turn, the same fetch, which a mover could do, a push, a copy to keep with its record",
     ),
     "a sample that a mover fetches ahead": (
-        Cost(95, 0.2, 7600, SELDOM),
-        "a look, a part of a lane's turn, what is known of it in a message, room in memory, a copy's record, its end",
+        Cost(87, 0.2, 8700, SELDOM),
+        "a look, a part of a lane's turn, what is known of it in a message, room in memory, a copy's record, its end;"
+        " columns of all that is staged, at a few looks at its pages",
     ),
     "a row that is fetched ahead, of blocks that are kept": (
         Cost(198, 3.4, 138000, SELDOM),
