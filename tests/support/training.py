@@ -29,7 +29,8 @@ def train(
     """Run all ranks; returns checksums by rank, epoch, sample."""
     context = mp.get_context("fork")
     queue: Any = context.Queue()
-    arguments = (os.fspath(directory), ranks, workers, epochs, batch_size, seed, shuffle, first_epoch)
+    epoch_begins = context.Barrier(ranks)  # as ranks that exchange gradients wait for each other
+    arguments = (epoch_begins, os.fspath(directory), ranks, workers, epochs, batch_size, seed, shuffle, first_epoch)
     processes = [context.Process(target=_rank, args=(queue, rank, *arguments)) for rank in range(ranks)]
     for process in processes:
         process.start()
@@ -40,8 +41,8 @@ def train(
 
 
 def _rank(
-    queue: Any, rank: int, directory: str, ranks: int, workers: int, epochs: int, batch: int, seed: int,
-    shuffle: bool, first_epoch: int,
+    queue: Any, rank: int, epoch_begins: Any, directory: str, ranks: int, workers: int, epochs: int, batch: int,
+    seed: int, shuffle: bool, first_epoch: int,
 ) -> None:  # fmt: skip
     import torch
     from torch.utils.data import DataLoader, Dataset, DistributedSampler
@@ -66,6 +67,7 @@ def _rank(
     seen = []
     for epoch in range(first_epoch, first_epoch + epochs):
         sampler.set_epoch(epoch)
+        epoch_begins.wait()
         loader = DataLoader(dataset, batch, sampler=sampler, num_workers=workers)
         seen.append([int(x) for batch_of in loader for x in batch_of])
     queue.put((rank, seen))
