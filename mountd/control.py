@@ -62,6 +62,8 @@ INDICES = b".indices"
 MOUNT_AGAIN = (
     "wait until it is, and mount it again; if its readers do not end, mlfs unmount gives up and the mount goes on"
 )
+# A warm-up for a job that goes on from another server waits for that, and looks this often.
+TAKEN_UP_S = 0.05
 OPS = ("register", "unregister", "warmup", "drain", "resume", "record", "refresh", "upgrade")
 
 
@@ -462,6 +464,8 @@ class Control:
         if "end" in fields:
             warming = self.engine.statistics().scheduler.warming
             return {"run": self.engine.warm_up(None) if fields["end"] == warming.run else warming.run}
+        while str(fields.get("job")) in self._to_go_on:
+            await trio.sleep(TAKEN_UP_S)
         samples = await self.engine.runner.run("orders", self._to_warm_up(fields))
         return {"run": self.engine.warm_up(samples), "samples": len(samples)}
 

@@ -29,6 +29,7 @@ examples:
   mlfs replay run1.opens /data/imagenet    for the next run: fetch in that order
 """
 FIRST_LINE = b'{"mlfs": "recorded opens", "format": 1}\n'
+RESTARTED = "mlfs: another server serves the mount now: opens of some hundredths of a second before may be missing"
 MERGED = "; a file that a process opens twice within some milliseconds may be one (--channel silent)"
 _PROGRESS_EVERY_S = 2.0
 _CHUNK_BYTES = 1 << 16  # what a FIFO holds
@@ -110,6 +111,7 @@ def _record(mountpoint: str, fifo: str, out: BinaryIO, stop: _Stop) -> int:
     fd = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     opens, pending, printed_s = 0, b"", time.monotonic()
     try:
+        server = client.read_status(mountpoint)["pid"]
         client.send(mountpoint, {"op": "record", "fifo": fifo})
         print(printable(f"mlfs: recording {mountpoint}; end it with Ctrl-C"), file=sys.stderr, flush=True)
         ending = False
@@ -122,6 +124,10 @@ def _record(mountpoint: str, fifo: str, out: BinaryIO, stop: _Stop) -> int:
                     client.send(mountpoint, {"op": "record", "fifo": fifo, "end": True}, _LAST_WORDS_S)
                 continue
             chunk = os.read(fd, _CHUNK_BYTES) if ready else b""
+            if not chunk and not ending and server != (server := _next_server(mountpoint, server, fifo)):
+                print(printable(RESTARTED), file=sys.stderr, flush=True)
+                pending = b""
+                continue
             if not chunk:
                 return opens
             *lines, pending = (pending + chunk).split(b"\n")
@@ -132,3 +138,13 @@ def _record(mountpoint: str, fifo: str, out: BinaryIO, stop: _Stop) -> int:
                 os.write(sys.stderr.fileno(), b"\r%d opens" % opens)
     finally:
         os.close(fd)
+
+
+def _next_server(mountpoint: str, server: int, fifo: str) -> int:
+    """Have another server that serves the mount go on with the recording; returns its process, or the same one."""
+    with contextlib.suppress(MlfsError):  # the mount is gone
+        serves: int = client.read_status(mountpoint)["pid"]
+        if serves != server:
+            client.send(mountpoint, {"op": "record", "fifo": fifo})
+        return serves
+    return server

@@ -70,11 +70,11 @@ def run(args: argparse.Namespace) -> int:
         command["job"] = args.job
     if args.epochs is not None:
         command["epochs"] = epochs_of(args.epochs)
-    run_number = client.send(mountpoint, command).get("run")
+    warm_up = _WarmUp(mountpoint, command)
     try:
-        warming = _watch(mountpoint, run_number)
+        warming = warm_up.watch()
     except (KeyboardInterrupt, EndedBySignal) as error:
-        client.send(mountpoint, {"op": "warmup", "end": run_number})
+        warm_up.end()
         warming = StatusPart(client.read_status(mountpoint)).warming
         print("\n".join(map(printable, summary(mountpoint, warming))))
         print("mlfs: interrupted; run it again to go on", file=sys.stderr)
@@ -111,23 +111,47 @@ def epochs_of(text: str) -> list[int]:
     return epochs
 
 
-def _watch(mountpoint: str, run_number: object) -> StatusPart:
-    """Show how far it is until it ends; what the mount says of it then."""
-    from mlfs.cli import client
+class _WarmUp:
+    """A warm-up of a mount, begun again with each server that takes the mount over. Args: command: asks for it."""
 
-    seen: list[tuple[float, float]] = []
-    with Progress() as progress:
-        while True:
-            warming: StatusPart = StatusPart(client.read_status(mountpoint)).warming
-            if warming.run != run_number:
-                raise MlfsError("another warm-up has taken the place of this one", "wait for it, or run this one again")
-            if warming.state != "running":
-                return warming
-            seen.append((time.monotonic(), number(warming.fetched.bytes)))
-            while len(seen) > 2 and seen[-1][0] - seen[0][0] > _RATE_OVER_S:
-                del seen[0]
-            progress.update({"phase": so_far(warming, seen)})
-            time.sleep(_LOOK_EVERY_S)
+    def __init__(self, mountpoint: str, command: dict[str, Any]) -> None:
+        self._mountpoint, self._command = mountpoint, command
+        self._begin()
+
+    def _begin(self) -> None:
+        from mlfs.cli import client
+
+        self._server = client.read_status(self._mountpoint).get("pid")
+        self._run = client.send(self._mountpoint, self._command).get("run")
+
+    def watch(self) -> StatusPart:
+        """Show how far it is until it ends; what the mount says of it then."""
+        from mlfs.cli import client
+
+        seen: list[tuple[float, float]] = []
+        with Progress() as progress:
+            while True:
+                status = StatusPart(client.read_status(self._mountpoint))
+                warming: StatusPart = status.warming
+                if status.pid != self._server:
+                    self._begin()
+                    continue
+                if warming.run != self._run:
+                    said = "another warm-up has taken the place of this one"
+                    raise MlfsError(said, "wait for it, or run this one again")
+                if warming.state != "running":
+                    return warming
+                seen.append((time.monotonic(), number(warming.fetched.bytes)))
+                while len(seen) > 2 and seen[-1][0] - seen[0][0] > _RATE_OVER_S:
+                    del seen[0]
+                progress.update({"phase": so_far(warming, seen)})
+                time.sleep(_LOOK_EVERY_S)
+
+    def end(self) -> None:
+        """The mount fetches no more of it."""
+        from mlfs.cli import client
+
+        client.send(self._mountpoint, {"op": "warmup", "end": self._run})
 
 
 def so_far(warming: StatusPart, seen: Sequence[tuple[float, float]]) -> str:

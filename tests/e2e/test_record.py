@@ -101,6 +101,10 @@ def test_a_record_of_nothing_leaves_the_one_that_was_there(images: Path, tmp_pat
     with MlfsMount(images) as mount:
         for opens in (1, 0):
             process = recording(mount, out)
+            if opens:  # another server goes on with it
+                assert process.stderr is not None
+                os.kill(mount.pid, signal.SIGKILL)
+                assert "another server" in process.stderr.readline()
             for path in sorted(mount.path.glob("*/*"))[:opens]:
                 path.read_bytes()
             assert wait_until(lambda: mount.status()["under_way"]["opens_and_releases"] == 0, WAIT_S)
