@@ -355,15 +355,19 @@ class Fetcher:
             here = place or self.holder(block)  # another lane has just had it kept, and its batch is not over
             if here and (data := self.read_held(block, here, offset, size)) is not None:
                 return data, Fetched(block, here, len(data))
-            if place or item.keep_in:
+            if place or (item.keep_in and not item.part_bytes):
                 fetched = self.fetch(block, place, item.instead, stage=False, keep_in=item.keep_in)
                 if fetched.error is not None:
                     raise fetched.error
                 if item.keep_in and self.places.kinds[fetched.place].is_afar:
                     keep(fetched, item.keep_in)
                 return memoryview(fetched.data or b"")[offset:end], fetched
-            data, given_bytes, _ = self.read_range(block, offset, size)
-            return data, Fetched(block, SOURCE, size, read_before_bytes=size - given_bytes)
+            data, given_bytes, whole = self.read_range(block, offset, size, item.part_bytes)
+            if whole is not None and item.keep_in:
+                self.keep_soon(whole, item.keep_in[0])
+                keep(whole, item.keep_in)
+            came_bytes = max(size, given_bytes)  # parts are more than the row
+            return data, Fetched(block, SOURCE, came_bytes, read_before_bytes=came_bytes - given_bytes)
 
     def push_row(self, row: int, generation: int, offset: int, data: Buffer) -> bool:
         """Put the pages of a row into the page cache, but for its tripwire. Args: offset, data: those pages."""
@@ -521,8 +525,13 @@ class Fetcher:
         """Whether a copy may be had without the source, of which the scheduler does not know yet."""
         return sample in self.to_keep or self._finding
 
-    def read_range(self, sample: int, offset: int, size: int) -> tuple[bytes, int, Fetched | None]:
-        """A range of a block, how much of it the source gave just now, and the whole block if all of it is there now.
+    def read_range(
+        self, sample: int, offset: int, size: int, part_bytes: int = 0
+    ) -> tuple[Buffer, int, Fetched | None]:  # fmt: skip
+        """A range of a block, how much the source gave just now, and the whole block if all of it is there now.
+
+        Args:
+            part_bytes: what is missing comes in parts of so many bytes.
 
         Raises: OSError; ESTALE where the file has changed.
         """
@@ -531,7 +540,7 @@ class Fetcher:
                 held = self._waiting(sample)
             if held is not None and held.data is not None:
                 return bytes(memoryview(held.data)[offset : offset + size]), 0, None
-        data, given_bytes, whole = self.places.source.read_range(sample, offset, size)
+        data, given_bytes, whole = self.places.source.read_range(sample, offset, size, part_bytes)
         if whole is None:
             return data, given_bytes, None
         return data, given_bytes, Fetched(sample, SOURCE, len(whole.data), whole.data, whole.version)

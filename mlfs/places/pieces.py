@@ -200,8 +200,13 @@ class Pieces:
         begun = self._begun.get(sample)
         return begun.held_bytes if begun is not None else 0
 
-    def range(self, sample: int, version: Version, begin: int, end: int, read: Read) -> tuple[bytes, int, bytes | None]:
+    def range(
+        self, sample: int, version: Version, begin: int, end: int, read: Read, part_bytes: int = 0
+    ) -> tuple[bytes | memoryview, int, bytes | None]:
         """A range of this version of the sample; what is missing of it is read.
+
+        Args:
+            part_bytes: what is missing is read with what lies around it up to the next multiples of so many bytes.
 
         Returns: the range; how many bytes were read; the whole sample if that was the last of it, which is not kept
         here any more.
@@ -209,6 +214,12 @@ class Pieces:
         Raises: as `read` does.
         """
         parts = self._parts(sample, version, begin, end)
+        missed = [place for first, last, held in parts if held is None for place in (first, last)]
+        if missed and part_bytes:
+            low = min(begin, missed[0] // part_bytes * part_bytes)
+            high = max(end, min(-(-missed[-1] // part_bytes) * part_bytes, version.size_bytes))
+            wide, read_bytes, whole = self.range(sample, version, low, high, read)
+            return memoryview(wide)[begin - low : end - low], read_bytes, whole
         found = [(first, read(first, last - first)) if data is None else (-1, data) for first, last, data in parts]
         missing = [(first, data) for first, data in found if first >= 0]
         data = found[0][1] if len(found) == 1 else b"".join(part for _, part in found)

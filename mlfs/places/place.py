@@ -258,9 +258,11 @@ class SourcePlace:
                 change = FileChange(opened.version.size, opened.version.mtime_ns, opened.ctime_ns, opened.rights)
             return Content(data, version, change, len(data) - read_bytes)
 
-    def read_range(self, sample: int, offset: int, size: int) -> tuple[bytes, int, Content | None]:
+    def read_range(
+        self, sample: int, offset: int, size: int, part_bytes: int = 0
+    ) -> tuple[bytes | memoryview, int, Content | None]:  # fmt: skip
         """Reads a range of a sample that is part of a file. Returns also how many bytes of it were not there already,
-        and the whole sample if all of it was read by now.
+        and all of the sample if it is there by now. `part_bytes`: see `Pieces.range`.
 
         Raises: OSError; ESTALE when the file is not as the manifest has it; UNSIZED.
         """
@@ -272,7 +274,7 @@ class SourcePlace:
                 raise OSError(errno.ESTALE, "the file changed at the source since it was opened")
             version, first = self._version(opened, samples.length_of(sample)), samples.offset_of(sample)
             data, given_bytes, whole = self.pieces.range(
-                sample, version, offset, offset + size, lambda at, size: opened.read(first + at, size)
+                sample, version, offset, offset + size, lambda at, size: opened.read(first + at, size), part_bytes
             )
             return data, given_bytes, Content(whole, version) if whole is not None else None
 

@@ -15,10 +15,10 @@ from mlfs.places.memory_file import PAGE_BYTES, MemoryFile
 from mlfs.places.pieces import Pieces, Spill
 from mlfs.tree.samples import Version
 
-SIZE = 64
+SIZE, PART = 64, 12
 PLACE = object()
 RANGES = st.tuples(
-    st.integers(0, 3), st.integers(0, SIZE - 1), st.integers(1, SIZE), st.sampled_from(["range", "whole"])
+    st.integers(0, 3), st.integers(0, SIZE - 1), st.integers(1, SIZE), st.sampled_from(["range", "parts", "whole"])
 )
 
 
@@ -48,9 +48,10 @@ def test_no_byte_is_read_twice_that_is_held_and_each_is_the_right_one(
             assert sum(read) == size_bytes == SIZE - before or damaged_at
             assert pieces.of(sample) == 0
         else:
-            data, size_bytes, whole = tidied(pieces, sample, version, begin, end, of_source)
+            part = PART if how == "parts" else 1
+            data, size_bytes, whole = tidied(pieces, sample, version, begin, end, of_source, part)
             assert data == content[sample][begin:end]
-            assert sum(read) == size_bytes <= end - begin
+            assert sum(read) == size_bytes <= -(-end // part) * part - begin // part * part
             assert whole in (None, content[sample])
             if whole is not None:
                 assert pieces.of(sample) == 0

@@ -20,6 +20,8 @@ class Item(NamedTuple):
         place: where to get it. instead: the place of this node that holds a copy, for when the source fails; 0: none.
         keep_in: places that shall keep a copy, the first that takes it; empty for none.
         blocks: of a file in blocks, each of them: it is got and kept by blocks, and pushed whole.
+        part_bytes: of a block that is kept, the source gives no more than the parts of so many bytes that a row lies
+            in, and it is kept once all are there; 0: all of it comes.
     """
 
     sample: int
@@ -27,6 +29,7 @@ class Item(NamedTuple):
     instead: int = 0
     keep_in: tuple[int, ...] = ()
     blocks: tuple[Item, ...] = ()
+    part_bytes: int = 0
 
 
 class Fetch(NamedTuple):

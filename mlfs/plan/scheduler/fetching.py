@@ -21,6 +21,11 @@ from mlfs.plan.scheduler.pool_queue import PoolQueue, Running, Wanted
 from mlfs.plan.scheduler.routing import MeasuredRates, Routing
 from mlfs.plan.scheduler.states import SampleTable, Verb
 
+# Parts of a block that come one by one for rows.
+PARTS = 4
+# Rows that lie in a part, at most, for it to come alone.
+MOST_ROWS_A_PART = 16
+
 
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
@@ -185,6 +190,7 @@ class Fetching:
         blocks = self._table.blocks.of(sample)
         if blocks:
             item = Item(sample, place, blocks=tuple(self._block_item(fetch, block, place) for block in blocks))
+            item = self._in_parts(fetch, item) if sample >= self._table.first_row else item
         else:
             item = self._item(fetch, sample, place)
         self._flying[sample] = Flying(fetch, item, wanted)
@@ -200,6 +206,28 @@ class Fetching:
         """A block of a file that is got from a place: from this node's copy or the owner's, if they are nearer."""
         nearest = self._routing.nearest(block, self._table.held_by[block], self._keeping.owner(block))
         return self._item(fetch, block, SOURCE if self._is_peer[nearest] and not self._is_peer[place] else nearest)
+
+    def _in_parts(self, fetch: int, row: Item) -> Item:
+        """The same row, whose blocks come part by part where that gains something.
+
+        Rows are read in a random order: when all blocks have come for their first rows, the reader has had four tenths
+        of the rows of 100 kB, and the rest takes what the reader and this process compute. When all quarters have come
+        he has had nine tenths. A row that is far smaller than a part, or larger, gains nothing. A source for which more
+        lanes were worth it until all are at work takes its time for each request: it is asked for whole blocks. So it is
+        where other nodes may want the blocks.
+        """
+        table, part_bytes = self._table, self._table.blocks.block_bytes // PARTS
+        governor = self._queues[SOURCE].governor
+        fits = part_bytes <= MOST_ROWS_A_PART * table.sizes[row.sample] <= MOST_ROWS_A_PART * part_bytes
+        if not fits or governor.allowed == governor.most or any(self._is_peer):
+            return row
+        parts = [
+            block._replace(part_bytes=part_bytes)
+            if block.keep_in and not block.place and self._keeping.comes_in_parts(fetch, block.sample)
+            else block
+            for block in row.blocks
+        ]
+        return row._replace(blocks=tuple(parts))
 
     # -- ahead of everybody, for this node's places
 
@@ -355,12 +383,30 @@ class Fetching:
             return
         queue, more = running.queue, bool(running.queue.items) or running.fills
         pool_of, pool = self._pool_of, queue.pool
-        done = [one.size_bytes for one in ended.landed if not one.error and pool_of[one.place] == pool]
-        if done and len(done) == len(ended.landed):
+        done = [
+            one.size_bytes - one.read_before_bytes
+            for one in ended.landed
+            if not one.error and pool_of[one.place] == pool
+        ]
+        if sum(done) and len(done) == len(ended.landed):
             lanes = running.lanes if more and not queue.holds_back(self._urgent) else 0
             if self._routing.is_probed(queue.pool):  # a probe's few samples count as if all lanes worked like this
                 lanes = queue.governor.allowed
             wall_s = ended.wall_s - ended.keeping_s
             self._rates.batch(queue.pool, running.lanes, sum(done), wall_s, len(done), lanes)
         running.give_back()
-        queue.ended(len(ended.landed), ended.wall_s, ended.cpu_s, now_s, more, self._urgent)
+        queue.ended(
+            len(ended.landed), self._work(ended.landed, pool), ended.wall_s, ended.cpu_s, now_s, more, self._urgent
+        )
+
+    def _work(self, ends: Sequence[Landed], pool: int) -> float:
+        """Counts what a pool has done, in samples. A row counts by the bytes that the place gave for it, which may be
+        none, or a block."""
+        first_row, sizes, pool_of = self._table.first_row, self._table.sizes, self._pool_of
+        work = 0.0
+        for one in ends:
+            if one.sample < first_row or one.error:
+                work += 1
+            elif pool_of[one.place] == pool:
+                work += (one.size_bytes - one.read_before_bytes) / max(1, sizes[one.sample])
+        return work

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.placement import DISK, MEMORY, NOWHERE, ClassRoom, preferred, slower_groups, spare
-from mlfs.plan.scheduler.config import PlaceInfo
+from mlfs.plan.scheduler.config import SOURCE, PlaceInfo
 from mlfs.plan.scheduler.states import SampleTable
 from mlfs.served.partition import PAGE_BYTES
 
@@ -30,6 +30,8 @@ from mlfs.served.partition import PAGE_BYTES
 LOOK_THROUGH = 1 << 18
 # A sample that takes more of a place's room than this is not worth the copies that would go for it.
 LARGEST_SHARE = 0.25
+# Blocks that come part by part at a time: as many as `mlfs.places.pieces` remembers parts of.
+MOST_IN_PARTS = 1 << 15
 STORES = (PlaceKind.RAM, PlaceKind.SSD, PlaceKind.LMDB)
 
 
@@ -97,6 +99,7 @@ class Keeping:
         self._used_bytes = [place.used_bytes for place in places]
         self._promised_bytes = [0] * len(places)
         self._promises: dict[int, tuple[int, int, int]] = {}  # sample -> fetch, place, bytes: one a sample
+        self._in_parts: set[int] = set()  # blocks of those that come part by part, for rows: their room stays promised
         self._held = [len(table.held_by), *([0] * (len(places) - 1))]  # samples by place, as `held_by` has them
         self._slower = [0] * len(places)
         self._members: Sequence[bytearray] = ()  # of each job, by sample: whether it reads it
@@ -286,6 +289,8 @@ class Keeping:
         """Jobs came or went: for each of them, by sample, whether it reads it. Without jobs all samples are alike."""
         self._members, self._spare_bytes = [self._table.by_block(member) for member in members], None
         self._unread.clear()
+        for block in [one for one in self._in_parts if not any(member[one] for member in self._members)]:
+            self._release(block)
 
     def _is_spare(self, sample: int) -> bool:
         """Whether there is room for a sample that no job reads, beyond what the jobs' samples can fill."""
@@ -346,7 +351,15 @@ class Keeping:
 
     def is_promised(self, sample: int) -> bool:
         """Whether a fetch of the sample is under way, or just over, and a place is going to keep what it brings."""
-        return sample in self._promises
+        return sample in self._promises and sample not in self._in_parts
+
+    def comes_in_parts(self, fetch: int, block: int) -> bool:
+        """Whether a block that a fetch gets for a row, to be kept, may come part by part: in memory, as each part is
+        written once more when the block is whole; and unless another fetch gets all of it."""
+        by, place, _ = self._promises.get(block, (-1, SOURCE, 0))
+        if self._places[place].kind is PlaceKind.RAM and by == fetch and len(self._in_parts) < MOST_IN_PARTS:
+            self._in_parts.add(block)
+        return block in self._in_parts
 
     def has_room(self, sample: int) -> bool:
         """Whether a place of this node has room for the sample, if that is for anybody."""
@@ -389,14 +402,19 @@ class Keeping:
         """Take a promise back: the fetch keeps nothing, or its copy is there and counts as used."""
         promises = self._promises
         if sample in promises and promises[sample][0] == fetch:
-            _, place, bytes_ = promises[sample]
-            del promises[sample]
-            self._promised_bytes[place] -= bytes_
+            self._release(sample)
+
+    def _release(self, sample: int) -> None:
+        _, place, bytes_ = self._promises.pop(sample)
+        self._promised_bytes[place] -= bytes_
+        self._in_parts.discard(sample)
 
     def kept(self, copies: Iterable[tuple[int, int, int, int]]) -> None:
         """Fetches have ended, and places keep samples: (fetch, sample, place, what that holds now); 0: none does."""
         for fetch, sample, place, used_bytes in copies:
             self.release_promise(fetch, sample)
+            if sample in self._in_parts and place:
+                self._release(sample)
             if place:
                 self._used_bytes[place] = used_bytes
                 self.found(sample, place)

@@ -146,16 +146,18 @@ class PoolQueue:
                 batch.append(wanted)
         return batch
 
-    def ended(self, samples: int, wall_s: float, cpu_s: float, now_s: float, more: bool, urgent: bool) -> None:
+    def ended(
+        self, samples: int, work: float, wall_s: float, cpu_s: float, now_s: float, more: bool, urgent: bool
+    ) -> None:
         """A batch is over: the governor decides by it how many lanes may work.
 
         Args:
-            more: whether more work waits. urgent: as for `has_lane`.
+            work: how many samples' bytes the place gave. more: whether more work waits. urgent: as for `has_lane`.
         """
         if samples:
             self.sample_s += SMOOTHING * (wall_s / samples - self.sample_s)
         if more and not self.holds_back(urgent):
-            self.governor.done(samples, wall_s, cpu_s, now_s)
+            self.governor.done(samples, work, wall_s, cpu_s, now_s)
         else:
             self.governor.idle()
 
@@ -172,6 +174,8 @@ FEWEST_SAMPLES = 16
 """The fewest samples of a judgement: on a slow source, a rate over fewer is mostly chance."""
 HOLD_S = 3.0
 """How long a number is kept after twice as many lanes gave no more: a vain trial then costs less than a hundredth."""
+FIRST_HOLD_S = 0.2
+"""The same after the first trial, and four times as long after each one that follows: one may be vain by chance."""
 GAIN = 1.15
 """The rate must grow by so much for twice the lanes to stay: more than it varies from one period to the next."""
 BUSY_SHARE = 0.25
@@ -197,10 +201,13 @@ class LaneGovernor:
         self._busy_lanes = min(BUSY_LANES, most)
         self.allowed = self._busy_lanes
         self._rate_before = 0.0
+        self._settling = 0  # batches that end before a trial counts
         self._tried_from = 0  # lanes before the last change, 0 when none is on trial
         self._hold_until = 0.0
+        self._hold_s = FIRST_HOLD_S
         self._since: float | None = None
         self._samples = 0
+        self._work = 0.0
         self._cpu_s = 0.0
         self._wall_s = 0.0
 
@@ -218,31 +225,39 @@ class LaneGovernor:
         """No work was waiting: this period says nothing about the place."""
         self._since = None
 
-    def done(self, samples: int, wall_s: float, cpu_s: float, now_s: float) -> None:
-        """A batch is finished while more work is waiting: it took its thread `wall_s`, of which `cpu_s` computing."""
+    def done(self, samples: int, work: float, wall_s: float, cpu_s: float, now_s: float) -> None:
+        """A batch is finished while more work is waiting: it took its thread `wall_s`, of which `cpu_s` computing, and
+        the place gave the bytes of `work` samples."""
+        if self._settling:  # lanes that have just begun would count as if they gave nothing
+            self._settling -= 1
+            self._begin(now_s)
+            return
         if self._since is None:
             self._begin(now_s)
             return
         self._samples += samples
+        self._work += work
         self._wall_s += wall_s
         self._cpu_s += cpu_s
         passed = now_s - self._since
         if passed >= PERIOD_S and self._samples >= max(FEWEST_SAMPLES, 2 * self.allowed):
-            self._judge(self._samples / passed, self._cpu_s < BUSY_SHARE * self._wall_s, now_s)
+            self._judge(self._work / passed, self._cpu_s < BUSY_SHARE * self._wall_s, now_s)
             self._begin(now_s)
 
     def _begin(self, now_s: float) -> None:
-        self._since, self._samples, self._wall_s, self._cpu_s = now_s, 0, 0.0, 0.0
+        self._since, self._samples, self._work, self._wall_s, self._cpu_s = now_s, 0, 0.0, 0.0, 0.0
 
     def _judge(self, rate: float, waits: bool, now_s: float) -> None:
         if self._tried_from:
             tried_from, self._tried_from = self._tried_from, 0
             if rate < self._gain * self._rate_before:
                 self.allowed = tried_from
-                self._hold_until = now_s + HOLD_S
+                self._hold_until = now_s + self._hold_s
+                self._hold_s = min(HOLD_S, 4 * self._hold_s)
                 return
         if not waits:
             self.allowed = min(self.allowed, max(self._busy_lanes, self.allowed // 2))
         elif now_s >= self._hold_until and self.allowed < self.most:
             self._rate_before, self._tried_from = rate, self.allowed
             self.allowed = min(self.most, 2 * self.allowed)
+            self._settling = self.allowed

@@ -216,11 +216,11 @@ class SampleTable:
         return bool(self.blocks.of(sample)) if sample >= self.first_row else self.sizes[sample] > 0
 
     def is_at_hand(self, sample: int) -> bool:
-        """Whether the sample lies in the page cache; each block of a large file there or in a place of this node."""
+        """Whether the sample lies in the page cache, or each block that it lies in there or in a place of this node."""
         blocks, in_place = self.blocks.of(sample), (State.STAGED, State.RECENT)
-        if not blocks:
-            return self.state[sample] in in_place
-        return all(self.held_by[block] or self.state[block] in in_place for block in blocks)
+        if self.state[sample] in in_place:
+            return True
+        return bool(blocks) and all(self.held_by[block] or self.state[block] in in_place for block in blocks)
 
     def in_state(self, samples: npt.NDArray[np.integer], *states: int) -> npt.NDArray[np.bool_]:
         """Which of these samples are in one of the states."""
