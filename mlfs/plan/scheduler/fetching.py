@@ -213,8 +213,8 @@ class Fetching:
         Rows are read in a random order: when all blocks have come for their first rows, the reader has had four tenths
         of the rows of 100 kB, and the rest takes what the reader and this process compute. When all quarters have come
         he has had nine tenths. A row that is far smaller than a part, or larger, gains nothing. A source for which more
-        lanes were worth it until all are at work takes its time for each request: it is asked for whole blocks. So it is
-        where other nodes may want the blocks.
+        lanes were worth it until all are at work takes its time for each request, and is asked for whole blocks; and so
+        is any where other nodes may want them.
         """
         table, part_bytes = self._table, self._table.blocks.block_bytes // PARTS
         governor = self._queues[SOURCE].governor

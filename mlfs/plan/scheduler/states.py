@@ -236,7 +236,7 @@ class SampleTable:
             files = samples < self.blocks.first
             has_blocks = ~files
             has_blocks[files] = np.asarray(self.sizes)[samples[files]] > self.blocks.above_bytes
-            for at in has_blocks.nonzero()[0].tolist():
+            for at in (has_blocks & ~there).nonzero()[0].tolist():
                 there[at] = self.is_at_hand(int(samples[at]))
         return there
 
