@@ -115,7 +115,7 @@ POOLS = {
     "demand": 64,
     "read": 32,
     "held": 16,
-    "near": 1,
+    "near": 4,
     "orders": 1,
     "register": 4,
     "plan": 1,

@@ -24,13 +24,14 @@ from typing import Any, Final
 
 import trio
 
-from mlfs.engine.context import Context
+from mlfs.engine.context import Context, MountLimits
 from mlfs.engine.counted_opens import CountedOpens
 from mlfs.engine.digest import Digest
 from mlfs.engine.fetch import Fetched, Fetcher
 from mlfs.engine.hot_contents import HotContent, HotContents
+from mlfs.engine.near_blocks import Coming, NearBlocks
 from mlfs.engine.pagecache import Buffer
-from mlfs.engine.runner import Runner, start
+from mlfs.engine.runner import start
 from mlfs.engine.write_behind import WriteBehind
 from mlfs.limits import lacking
 from mlfs.plan.place_kind import PlaceKind
@@ -54,8 +55,8 @@ LITTLE_LEFT: Final = 1 / 8
 MOST: Final = 1 / 2
 # Blocks that are fetched ahead of one reader, at most: at 1 MiB a block enough for 1 GB/s at a latency of 8 ms.
 MOST_AHEAD: Final = 8
-# The same of blocks that a disk of this node holds. A row group ends soon, and what is fetched behind it is read and
-# verified in vain.
+# The same of blocks that a disk of this node holds, or half of what the reader has read in order if that is more. A row
+# group ends soon, and what is fetched behind it is read and verified in vain.
 MOST_AHEAD_NEAR: Final = 2
 # Readers of one file that are told apart by where they are, and files whose readers are remembered.
 MOST_STREAMS: Final = 16
@@ -131,12 +132,16 @@ class _Flight:
 
 
 class _Stream:
-    """A reader who goes through a file: where he is, what he has read in order, how many blocks are ahead of him."""
+    """A reader who goes through a file: what he has read in order, how many blocks are ahead of him.
 
-    __slots__ = ("ahead", "begun", "read_bytes", "to")
+    Attributes:
+        end: of his last READ. to: how far the kernel has what is behind that.
+    """
+
+    __slots__ = ("ahead", "begun", "end", "read_bytes", "to")
 
     def __init__(self, begin: int) -> None:
-        self.to = begin
+        self.end = self.to = begin
         self.read_bytes = 0
         self.ahead = 0
         self.begun = -1  # the number of the last block that was fetched ahead
@@ -148,7 +153,7 @@ class BlockReads:
     Args:
         once: makes a blocking call in a pool; None where it fails. It raises trio.TooSlowError.
         twice: makes one on the source, and once more where it fails or hangs.
-        most_near_bytes: of blocks that are put into the page cache as they are read by ranges.
+        limits: its hedge_s, and staging_bytes: of blocks that are put into the page cache as they are read by ranges.
     """
 
     def __init__(
@@ -162,7 +167,7 @@ class BlockReads:
         hot: HotContents,
         once: Callable[..., Awaitable[Any]],
         twice: Callable[..., Awaitable[Any]],
-        most_near_bytes: int,
+        limits: MountLimits,
     ) -> None:
         self._step, self._clock = context.step, context.clock
         self._table, self._keeping, self._where = scheduler.table, scheduler.keeping, scheduler.where
@@ -180,7 +185,8 @@ class BlockReads:
         self._ahead = 0  # blocks that are being fetched ahead
         self._runner, self._tidies = context.runner, False
         self._block_bytes = self._samples.file_blocks.block_bytes
-        self._near = NearBlocks(context.runner, fetcher, most_near_bytes // max(1, self._block_bytes))
+        self._near = NearBlocks(context.runner, fetcher, limits.staging_bytes // max(1, self._block_bytes), self._came)
+        self._hedge_s = limits.hedge_s
         self._most_at_once = hot.most_bytes // max(1, 2 * self._block_bytes)  # half of what can be held
 
     def kept(self, entry: int) -> bool:
@@ -241,14 +247,19 @@ class BlockReads:
         numbers = range(offset // block_bytes, -(-end // block_bytes))
         if offset >= end or numbers.stop > len(blocks) or self._manifest.generation_view[entry] != generation:
             return None
-        found: list[tuple[int, PlaceKind, Buffer]] = []
-        given_bytes = 0
+        found: list[tuple[int, PlaceKind, Buffer, int]] = []  # with the bytes that count as handed out
+        given_bytes, passed_to = 0, end
         for number in numbers:
             block, first = blocks[number], number * block_bytes
             begin, stop = max(offset, first) - first, min(end, first + block_bytes) - first
             held = self._hot.get(block, generation)
             if held is not None:
-                found.append((block, held.kind, memoryview(held.data)[begin:stop]))
+                found.append((block, held.kind, memoryview(held.data)[begin:stop], stop - begin))
+                continue
+            ahead = self._near.given(block, generation, begin, stop)
+            if ahead is not None:
+                passed_to = first + self._table.sizes[block]
+                found.append((block, ahead.kind, ahead.data, 0 if begin else passed_to - first))  # he goes through it
                 continue
             place, is_staged = self._table.held_by[block], self._table.state[block] in (State.STAGED, State.RECENT)
             if self._places.kinds[place] is not PlaceKind.RAM or is_staged or self._held_by(block) != place:
@@ -257,14 +268,16 @@ class BlockReads:
             if data is None:
                 return None
             given_bytes += len(data)
-            found.append((block, PlaceKind.RAM, data))
+            found.append((block, PlaceKind.RAM, data, len(data)))
         if given_bytes:
             self._counted.gave(PlaceKind.RAM, given_bytes)
         stream = self._comes_to(entry, generation, blocks, offset, end)
-        for block, kind, data in found:
-            count(kind, len(data))
+        stream.read_bytes += passed_to - end
+        stream.to = passed_to
+        for block, kind, _, counted_bytes in found:
+            count(kind, counted_bytes)
             self._bring_near(block, entry, generation, self._table.held_by[block], stream)
-        return found[0][2] if len(found) == 1 else b"".join(data for _, _, data in found)
+        return found[0][2] if len(found) == 1 else b"".join(data for _, _, data, _ in found)
 
     def _comes_to(self, entry: int, generation: int, blocks: range, offset: int, end: int) -> _Stream:
         """A reader comes to a range: note who, and have what is ahead of him fetched."""
@@ -301,7 +314,7 @@ class BlockReads:
                 self._streams.popitem(last=False)
         self._streams.move_to_end(entry)
         for stream in reversed(streams):
-            if stream.to <= offset <= stream.to + GAP_BYTES:  # this may be its next READ
+            if stream.end <= offset <= stream.to + GAP_BYTES:  # this may be its next READ
                 streams.remove(stream)
                 break
         else:
@@ -309,7 +322,7 @@ class BlockReads:
         streams.append(stream)
         del streams[:-MOST_STREAMS]
         stream.read_bytes += end - offset
-        stream.to = end
+        stream.end = stream.to = end
         if stream.read_bytes >= IN_ORDER_BYTES:
             now_s = self._clock()
             self._in_order[stream] = now_s
@@ -332,7 +345,7 @@ class BlockReads:
                 count(held.kind, end - begin)
                 self._bring_near(block, entry, generation, self._table.held_by[block], stream)
                 return memoryview(held.data)[begin:end]
-            data = self._staged(block, generation, begin, end, count)
+            data = await self._pushed(block, entry, generation, begin, end, count)
             if data is not None:
                 return data
             flight = self._flights.get(block)
@@ -414,6 +427,21 @@ class BlockReads:
             for over in same:
                 await over.wait()
         return bool(same)
+
+    async def _pushed(
+        self, block: int, entry: int, generation: int, begin: int, end: int, count: HandedOut
+    ) -> Buffer | None:  # fmt: skip
+        """A range of a block that is, or was, put into the page cache, and that the kernel does not have."""
+        coming = self._near.coming.get(block)
+        if coming is None or coming.generation != generation:
+            return self._staged(block, generation, begin, end, count)
+        if not await coming.is_here(self._hedge_s):
+            self._hung_s[coming.place] = self._clock()
+        self._check(entry, generation)
+        if coming.held is None:
+            return None
+        count(coming.held.kind, end - begin)
+        return memoryview(coming.held.data)[begin:end]
 
     def _staged(self, block: int, generation: int, begin: int, end: int, count: HandedOut) -> Buffer | None:
         """A range of a block that is staged, or about to be, and that the kernel does not have all the same."""
@@ -515,14 +543,22 @@ class BlockReads:
         if self._manifest.generation_view[entry] != generation:
             raise OSError(errno.ESTALE, "the file changed at the source since it was opened")
 
+    def _came(self, block: int, coming: Coming) -> None:
+        """A block of this node was read for a reader in order."""
+        if coming.held is not None:
+            self._counted.gave(coming.held.kind, len(coming.held.data))
+            if coming.is_awaited:
+                self._hot.add(block, coming.held)
+
     # -- ahead of a reader
 
     def _fetch_ahead(self, stream: _Stream, entry: int, blocks: range, number: int, generation: int) -> None:
         """Have the blocks behind this one fetched, more of them each time that the reader has come to another one."""
         if number + stream.ahead > stream.begun or not stream.ahead:
             stream.ahead = min(MOST_AHEAD, 2 * stream.ahead or 1)
+        near = number + max(MOST_AHEAD_NEAR, stream.read_bytes // (2 * self._block_bytes))
         for block in blocks[max(number, stream.begun) + 1 : number + 1 + stream.ahead]:
-            if self._table.held_by[block] and block - blocks.start > number + MOST_AHEAD_NEAR:
+            if self._table.held_by[block] and block - blocks.start > near:
                 continue
             if self._ahead >= self._most_at_once or not self._has_room(block):
                 return
@@ -534,6 +570,9 @@ class BlockReads:
                 if block < shard.blocks.start + shard.looked:
                     continue  # it is staged ahead of him
                 self._step(AheadOfReader(block))
+            elif (place := self._held_by(block)) and not self._samples.file_blocks.rows.has(entry):
+                self._near.bring(block, generation, place)
+                continue
             self._ahead += 1
             trio.lowlevel.spawn_system_task(self._bring, block, generation)
 
@@ -547,47 +586,3 @@ class BlockReads:
             log.exception("a block could not be fetched ahead")
         finally:
             self._ahead -= 1
-
-
-# -- blocks of this node's places that READs come to again and again
-#
-# A reader of rows here and there comes to each block several times, and each READ costs a request and a hop to a
-# worker. A block that has its second READ gets all of its pages: the third one is the kernel's own. The first READ
-# brings no more than was asked for: where a data set is much larger than memory, none comes to the same block soon.
-# Nobody waits for these pages.
-
-# Blocks whose first READ is remembered.
-_MOST_READ_ONCE: Final = 1 << 16
-# Blocks that wait for the worker, at most. A further one has its turn with its next READ.
-_MOST_WAITING: Final = 4
-
-
-class NearBlocks:
-    """Which blocks were put into the page cache because they are read by ranges.
-
-    Args:
-        most: blocks at most, so that mlfs fills no more of the page cache than the staging window allows. The kernel
-            may have taken back some of them: a block whose READs come again is none of them any more.
-    """
-
-    def __init__(self, runner: Runner, fetcher: Fetcher, most: int) -> None:
-        self._runner, self._fetcher, self._most = runner, fetcher, most
-        self._read_once: OrderedDict[int, None] = OrderedDict()  # in the order of these READs
-        self._near: set[int] = set()
-        self._waiting = 0
-
-    def was_read(self, block: int, generation: int, place: int) -> None:
-        """A range of the block was read from a place of this node, in this generation of its file."""
-        if block not in self._read_once:
-            self._near.discard(block)  # the kernel has taken it back
-            self._read_once[block] = None
-            if len(self._read_once) > _MOST_READ_ONCE:
-                self._read_once.popitem(last=False)
-        elif self._waiting < _MOST_WAITING and len(self._near) < self._most:
-            del self._read_once[block]
-            self._near.add(block)
-            self._waiting += 1
-            start(self._runner, _UNAWAITED_POOL, self._fetcher.put_near, block, place, generation, then=self._is_over)
-
-    def _is_over(self, _result: object, _error: BaseException | None) -> None:
-        self._waiting -= 1

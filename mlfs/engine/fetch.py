@@ -552,14 +552,15 @@ class Fetcher:
             return None
         return of.get_range(sample, self.samples.version_of(sample), offset, size)
 
-    def put_near(self, block: int, place: int, generation: int) -> bool:
-        """Push all of a block that a place of this node holds; False as in `push`, or where it has none any more."""
-        entry = self.samples.file_of(block)
-        held = self._held(block, place) if self._verified[entry] else None
-        if held is None:
-            return False
+    def near(self, block: int, place: int) -> Fetched | None:
+        """All of a block, of a place of this node; None where it has none that may be given at once."""
+        return self._held(block, place) if self._verified[self.samples.file_of(block)] else None
+
+    def push_near(self, held: Fetched, generation: int, left_out: int = 0) -> bool:
+        """Push a block that was got so, but for so many bytes at its beginning; False as in `push`."""
+        entry, offset = self.samples.file_of(held.sample), self.samples.offset_of(held.sample) + left_out
         with self.staging(held):
-            return self.push(entry, generation, self.samples.offset_of(block), held.data or b"", is_block=True)
+            return self.push(entry, generation, offset, memoryview(held.data or b"")[left_out:], is_block=True)
 
     def read_behind_blocks(self, entry: int, offset: int, size: int) -> bytes:
         """A range of a file that has grown, behind all of its blocks. Raises: as `read_range`."""

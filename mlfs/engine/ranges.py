@@ -124,7 +124,7 @@ class Ranges:
         self._hot = HotContents(min(HOT_BYTES, limits.buffer_bytes // 8))
         self._blocks = BlockReads(
             context, scheduler, fetcher, write_behind, digest, counted, self._hot, self._once, self._twice,
-            limits.staging_bytes,
+            limits,
         )  # fmt: skip
         self._hot_flights: dict[int, trio.Event] = {}
         self._looks: dict[int, trio.Event] = {}  # looks under way at files that were opened without a request

@@ -18,6 +18,7 @@ from typing import TypeVar
 from blake3 import blake3
 
 from mlfs.places import cache_directory, record
+from mlfs.places.direct_read import read_direct
 from mlfs.places.faults import PROCESS_SHORTAGE
 from mlfs.places.known_copy import READ, write_file
 from mlfs.places.ledger import Ledger
@@ -34,6 +35,8 @@ _MAX_BLOCK_BYTES = 65536  # a few file systems report their stripe as the block;
 _NO_VERSION = Version(0, 0, 0)  # of what is no sample
 _STRIPES = 64  # locks; several times the threads that write at once, so that two of them seldom meet
 _ONE_READ_BYTES = 1 << 30  # read(2) moves at most 2 GiB - 4 KiB at once
+# Copies that are read past the page cache. Smaller ones gain little, larger ones take buffers that are made anew.
+_DIRECT_FROM_BYTES, _DIRECT_TO_BYTES = 256 << 10, 8 << 20
 
 _T = TypeVar("_T")
 
@@ -65,6 +68,7 @@ class SsdTier(OnDisk):
         self._elsewhere: set[bytes] = set()  # digests that another process writes, each under its stripe
         self._sums = PartSums(self._secret)
         self._has_ranges = False
+        self._reads_direct = True  # until the file system refuses
         try:
             block_bytes = os.fstatvfs(self._claim.dir_fd).f_frsize
             self._block_bytes = min(max(block_bytes, _BLOCK_BYTES), _MAX_BLOCK_BYTES)
@@ -320,12 +324,20 @@ class SsdTier(OnDisk):
             return None
 
     def _read(self, digest: bytes, footprint_bytes: int) -> bytes | memoryview:
-        fd = os.open(cache_directory.sample_path(digest), READ, dir_fd=self._claim.dir_fd)
+        # The footprint is known, the exact size is not. To ask for more than there is saves an fstat, and the byte
+        # beyond the footprint tells a file that has grown.
+        name, dir_fd = cache_directory.sample_path(digest), self._claim.dir_fd
+        if self._reads_direct and _DIRECT_FROM_BYTES <= footprint_bytes <= _DIRECT_TO_BYTES:
+            try:
+                return read_direct(dir_fd, name, footprint_bytes + 1)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                self._reads_direct = False
+        fd = os.open(name, READ, dir_fd=dir_fd)
         try:
             if footprint_bytes > _ONE_READ_BYTES:
                 return _read_long(fd, footprint_bytes)
-            # The footprint is known, the exact size is not. To ask for more than there is saves an fstat, and the byte
-            # beyond the footprint tells a file that has grown.
             return os.read(fd, footprint_bytes + 1)
         finally:
             os.close(fd)

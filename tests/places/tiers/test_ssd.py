@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from fcntl import fcntl
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from killing import kill_and_look
 from tier_contract import MIB, MakeTier, TierContract, content, holds, put
 
 from mlfs.errors import CacheError, ExitCode
-from mlfs.places import cache_directory
+from mlfs.places import cache_directory, direct_read
 from mlfs.places.ssd import SsdTier
 from mlfs.places.tier import Version
 
@@ -339,4 +340,43 @@ def test_ranges_of_a_copy_are_verified_each_time(tmp_path: Path) -> None:
     assert tier.get_range(key, version, 299_950, 10) is None
     assert tier.get_range(key, version, 0, 10) is None
     assert tier.errors == 1
+    tier.close()
+
+
+def test_a_large_copy_is_read_past_the_page_cache_where_that_goes_and_is_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the page cache while it lies there; in the usual way where the file system refuses."""
+    key, version, asked = b"k", Version(MIB + 77, 1), list[int]()
+    tier = SsdTier(tmp_path, 4 * MIB, b"source")
+
+    def lost_pages() -> Path:
+        assert put(tier, key, version)
+        (path,) = (path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size > MIB)
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return path
+
+    monkeypatch.setattr(direct_read.fcntl, "fcntl", lambda *how: asked.append(how[2]) or fcntl(*how))
+    lost_pages()
+    assert holds(tier, key, version)
+    for damage in (bytes, bytes.swapcase, lambda right: right + b"1", lambda right: right[:-1]):
+        path = lost_pages()
+        path.write_bytes(damage(path.read_bytes()))
+        os.sync()
+        assert holds(tier, key, version) is (damage is bytes)
+
+    def refuses(*how: int) -> int:
+        asked.append(how[2])
+        raise OSError(errno.EINVAL, "no such reads here")
+
+    monkeypatch.setattr(direct_read.fcntl, "fcntl", refuses)
+    asked.clear()
+    lost_pages()
+    assert holds(tier, key, version)
+    lost_pages()
+    assert holds(tier, key, version)
+    assert asked in ([], [os.O_DIRECT])  # none where all files lie in memory
+    assert tier.errors == 3
     tier.close()
