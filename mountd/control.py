@@ -57,6 +57,7 @@ log = logging.getLogger("mlfs.control")
 
 Json = dict[str, object]
 TOP = [b"audit", b"control", b"jobs", b"metrics", b"order", b"status"]
+CHANGES: Path = (b"changes",)
 FIRST_PATHS = 5
 INDICES = b".indices"
 MOUNT_AGAIN = (
@@ -87,7 +88,7 @@ class Control:
         parts: the running parts of the mount, of which status and metrics are made, too. outside: files that links in
             the source lead to. reports: the directory for reports of jobs that end. life: notes what is registered.
             onlookers: who of other users may see which names; None: there are none. told: hears of all jobs that are
-            registered, by name, as JSON, whenever that changes.
+            registered, by name, as JSON, whenever that changes. changes: how often something of the source was noticed.
 
     Attributes:
         answer: to the last command. job_reports: written when jobs end, which have their reads judged.
@@ -103,8 +104,9 @@ class Control:
         life: LifeNote | None = None,
         onlookers: Onlookers | None = None,
         told: Callable[[Mapping[str, str]], None] = lambda _: None,
+        changes: Callable[[], int] = int,
     ) -> None:
-        self._tell_jobs = told
+        self._tell_jobs, self._changes = told, changes
         left = parts.holding.left
         self._to_go_on = dict(left.jobs) if left is not None else {}  # by name, those that `take_up` has still to do
         self._told: dict[str, JobSpec] = {}  # by name, of the jobs that go on from another server, as they were told
@@ -213,7 +215,7 @@ class Control:
         return [name for rank in range(job.spec.world_size) for name in (b"%d" % rank, b"%d%s" % (rank, INDICES))]
 
     def has_file(self, path: Path) -> bool:
-        if path in WRITABLE or path in ((b"status",), (b"metrics",), (b"audit",)):
+        if path in WRITABLE or path in ((b"status",), (b"metrics",), (b"audit",), CHANGES):
             return True
         if len(path) == 2 and path[0] == b"jobs" and path[1].endswith(b".json"):
             return self._job(path[1].removesuffix(b".json")) is not None
@@ -222,8 +224,8 @@ class Control:
     async def text(self, path: Path, reader: Reader | None) -> bytes:
         """A file's content for a reader, without the names that the reader may not list."""
         onlooker = (self._onlookers, reader) if self._onlookers is not None and reader is not None else None
-        if path in WRITABLE:
-            return _line(self.answer if onlooker is None else {"ok": self.answer["ok"]})
+        if path in WRITABLE or path == CHANGES:
+            return self._short_text(path, onlooker is None)
         if path in ((b"status",), (b"metrics",)):
             if path == (b"status",) and onlooker is not None:
                 return await self._texts.text((path, reader), lambda now: self._status_without_hidden(now, *onlooker))
@@ -245,6 +247,11 @@ class Control:
         as_indices = path[3].endswith(INDICES)
         text = self._indices_text if as_indices else partial(self._order_text, onlooker=onlooker)
         return await self.engine.runner.run("orders", text, job.streams, epoch, rank)
+
+    def _short_text(self, path: Path, sees_all: bool) -> bytes:
+        if path == CHANGES:
+            return b"%d %d\n" % (self.parts.holding.restarts, self._changes())
+        return _line(self.answer if sees_all else {"ok": self.answer["ok"]})
 
     async def _judged(self) -> Audit:
         """The auditor's words on all reads so far."""

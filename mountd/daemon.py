@@ -327,6 +327,7 @@ class _Service:
         self.read_failures = ReadFailures(self.manifest.path, tuple(failed), holding.places.counted)
         self.mounted: mounts.MountEntry | None = None
         self.told_to_stop = False
+        self.changes = 0  # of the source, that this server has noticed
 
     async def run(self) -> int:
         """Mount, serve, unmount."""
@@ -363,7 +364,9 @@ class _Service:
         extended = ExtendedAttributes(self.manifest, self.source, engine.looks, runner, self.config.source_timeout_s)
         onlookers = Onlookers(self.manifest, extended.has_acl, extended.may_have_acl)
         told = partial(self._note, "jobs")
-        control = Control(parts, recorders, auditor, self.outside, self.config.report, life, onlookers, told)
+        control = Control(
+            parts, recorders, auditor, self.outside, self.config.report, life, onlookers, told, lambda: self.changes
+        )  # fmt: skip
         self._leave_record()
         try:
             self._mount(engine, control, primer, extended, refreshing)
@@ -620,6 +623,7 @@ class _Service:
 
     def _note(self, kind: str, value: object) -> None:
         self.holding.journal.note(kind, value)
+        self.changes += kind in ("change", "growth")
 
     def _note_change(self, entry: int, change: FileChange) -> None:
         if self.left is None or not self.left.changes:  # else it is one of those that were noted

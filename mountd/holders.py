@@ -19,10 +19,16 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from mountd.mounts import MountEntry, is_below, link_target, mount_table, parse_mountinfo, resolve, topmost
-
-CONTROL_ROOT = "/.mlfs"
-"""What mlfs itself mounts elsewhere, for its commands, lies below this directory of a mount; it holds nobody up."""
+from mountd.mounts import (
+    CONTROL_ROOT,
+    MountEntry,
+    is_below,
+    link_target,
+    mount_table,
+    parse_mountinfo,
+    resolve,
+    topmost,
+)
 
 
 class User(NamedTuple):

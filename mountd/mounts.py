@@ -24,6 +24,8 @@ from mlfs.errors import ExitCode, MlfsError
 FSTYPE = "fuse.mlfs"
 # The mount of ours that takes commands, and has no data, shows this (mountd.commands_mount).
 COMMANDS_ROOT = "/.mlfs/commands"
+# What mlfs itself mounts elsewhere, for commands, lies below this directory of a mount; it holds nobody up.
+CONTROL_ROOT = "/.mlfs"
 PROBE_TIMEOUT_S = 5.0
 _MNT_FORCE, _MNT_DETACH, _MNT_EXPIRE = 1, 2, 4
 _UMOUNT_NOFOLLOW = 8
@@ -52,7 +54,12 @@ class MountEntry(NamedTuple):
     @property
     def is_mlfs(self) -> bool:
         """Whether it shows a data set and a daemon of ours serves it, or did."""
-        return self.fstype == FSTYPE and not self.takes_commands
+        return self.fstype == FSTYPE and not is_below(self.root, CONTROL_ROOT)
+
+    @property
+    def is_on_top(self) -> bool:
+        """Whether it is an overlay of `mlfs run`: the mount below is what is read, and takes commands."""
+        return self.fstype == "overlay" and self.source.startswith("mlfs:")
 
     @property
     def takes_commands(self) -> bool:
@@ -126,8 +133,15 @@ def topmost(entries: list[MountEntry], path: str) -> MountEntry | None:
 
 
 def mount_at(path: str) -> MountEntry | None:
-    """The topmost mount whose mount point is `path`, None when `path` is no mount point. Touches no mount of ours."""
-    return topmost(mount_table(), resolve(path))
+    """The topmost mount whose mount point is `path`, None when `path` is no mount point. Touches no mount of ours.
+
+    For whoever runs under `mlfs run` it is the mount below the overlay.
+    """
+    return topmost(_below_overlays(), resolve(path))
+
+
+def _below_overlays() -> list[MountEntry]:
+    return [entry for entry in mount_table() if not entry.is_on_top]
 
 
 def user_of(path: str) -> int | None:
@@ -139,7 +153,7 @@ def user_of(path: str) -> int | None:
 
 def enclosing_mlfs(path: str) -> list[MountEntry]:
     """The topmost mlfs mounts at `path` and above it, nearest first."""
-    entries, resolved, found = mount_table(), resolve(path), []
+    entries, resolved, found = _below_overlays(), resolve(path), []
     while True:
         entry = topmost(entries, resolved)
         if entry is not None and entry.is_mlfs:

@@ -3,6 +3,8 @@
 control          write one JSON object a line; read the answer: on the descriptor that wrote, the answer to its own
                  line, from where it stands or from the beginning; on a new one, the last answer that anybody got
 lifecycle        the same, for `mlfs unmount`; in no listing
+changes          changes whenever something was noticed that an overlay on top (`mlfs run`) does not see by itself; in
+                 no listing
 commands/in/     these two once more; in no listing. `commands` is mounted elsewhere to be written
                  (mountd.commands_mount) if the mount is read-only for the kernel, and the two above are links that
                  lead there. (The directory between has them lead nowhere, and to no place for a file, where that is

@@ -57,6 +57,7 @@ _COMMANDS = {
     "audit": ("mlfs.cli.audit", "say whether a script reads what it should: repeated orders, lost samples"),
     "doctor": ("mlfs.cli.doctor", "check this machine: what is missing, what it costs, how to mend it"),
     "unmount": ("mlfs.cli.unmount", "end a mount; says who still uses it"),
+    "run": ("mlfs.cli.run", "run a command that reads a silent mount without any request"),
     "peers": ("mlfs.cli.peers", "join this node's mount to the other nodes' (under MPI)"),
     "record": ("mlfs.cli.record", "keep what is opened on a mount, for mlfs replay"),
     "replay": ("mlfs.cli.replay", "have files fetched in a recorded order"),

@@ -3,9 +3,6 @@
 In: the settings of each mount, the command, what to ask of the mounts in the end. Out: the command's exit code
 where it fails, else that of the answer. Called by `mlfs.cli.audit`.
 
-Root gets mounts of its own (a mount namespace). Another user gets a user namespace for them, in which he is root and
-may mount; there the command gets a user namespace once more, in which he is himself again.
-
 The process that was called stays outside, and passes signals on to a second one, which ends with it. The second one
 mounts, runs the command, asks, and unmounts, whatever happens. The next call ends and removes what is left of one that
 was killed.
@@ -13,7 +10,6 @@ was killed.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import json
 import os
@@ -30,14 +26,12 @@ from functools import partial
 from typing import Any, NoReturn
 
 from mlfs.cli.ending import EndedBySignal
+from mlfs.cli.namespaces import be_again, check_command, take_own_mounts
 from mlfs.errors import ConfigError, ExitCode, MlfsError
 from mlfs.printable import printable
 from mlfs.processes import end_with_parent
 from mountd import interface
 
-# From linux/sched.h, linux/mount.h and linux/prctl.h.
-_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
-_MS_REC, _MS_PRIVATE = 1 << 14, 1 << 18
 # The signals by which a terminal, a batch system or a user ends a command.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A daemon lets readers finish for ten seconds, and then commits what it has to write.
@@ -45,8 +39,6 @@ _END_TIMEOUT_S, _LOOK_AGAIN_S = 25.0, 0.05
 _PREFIX = "mlfs-audit-"
 
 Settings = Mapping[str, Any]
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def run_over_own_mount(
@@ -58,12 +50,7 @@ def run_over_own_mount(
         settings: of each mount, as `mlfs.config.load_config` takes them. output: the descriptor that is the command's
             standard output; None: this process's. ask: called with the mount points once the command has ended.
     """
-    if shutil.which(command[0]) is None:
-        if os.path.isfile(command[0]):
-            raise ConfigError(
-                f"{command[0]} is not executable", f"chmod +x, or its interpreter first: -- python {command[0]}"
-            )
-        raise ConfigError(f"there is no command {command[0]}", "check the name behind --")
+    check_command(command[0])
     sys.stdout.flush()
     outside, (hears, says) = os.getpid(), os.pipe()
     second = os.fork()
@@ -104,7 +91,8 @@ def _run(
 ) -> int:  # fmt: skip
     os.setsid()  # what a terminal ends its commands with comes once, from outside
     user = os.geteuid(), os.getegid()
-    is_root = _take_own_mounts(settings[0]["source"])
+    source = settings[0]["source"]
+    is_root = take_own_mounts(f"as root; or: mlfs mount {source}; COMMAND; mlfs audit {source}")
     end_with_parent(signal.SIGTERM, outside)
     with _mounted(settings) as mountpoints:
         code = _outcome(command, output, partial(_before_it_runs, os.getpid(), None if is_root else user))
@@ -118,44 +106,13 @@ def _hear(handler: Any) -> dict[int, Any]:
     return {number: signal.signal(number, handler) for number in heard}
 
 
-# -- namespaces
-
-
-def _take_own_mounts(source: str) -> bool:
-    """Have no mount of this process be seen elsewhere. Says whether it may mount as it is, being root."""
-    user, group = os.geteuid(), os.getegid()
-    is_root = user == 0 and _libc.unshare(_CLONE_NEWNS) == 0
-    try:
-        if not is_root:
-            _checked(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS))
-            _be((0, 0), (user, group))
-        _checked(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None))
-    except OSError as error:
-        message = f"COMMAND cannot have a mount of its own here: no user namespace is to be had ({error.strerror})"
-        hint = f"as root; or: mlfs mount {source}; COMMAND; mlfs audit {source}"
-        raise MlfsError(message, hint, ExitCode.NOT_PERMITTED) from None
-    return is_root
-
-
-def _checked(outcome: int) -> None:
-    if outcome:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-
-
-def _be(who: tuple[int, int], outside: tuple[int, int]) -> None:
-    """In a new user namespace: be that user and group, who are those outside. Nobody else has a number here."""
-    maps = zip(("uid_map", "gid_map"), who, outside, strict=True)
-    for name, line in ("setgroups", "deny"), *((name, f"{inner} {outer} 1") for name, inner, outer in maps):
-        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
-            file.write(line)
+# -- the command's process
 
 
 def _before_it_runs(parent: int, user: tuple[int, int] | None) -> None:
     """In the command's process: it is its user's, and ends when whoever has started it is gone."""
     if user is not None:
-        _checked(_libc.unshare(_CLONE_NEWUSER))
-        _be(user, (0, 0))
+        be_again(user)
     end_with_parent(signal.SIGTERM, parent)
 
 

@@ -98,6 +98,12 @@ class Bare(pyfuse3.Operations):
     async def getattr(self, inode: int, ctx: Any) -> pyfuse3.EntryAttributes:
         return self._attributes(inode)
 
+    async def statfs(self, ctx: Any) -> pyfuse3.StatvfsData:
+        """Answer for whoever mounts an overlay on top, who wants the longest name."""
+        found = pyfuse3.StatvfsData()
+        found.f_namemax = 255
+        return found
+
     async def opendir(self, inode: int, ctx: Any) -> int:
         return inode
 
