@@ -7,6 +7,7 @@ file system and of plain loops come from scripts/benchmark/floor.py, in processe
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import json
 import multiprocessing as mp
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -103,7 +104,45 @@ def read_builtin(path: str) -> int:
         return len(file.read())
 
 
-def _reader(paths: list[str], read: Loop, ready: mp.Barrier, times: mp.Queue) -> None:  # type: ignore[valid-type]
+@contextmanager
+def overlaid(mountpoint: Path) -> Iterator[int]:
+    """A process of `mlfs run`, while the context lasts: who enters its mount namespace reads through the overlay."""
+    command = [sys.executable, "-m", "mlfs.cli.main", "run", str(mountpoint), "--", "sh", "-c", "echo runs; exec cat"]
+    with subprocess.Popen(command, cwd=SCRIPTS.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        must_be("mlfs run", process.stdout.readline() == b"runs\n", "COMMAND does not run")
+        try:
+            yield process.pid
+        finally:
+            process.stdin.close()
+
+
+@contextmanager
+def overlay(below: Path, mountpoint: Path) -> Iterator[Path]:
+    """A read-only overlay over a directory."""
+    for directory in (mountpoint, empty := mountpoint.with_suffix(".empty")):
+        directory.mkdir(exist_ok=True)
+    layers = f"ro,lowerdir={below}:{empty}"
+    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, mountpoint], check=True)
+    try:
+        yield mountpoint
+    finally:
+        subprocess.run(["umount", "-l", mountpoint], check=True)
+
+
+def enter(pid: int) -> None:
+    """Have the mounts of that process, of one thread; 0: one's own."""
+    if pid:
+        fd = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY)
+        must_be("the mounts of mlfs run", not ctypes.CDLL(None).setns(fd, 0), "they cannot be entered")
+        os.close(fd)
+
+
+def _reader(
+    paths: list[str], read: Loop, ready: mp.Barrier, times: mp.Queue, within: int  # type: ignore[valid-type]
+) -> None:  # fmt: skip
+    enter(within)
     ready.wait()
     began = time.time()
     for path in paths:
@@ -111,10 +150,15 @@ def _reader(paths: list[str], read: Loop, ready: mp.Barrier, times: mp.Queue) ->
     times.put((began, time.time(), resource.getrusage(resource.RUSAGE_SELF).ru_inblock))
 
 
-def files_a_second(paths: list[str], readers: int, read: Loop, from_memory: bool = False) -> float:
-    """Read all paths once, dealt to `readers` processes. `from_memory`: hardly any disk may be read for that."""
+def files_a_second(paths: list[str], readers: int, read: Loop, from_memory: bool = False, within: int = 0) -> float:
+    """Read all paths once, dealt to `readers` processes.
+
+    Args:
+        from_memory: hardly any disk may be read for that. within: the process whose mounts they see; 0: this one.
+    """
     ready, times = mp.Barrier(readers), mp.Queue()
-    processes = [mp.Process(target=_reader, args=(paths[i::readers], read, ready, times)) for i in range(readers)]
+    shares = [(paths[index::readers], read, ready, times, within) for index in range(readers)]
+    processes = [mp.Process(target=_reader, args=share) for share in shares]
     for process in processes:
         process.start()
     spans = [times.get() for _ in processes]
@@ -127,7 +171,7 @@ def files_a_second(paths: list[str], readers: int, read: Loop, from_memory: bool
 
 
 def staged_reads(work: Path, data: Path, rounds: int) -> None:
-    """staged reads, files/s; limit: ext4 from page cache (1.0). Wanted: silent >= 0.8, open 2 readers >= 0.25"""
+    """staged reads, files/s; limit: ext4 from page cache (1.0). Wanted: silent, run >= 0.8, open 2 readers >= 0.25"""
     plain, through, silent = work / "bindfs", work / "mount", work / "silent"
     plain.mkdir(exist_ok=True)
     subprocess.run(["bindfs", data, plain], check=True)
@@ -136,33 +180,42 @@ def staged_reads(work: Path, data: Path, rounds: int) -> None:
             mount(data, through, "--ram", "2G"),
             mount(data, silent, "--ram", "2G", "--channel", "silent"),
             bare_mount(data, work / "bare") as bare,
-            bare_mount(data, work / "unasked", 6 * rounds * MANY * len(files_below(data))) as unasked,
+            bare_mount(data, work / "unasked", 12 * rounds * MANY * len(files_below(data))) as unasked,
+            ExitStack() as more,
         ):
             places = {"ext4": data, "mlfs": through, "silent": silent, "bindfs": plain, "bare": bare, "floor": unasked}
+            within = 0
             channel = status(silent)["channel"]
             if channel["name"] != "silent":
                 print(f"  the silent channel is not measured: {channel['why']}")
                 del places["silent"]
+            elif os.geteuid() == 0:
+                places |= {"run": work / "run", "overlay": more.enter_context(overlay(unasked, work / "overlay"))}
+                more.enter_context(mount(data, places["run"], "--ram", "2G", "--channel", "silent"))
+                within = more.enter_context(overlaid(places["run"]))
             for path in itertools.chain(*map(files_below, places.values())):
                 read_os(path)
             for readers in (1, 2, 4):
                 for name, read in (("os.open", read_os), ("open()", read_builtin)):
-                    _staged_round(places, readers, name, read, rounds)
+                    _staged_round(places, readers, name, read, rounds, within)
     finally:
         subprocess.run(["fusermount3", "-u", "-z", plain], check=False)
 
 
-def _staged_round(mounts: dict[str, Path], readers: int, name: str, read: Loop, rounds: int) -> None:
+def _staged_round(
+    mounts: dict[str, Path], readers: int, name: str, read: Loop, rounds: int, within: int
+) -> None:  # fmt: skip
     places = {place: files_below(top) for place, top in mounts.items()}
     rates: dict[str, list[float]] = {place: [] for place in places}
-    ours = [place for place in ("mlfs", "silent") if place in mounts]
+    ours = [place for place in ("mlfs", "silent", "run") if place in mounts]
     since = {place: Since(partial(status, mounts[place])) for place in ours}
     cpu_s = dict.fromkeys(ours, 0.0)
     for _ in range(rounds):
         for place, paths in places.items():
             pid = status(mounts[place])["pid"] if place in ours else os.getpid()
             before_s = cpu_seconds(pid)
-            rates[place].append(files_a_second(MANY * paths, readers, read, from_memory=place == "ext4"))
+            of_run = within if place == "run" else 0
+            rates[place].append(files_a_second(MANY * paths, readers, read, place == "ext4", of_run))
             if place in ours:
                 settled(partial(status, mounts[place]))
                 cpu_s[place] += cpu_seconds(pid) - before_s
@@ -175,7 +228,7 @@ def _staged_round(mounts: dict[str, Path], readers: int, name: str, read: Loop, 
         f"  bindfs {of['bindfs']:.2f} of ext4  bare pyfuse3 {of['bare']:.2f}",
         flush=True,
     )
-    wanted = {"mlfs": 0.25, "silent": 0.8}
+    wanted = {"mlfs": 0.25, "silent": 0.8, "run": 0.8}
     for place in ours:
         counted = since[place].now()
         # Opens of one file by one process within a moment may be told as one on the silent channel.
@@ -189,8 +242,9 @@ def _staged_round(mounts: dict[str, Path], readers: int, name: str, read: Loop, 
         )
         asked = {kind: round(of / count, 2) for kind, of in counted.requests.items() if of >= 0.01 * count}
         beside = f"mlfs/bindfs {of_bindfs:.2f} (of 1.3: {of_bindfs / 1.3:.2f})"
-        if place == "silent":
-            beside = f"FUSE without OPEN that nobody is told of: {of['floor']:.2f}"
+        if place != "mlfs":
+            floor = "floor" if place == "silent" else "overlay"
+            beside = f"{'an overlay of ' * (place == 'run')}FUSE without OPEN that nobody is told of: {of[floor]:.2f}"
         print(
             f"    {place:6} {middle[place]:7.0f}, {of[place]:.2f} of ext4 (of {wanted[place]}:"
             f" {of[place] / wanted[place]:.2f})  {beside}  requests a read {asked}"
@@ -300,30 +354,37 @@ def registered_job(work: Path, data: Path, rounds: int) -> None:
 
 
 def bare_loader(work: Path, data: Path, rounds: int) -> None:
-    """a DataLoader that decodes nothing (2 workers, 2 ms an open): later epochs of ext4's. Wanted: silent >= 0.7"""
+    """a DataLoader that decodes nothing (2 workers, 2 ms an open): later epochs of ext4's. Wanted: silent, run 0.7"""
     epochs, files = 4, len(files_below(data))
     fields = json.dumps({"seed": 0, "epochs": epochs, "batch_size": BATCH, "world_size": 1})
     for name, read in (("open()", read_builtin), ("os.open", read_os)):
-        of: dict[str, list[float]] = {"open": [], "silent": [], "floor": []}
+        of: dict[str, list[float]] = {"open": [], "silent": [], "run": [], "floor": [], "overlay": []}
         for _ in range(rounds):
             run = partial(run_job, epochs=epochs, ranks=1, step_s=0, read=read)
             times = {"ext4": run(data, start=lambda: 0)}
-            for channel in ("open", "silent"):
+            for way, channel in (("open", "open"), ("silent", "silent"), ("run", "silent")):
                 flags = ("--ram", "2G", "--channel", channel)
-                with slow_source(data, work / "slow") as slow, mount(slow, work / "mount", *flags):
+                with (
+                    slow_source(data, work / "slow") as slow,
+                    mount(slow, work / "mount", *flags),
+                    overlaid(work / "mount") if way == "run" else nullcontext(0) as within,
+                ):
                     must_be(f"the {channel} channel", status(work / "mount")["channel"]["name"] == channel, channel)
                     register = partial((work / "mount/.mlfs/control").write_text, fields)
-                    times[channel] = run(work / "mount", start=register)
+                    times[way] = run(work / "mount", start=register, within=within)
                     must_be_followed(settled(partial(status, work / "mount")), epochs * files)
-            with bare_mount(data, work / "unasked", epochs * files) as unasked:
+            with bare_mount(data, work / "unasked", 2 * epochs * files) as unasked:
                 times["floor"] = run(unasked, start=lambda: 0)
+                with overlay(unasked, work / "overlay") as overlaid_floor:
+                    times["overlay"] = run(overlaid_floor, start=lambda: 0)
             for place, ratios in of.items():
                 ratios.append(statistics.median(times["ext4"][1:]) / statistics.median(times[place][1:]))
         middle = {place: statistics.median(ratios) for place, ratios in of.items()}
-        silent, floor = middle["silent"], middle["floor"]
+        silent, by_run = middle["silent"], middle["run"]
         print(
-            f"  {name:8} open {middle['open']:.2f} of ext4, silent {silent:.2f} (of 0.7: {silent / 0.7:.2f}); FUSE"
-            f" without OPEN that nobody is told of {floor:.2f}, silent {silent / floor:.2f} of that",
+            f"  {name:8} open {middle['open']:.2f} of ext4, silent {silent:.2f} (of 0.7: {silent / 0.7:.2f}), under"
+            f" mlfs run {by_run:.2f} (of 0.7: {by_run / 0.7:.2f}); FUSE without OPEN that nobody is told of"
+            f" {middle['floor']:.2f}, an overlay of it {middle['overlay']:.2f}",
             flush=True,
         )
 
@@ -616,18 +677,18 @@ RANKS, WORKERS, BATCH, STEP_S = 2, 2, 32, 0.032
 
 def run_job(
     directory: Path, epochs: int, start: Callable[[], object], no_io: bool = False, ranks: int = RANKS,
-    step_s: float = STEP_S, read: Loop = read_builtin,
+    step_s: float = STEP_S, read: Loop = read_builtin, within: int = 0,
 ) -> list[float]:  # fmt: skip
     """Train, and return the seconds of each epoch.
 
     Args:
         start: called when all ranks are ready; epoch 0 counts from there.
         no_io: whether samples are bytes in memory instead of files. step_s: how long each batch is computed with.
-        read: reads a sample.
+        read: reads a sample. within: see `files_a_second`.
     """
     context = mp.get_context("spawn")
     queue, ready, go = context.Queue(), context.Barrier(ranks + 1), context.Event()
-    arguments = (ranks, step_s, str(directory), epochs, no_io, read, queue, ready, go)
+    arguments = (ranks, step_s, str(directory), epochs, no_io, read, queue, ready, go, within)
     processes = [context.Process(target=_rank, args=(rank, *arguments)) for rank in range(ranks)]
     for process in processes:
         process.start()
@@ -645,8 +706,9 @@ def run_job(
 
 def _rank(
     rank: int, ranks: int, step_s: float, directory: str, epochs: int, no_io: bool, read: Loop, queue: Any, ready: Any,
-    go: Any,
+    go: Any, within: int,
 ) -> None:  # fmt: skip
+    enter(within)
     from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
     paths = sorted(str(path) for path in Path(directory).glob("*/*.jpg"))
