@@ -160,10 +160,10 @@ def _place_of(entry: MountEntry, entries: list[MountEntry]) -> tuple[str, str] |
 def _is_above(overlay: MountEntry, mountpoints: Collection[str]) -> bool:
     """Whether a layer of an overlay lies on one of these mounts."""
     layers = (
-        layer.replace("\\:", ":")
+        re.sub(r"\\(.)", r"\1", layer)
         for option in overlay.options
         if option.startswith(("lowerdir=", "lowerdir+=", "datadir+="))
-        for layer in re.split(r"(?<!\\):", option.partition("=")[2])
+        for layer in re.findall(r"(?:[^\\:]|\\.)+", option.partition("=")[2])
     )
     return any(_may_be_below(layer, mountpoint) for layer in layers for mountpoint in mountpoints)
 

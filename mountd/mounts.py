@@ -93,10 +93,11 @@ def parse_mountinfo(text: bytes) -> list[MountEntry]:
         fields = line.split(" ")
         if len(fields) < 10 or "-" not in fields[6:]:
             continue
-        if "\\" in line:
-            fields = list(map(_unescape, fields))
         # Optional fields end at the first lone dash; the six fields in front of them are always there.
         dash = fields.index("-", 6)
+        options = ",".join((fields[5], *fields[dash + 3 : dash + 4])).split(",")  # some have an escaped comma
+        if "\\" in line:
+            fields, options = list(map(_unescape, fields)), list(map(_unescape, options))
         fstype, *after = fields[dash + 1 :]
         entries.append(
             MountEntry(
@@ -106,7 +107,7 @@ def parse_mountinfo(text: bytes) -> list[MountEntry]:
                 mountpoint=fields[4],
                 fstype=fstype,
                 source=after[0] if after else "",
-                options=frozenset(",".join((fields[5], *after[1:2])).split(",")),
+                options=frozenset(options),
                 root=fields[3],
                 propagation=frozenset(fields[6:dash]),
             )

@@ -57,7 +57,7 @@ def be_again(user: tuple[int, int]) -> None:
 
 
 def checked(outcome: int) -> int:
-    """What a function of the C library has returned. Raises: OSError."""
+    """Returns what a function of the C library has. Raises: OSError."""
     if outcome < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

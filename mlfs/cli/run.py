@@ -35,12 +35,13 @@ examples:
   mlfs mount /data/imagenet --channel silent
   mlfs run /data/imagenet -- torchrun --nproc-per-node 4 train.py
 
-COMMAND sees what it saw before, and all of mlfs works in it. Python below 3.14
-reads staged files two to three times as fast with open(). Nothing changes for
-others. A change that the mount notices is seen in COMMAND within a second, and of
-a file that somebody has open for a while after that as long again; until then its
-name gives ESTALE. Of a user who is not root COMMAND runs in a user namespace: other
-users' files are shown as nobody's. Root's COMMAND cannot become another user.
+Python below 3.14 reads staged files two to three times as fast with open(). What
+reads by os.open, and Python 3.14, gain nothing. COMMAND sees what it sees without
+this, and mlfs works in it; for others nothing changes. A change that the mount
+notices is seen within a second, and of a file that COMMAND has open in up to twice
+the time that it stays so; until then its name gives ESTALE. A user's COMMAND runs
+in a user namespace: other users' files are shown as nobody's, as with mlfs audit.
+Root's COMMAND cannot become another user.
 """
 CHANGES = "changes"
 # How soon a change is heard of. Each time costs the server a tenth of a millisecond or two.

@@ -18,7 +18,7 @@ COMMANDS = (
     "audit",
     "mount", "register", "status", "unregister", "unmount", "order", "record", "replay", "calibrate", "plan", "advise",
     "simulate", "cache", "peers", "ls", "top", "doctor", "report", "completion", "explain",
-    "warmup", "refresh", "upgrade",
+    "warmup", "refresh", "upgrade", "run",
 )  # fmt: skip
 
 
