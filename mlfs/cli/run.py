@@ -94,7 +94,8 @@ def run(args: argparse.Namespace) -> NoReturn:
         else:
             be_again(user)
     except OSError as error:
-        raise MlfsError(f"COMMAND cannot have an overlay here: {error.strerror}", "run COMMAND alone") from None
+        why = f"COMMAND cannot have an overlay here: {error.strerror}"
+        raise MlfsError(why, "run COMMAND alone: it reads the same", ExitCode.NOT_PERMITTED) from None
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and so would COMMAND
         signal.signal(number, signal.SIG_DFL)
     sys.stdout.flush()
@@ -209,8 +210,11 @@ def _be_attendant(mountpoint: str, command: int, says: int) -> NoReturn:
         os.chdir("/")
         nothing = os.open(os.devnull, os.O_RDWR)
         for fd in map(int, os.listdir("/proc/self/fd")):
-            with suppress(OSError):  # the listing's own
-                os.dup2(nothing, fd) if fd <= 2 else fd in (command, says) or os.close(fd)
+            if fd <= 2:
+                os.dup2(nothing, fd)
+            elif fd not in (command, says):
+                with suppress(OSError):  # the listing's own
+                    os.close(fd)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         try:

@@ -45,6 +45,12 @@ for directory, directories, names in os.walk(top):
         ]
 print(json.dumps(found))
 """
+OPEN = """
+import sys
+for path in 3 * sys.argv[1:]:
+    with open(path, "rb") as file:
+        file.read()
+"""
 # Answers each path with the checksum of what is read there, or with an error.
 ANSWER = 'while read -r path; do md5sum "$path" 2>&1; done; true'
 PARTED = ("a/first", "b/second", "c/third")  # in directories of their own: no neighbour is fetched ahead
@@ -69,7 +75,7 @@ class Command:
             try:
                 for fd, of in ((takes, 0), (says, 1), (says, 2)):
                     os.dup2(fd, of)
-                sys.stdout, sys.stderr = (open(fd, "w", closefd=False) for fd in (1, 2))  # noqa: SIM115
+                sys.stdout, sys.stderr = (open(fd, "w", 1, closefd=False) for fd in (1, 2))  # noqa: SIM115
                 os.environ.update(mount.env | NO_MARK)  # who kills the mount does not kill what reads it
                 if user:
                     for name in ("XDG_RUNTIME_DIR", "MLFS_RUNTIME_DIR"):  # they are root's
@@ -142,7 +148,15 @@ def test_a_command_finds_what_others_find_and_its_reads_are_counted(mount: MlfsM
     assert (code, here) == (0, there)
     assert json.loads(here)["link"][7] == "open"
     mount.settle()
-    assert mount.status()["opens"] - before["opens"] == 2 * FILES + 3
+    after = mount.status()
+    assert after["opens"] - before["opens"] == 2 * FILES + 3
+    # By open(), with its IOCTL; the requests are the overlay's own, of two directories.
+    images = sorted(map(str, mount.path.glob("class*/*.jpg")))
+    assert Command(mount, sys.executable, "-c", OPEN, *images).ends() == (0, "")
+    mount.settle()
+    now = mount.status()
+    assert now["opens"] - after["opens"] == 3 * len(images) == 6 * FILES
+    assert now["requests"]["other"] - after["requests"]["other"] < len(images)
     script = "pwd; echo no > open; mlfs status .; setpriv --reuid 1 true; exit 3"
     code, said = Command(mount, "sh", "-c", script, here=mount.path).ends()
     assert code == 3, said
@@ -220,7 +234,7 @@ def test_a_command_reads_on_where_the_server_is_killed_and_nothing_is_left_where
         mount.kill()
         assert reader.open(third) == "Transport endpoint is not connected"
         assert reader.ends()[0] == 0
-        mount.mount()
+        mount.run("mount", str(source), *mount.flags)  # it cleans up
         assert md5((mount.path / third).read_bytes()) == wanted[third]
 
 
