@@ -128,7 +128,7 @@ def _lay_over(mountpoint: str) -> None:
     empty = path + b"/.mlfs"
     checked(_libc.mount(b"none", empty, b"tmpfs", flags, None))
     layers = b":".join(re.sub(rb"[:,\\]", rb"\\\g<0>", layer) for layer in (path, empty))
-    checked(_libc.mount(source, path, b"overlay", flags, b"redirect_dir=nofollow,lowerdir=" + layers))
+    checked(_libc.mount(source, path, b"overlay", flags, b"redirect_dir=nofollow,metacopy=off,lowerdir=" + layers))
     checked(_libc.umount2(b"/proc/self/fd/%d/.mlfs" % below, _DETACH))
     if not _tells_of_opens(b"/proc/self/fd/%d/" % control, empty + b"/status"):
         raise MlfsError("this kernel does not tell a mount of opens through an overlay", "run COMMAND alone")
