@@ -14,11 +14,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
+from mlfs.engine.block_reads import Spent
 from mlfs.engine.engine import Engine
 from mlfs.engine.opens import WaitingReader
 from mlfs.engine.pagecache import Buffer
+from mlfs.engine.range_reads import RangeReply, ReadReply
 from mlfs.engine.ranges import FIRST_LARGE_HANDLE
-from mlfs.engine.whole_reads import ReadReply
 from mountd.inodes import (
     FIRST_CHANGED,
     FIRST_VIRTUAL,
@@ -474,11 +475,22 @@ class Handlers:
             return tripwire
         return self.ranges.read_at_once(handle, offset, size)
 
-    async def read(self, inode: int, handle: int, offset: int, size: int, untold: bool = False) -> Buffer:
+    def begin_read(self, inode: int, handle: int, offset: int, size: int, untold: bool, reply: RangeReply) -> bool:
+        """Have a READ answered by a worker that reads what the source alone has; False for any other, see `read`."""
+        if handle >= FIRST_VIRTUAL_HANDLE:
+            return False
+        if handle >= FIRST_LARGE_HANDLE:
+            return self.ranges.begin_large(handle, offset, size, reply)
+        return untold and self.ranges.begin_untold(entry_of(inode), generation_of(inode), offset, size, reply)
+
+    async def read(
+        self, inode: int, handle: int, offset: int, size: int, untold: bool = False, spent: Spent | None = None
+    ) -> Buffer:  # fmt: skip
         """Bytes that the kernel does not have, for a reader. The inode of a file says which content it opened.
 
         Args:
-            untold: whether it was opened without a request.
+            untold: whether it was opened without a request. spent: of tries at the source, see
+                `mlfs.engine.range_reads`.
         """
         if handle >= FIRST_VIRTUAL_HANDLE:
             return self._virtual.read(handle, offset, size)
@@ -487,8 +499,8 @@ class Handlers:
             await self.ranges.open_again(handle, entry, generation)
         try:
             if handle >= FIRST_LARGE_HANDLE:
-                return await self.ranges.read_large(handle, offset, size)
-            return await self.ranges.read(entry, generation, offset, size, untold)
+                return await self.ranges.read_large(handle, offset, size, spent)
+            return await self.ranges.read(entry, generation, offset, size, untold, spent)
         except Exception as error:
             if untold and isinstance(error, OSError) and error.errno == errno.ESTALE:
                 await self.ranges.look(entry)  # as the next open, which brings no request, cannot

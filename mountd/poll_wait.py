@@ -132,6 +132,7 @@ class PollWait:
 
     Attributes:
         lingers: whether the loop sleeps where `interrupt` wakes it without trio's help. Workers read it.
+        is_awake: whether it is not in stage 3, nor about to be. Workers read it.
         calls: what workers are at, and have finished; of the runner that is made with this wait.
 
     Args:
@@ -140,7 +141,7 @@ class PollWait:
 
     def __init__(self, awake_s: float = AWAKE_S) -> None:
         self.awake_s = awake_s
-        self.lingers = False
+        self.lingers = self.is_awake = False
         self.calls = Calls()
         self._next_woken = False
         self._turn = 0
@@ -190,6 +191,7 @@ class PollWait:
             self.ready = poll.poll
         began, calls = time.perf_counter(), self.calls
         self._worth.request(began, served)
+        self.is_awake = True
         while self._turn < REQUESTS_A_TURN:
             if calls.resuming:
                 await trio.lowlevel.checkpoint()  # tasks whose work is done run before the next request is read
@@ -200,15 +202,18 @@ class PollWait:
                 self.lingers = False
                 if came:
                     return
-            self._interrupted = False
+            interrupted, self._interrupted = self._interrupted, False
             calls.collect()
             if calls.resuming:
                 continue
             if not calls.busy or time.perf_counter() - began > BUSY_LINGER_S:
                 break
+            if not interrupted and self._limit_s() > 0:
+                continue  # no timer is due: this was for what nobody waits for (`owing`)
             await trio.lowlevel.checkpoint()  # a timer is due
             await trio.lowlevel.checkpoint()  # trio runs woken tasks in any order; after this pass all have run
         self._turn = 0
+        self.is_awake = False
         calls.collect()
         await trio.lowlevel.wait_readable(fd)
 

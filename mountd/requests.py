@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import trio
 
+from mlfs.engine.block_reads import Spent
 from mlfs.engine.pagecache import Buffer
 from mountd import wire
 from mountd.dirents import DESCRIBED_AT_ONCE, Direntries
@@ -72,6 +73,7 @@ class Requests:
     Attributes:
         counts: requests so far, by kind.
         early: handles of opens that a worker has answered and the loop has not finished: their RELEASE has to wait.
+        ranges: READs that a worker answers, until the loop has finished them: the same holds of their handles.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class Requests:
         self._under_way = under_way
         self._suspects: Suspects | None = None
         self._open_kind = wire.OPEN  # of requests that open, and that the handlers answer
-        self._reading: _Reading | None = None  # the last READ that waits for a whole file
+        self._reading: _Reading | None = None  # the last READ that a worker answers
         self._generation = generation
         self.counts = {"lookup": 0, "getattr": 0, "open": 0, "read": 0, "release": 0, "readdir": 0, "other": 0}
         self._wait = wait
@@ -102,6 +104,7 @@ class Requests:
             view = memoryview(self._buffer)
             self._buffers, self._readv = [view[:NOTED_BYTES], view[NOTED_BYTES:]], under_way.readv
         self.early: set[int] = set()
+        self.ranges: set[_RangeReading] = set()
         self._noted = trio.Event()
         self._releases: list[tuple[int, int]] = []
         self._fd = -1
@@ -321,7 +324,7 @@ class Requests:
         """Answer RELEASEs, for which nobody waits, when nobody waits for another answer."""
         releases, self._releases = self._releases, []
         for unique, handle in releases:
-            if handle in self.early:
+            if handle in self.early or (self.ranges and self._is_read(handle)):
                 self._releases.append((unique, handle))
                 continue
             try:
@@ -329,6 +332,9 @@ class Requests:
                 self._write_reply(wire.REPLY.pack(wire.REPLY.size, 0, unique))
             except Exception as error:
                 self.failed(unique, error)
+
+    def _is_read(self, handle: int) -> bool:
+        return any(one.handle == handle for one in self.ranges)
 
     def _answer(self) -> Waiting | None:
         """Answer the request in the buffer, or say what is to be awaited for that."""
@@ -571,12 +577,20 @@ class Requests:
     async def _all_noted(self) -> None:
         """Before the status is made: a read that its reader has had is to be counted in it."""
         with trio.move_on_after(EARLY_S):
-            while self.early:
+            while self.early or any(one.is_over for one in self.ranges):
                 await self._noted.wait()
 
     def noted(self, handle: int) -> None:
         """The loop has nothing left to do of an OPEN: its RELEASE may be answered."""
         self.early.discard(handle)
+        self._one_noted()
+
+    def range_noted(self, reading: _RangeReading) -> None:
+        """The same of a READ."""
+        self.ranges.discard(reading)
+        self._one_noted()
+
+    def _one_noted(self) -> None:
         if self._noted.statistics().tasks_waiting:
             self._noted.set()
             self._noted = trio.Event()
@@ -601,13 +615,23 @@ class Requests:
                 return None
         data = self.handlers.read_at_once(inode, handle, offset, size, pid)
         if data is None:
-            return self._read_soon(unique, inode, handle, offset, size)
+            asked = _RangeReading(self, unique, inode, handle, offset, size)
+            self.ranges.add(asked)
+            if self.handlers.begin_read(inode, handle, offset, size, self._is_silent(), asked):
+                self._reading = asked
+                self._wait.calm()
+                return None
+            self.ranges.discard(asked)
+            return self.read_soon(unique, inode, handle, offset, size)
         self.give(unique, data)
         return None
 
-    async def _read_soon(self, unique: int, inode: int, handle: int, offset: int, size: int) -> None:
+    async def read_soon(
+        self, unique: int, inode: int, handle: int, offset: int, size: int, spent: Spent | None = None
+    ) -> None:  # fmt: skip
+        """Answer a READ. Args: spent: of tries at the source, see `mlfs.engine.range_reads`."""
         try:
-            data = await self.handlers.read(inode, handle, offset, size, self._is_silent())
+            data = await self.handlers.read(inode, handle, offset, size, self._is_silent(), spent)
             self.give(unique, data)
         except Exception as error:
             self.failed(unique, error)
@@ -708,7 +732,7 @@ async def _awaited(waiting: Waiting) -> None:
 
 
 class _Reading:
-    """The way of an answer to a READ (see `mlfs.engine.whole_reads.ReadReply`); whether it was answered."""
+    """The way of an answer to a READ (see `mlfs.engine.range_reads.ReadReply`); whether it was answered."""
 
     __slots__ = ("_requests", "_unique", "is_over")
 
@@ -717,11 +741,33 @@ class _Reading:
         self.is_over = False
 
     def gives(self, data: Buffer) -> None:
+        self.is_over = True  # before the reader can go on
         self._requests.give(self._unique, data)
-        self.is_over = True
 
     def fails(self, error: Exception) -> None:
         self._requests.failed(self._unique, error)
+        self.is_over = True
+
+
+class _RangeReading(_Reading):
+    """The same of a range of a large file (see `mlfs.engine.range_reads.RangeReply`). `handle`: its file's."""
+
+    __slots__ = ("_asked", "handle")
+
+    def __init__(self, requests: Requests, unique: int, inode: int, handle: int, offset: int, size: int) -> None:
+        super().__init__(requests, unique)
+        self.handle = handle
+        self._asked = inode, handle, offset, size
+
+    def noted(self) -> None:
+        self._requests.range_noted(self)
+
+    def goes_on(self, spent: Spent) -> None:
+        self._requests.range_noted(self)
+        trio.lowlevel.spawn_system_task(self._read_soon, spent)
+
+    async def _read_soon(self, spent: Spent) -> None:
+        await self._requests.read_soon(self._unique, *self._asked, spent)
         self.is_over = True
 
 

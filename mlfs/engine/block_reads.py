@@ -19,8 +19,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import trio
@@ -78,6 +77,9 @@ TRIES: Final = 3
 
 HandedOut = Callable[[PlaceKind, int], None]
 """A listener for bytes that were handed out: the place that they came from, and how many they are."""
+Spent = list[OSError | None]
+"""What became of a try at the source that counts as the first one, until that is taken out: its error; None: it
+hangs."""
 
 
 class WaitingRead(Waiter):
@@ -132,6 +134,22 @@ class _Flight:
         self.error: OSError | None = None
 
 
+class FromSource:
+    """Ranges of blocks that the source is asked for, for one READ.
+
+    Attributes:
+        parts: by block, from where to where in it, in the order of the file.
+        over: set once their bytes are among the pieces, or have failed to come. is_awaited: whether others wait for it.
+    """
+
+    __slots__ = ("entry", "generation", "is_awaited", "over", "parts")
+
+    def __init__(self, entry: int, generation: int, parts: list[tuple[int, int, int]]) -> None:
+        self.entry, self.generation, self.parts = entry, generation, parts
+        self.over = trio.Event()
+        self.is_awaited = False
+
+
 class _Stream:
     """A reader who goes through a file: what he has read in order, how many blocks are ahead of him.
 
@@ -178,7 +196,7 @@ class BlockReads:
         self._write_behind, self._digest, self._counted = write_behind, digest, counted
         self._hot, self._once, self._twice = hot, once, twice
         self._flights: dict[int, _Flight] = {}
-        self._ranges: dict[int, list[tuple[int, int, trio.Event]]] = {}  # by block, those that the source is asked for
+        self._ranges: dict[int, list[FromSource]] = {}  # by block, what the source is asked for
         self._streams: OrderedDict[int, list[_Stream]] = OrderedDict()  # by file; who has read last stands last
         self._in_order: OrderedDict[_Stream, float] = OrderedDict()  # when each read last; who did so last stands last
         self._given_bytes: OrderedDict[int, int] = OrderedDict()  # by file, what ranges have brought from the source
@@ -212,11 +230,14 @@ class BlockReads:
         """The place that most of a file comes from that this node holds."""
         return self._places.kinds[self._table.held_by[self._samples.blocks_of(entry).start]]
 
-    async def read(self, entry: int, generation: int, offset: int, size: int, count: HandedOut) -> Buffer:
+    async def read(
+        self, entry: int, generation: int, offset: int, size: int, count: HandedOut, spent: Spent | None = None
+    ) -> Buffer:  # fmt: skip
         """Bytes of the file as it is in this generation; fewer where it ends. Raises: OSError; ESTALE if it changes.
 
         Args:
             count: told of the places that the bytes came from.
+            spent: of tries at the source, see `mlfs.engine.range_reads`.
         """
         end = min(offset + size, self._manifest.size_view[entry])
         if offset >= end:
@@ -235,7 +256,7 @@ class BlockReads:
             else:
                 begin, end_of_part = offset - first, stop - first
                 parts.append(
-                    await self._part(blocks[number], entry, generation, begin, end_of_part, stream, count)
+                    await self._part(blocks[number], entry, generation, begin, end_of_part, stream, count, spent)
                 )  # fmt: skip
             offset = stop
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -314,10 +335,9 @@ class BlockReads:
             if len(self._streams) > MOST_FILES:
                 self._streams.popitem(last=False)
         self._streams.move_to_end(entry)
-        for stream in reversed(streams):
-            if stream.end <= offset <= stream.to + GAP_BYTES:  # this may be its next READ
-                streams.remove(stream)
-                break
+        stream = self._who_goes_on(entry, offset)
+        if stream is not None:
+            streams.remove(stream)
         else:
             stream = _Stream(offset)
         streams.append(stream)
@@ -332,11 +352,18 @@ class BlockReads:
                 self._in_order.popitem(last=False)
         return stream
 
+    def _who_goes_on(self, entry: int, offset: int) -> _Stream | None:
+        """The reader of whom a READ from there may be the next one."""
+        for stream in reversed(self._streams.get(entry, ())):
+            if stream.end <= offset <= stream.to + GAP_BYTES:
+                return stream
+        return None
+
     # -- one block
 
     async def _part(
         self, block: int, entry: int, generation: int, begin: int, end: int, stream: _Stream, count: HandedOut,
-        has_waited: bool = False,
+        spent: Spent | None, has_waited: bool = False,
     ) -> Buffer:  # fmt: skip
         """A range of a block."""
         by_itself, was_asked = False, False
@@ -377,29 +404,89 @@ class BlockReads:
                 # One after the other would wait for a source that hangs, each as long as one READ may.
                 raise OSError(flight.error.errno, flight.error.strerror)
             by_itself = flight.generation == generation and not flight.brought
-        if not by_itself and self._wants_whole(block, begin, end, stream):
+        if not by_itself and self._wants_whole(block, begin, end, stream.read_bytes >= IN_ORDER_BYTES):
             content = await self._whole(block, entry, generation)
             if content is not None:
                 count(content.kind, end - begin)
                 return memoryview(content.data)[begin:end]
         if not has_waited and await self._waited_for_ranges(block, begin, end):
             self._check(entry, generation)
-            return await self._part(block, entry, generation, begin, end, stream, count, has_waited=True)
-        under_way = begin, end, trio.Event()
-        self._ranges.setdefault(block, []).append(under_way)
+            return await self._part(block, entry, generation, begin, end, stream, count, spent, has_waited=True)
+        asked = FromSource(entry, generation, [(block, begin, end)])
+        self._ask(asked)
+        call = self._fetcher.read_range
         try:
-            data, given_bytes, whole = await self._twice("read", self._fetcher.read_range, block, begin, end - begin)
+            found = await self._twice("read", call, block, begin, end - begin, spent=spent)
         finally:
-            under_way[2].set()
-            self._ranges[block].remove(under_way)
-            if not self._ranges[block]:
-                del self._ranges[block]
-        self._tidy_pieces()
+            self.is_over(asked)
         self._check(entry, generation)
-        self._count_range(entry, len(data), given_bytes, count)
-        if whole is not None:
-            self._write_behind.got_aside(whole)
-        return data  # type: ignore[no-any-return]
+        self.came(asked, [found], count)
+        return found[0]  # type: ignore[no-any-return]
+
+    # -- what the source alone has
+
+    def from_source(self, entry: int, generation: int, offset: int, size: int) -> FromSource | None:
+        """The parts of a READ of small ranges, if the source alone has them: `begins`, `is_over` and `came` follow.
+        None for any other READ, which is for `read`."""
+        end, blocks, block_bytes = (
+            min(offset + size, self._manifest.size_view[entry]), self._samples.blocks_of(entry), self._block_bytes
+        )  # fmt: skip
+        numbers = range(offset // block_bytes, -(-end // block_bytes))
+        if offset >= end or numbers.stop > len(blocks) or self._manifest.generation_view[entry] != generation:
+            return None
+        stream = self._who_goes_on(entry, offset)
+        if (stream.read_bytes if stream is not None else 0) + end - offset >= IN_ORDER_BYTES:
+            return None
+        parts = []
+        for number in numbers:
+            block, first = blocks[number], number * block_bytes
+            begin, stop = max(offset, first) - first, min(end, first + block_bytes) - first
+            is_elsewhere = (
+                block in self._flights
+                or self._hot.get(block, generation) is not None
+                or block in self._fetcher.being_staged
+                or block in self._near.coming
+                or self._table.state[block] in (State.STAGED, State.RECENT)
+            )
+            is_asked = block in self._ranges and self._same(block, begin, stop)
+            if is_elsewhere or is_asked or self._wants_whole(block, begin, stop, False):
+                return None
+            parts.append((block, begin, stop))
+        return FromSource(entry, generation, parts)
+
+    def begins(self, asked: FromSource, offset: int, size: int) -> None:
+        """A worker is at it: note who reads, and that others wait for the same bytes."""
+        end = min(offset + size, self._manifest.size_view[asked.entry])
+        self._comes_to(asked.entry, asked.generation, self._samples.blocks_of(asked.entry), offset, end)
+        self._ask(asked)
+
+    def _ask(self, asked: FromSource) -> None:
+        for block, _, _ in asked.parts:
+            self._ranges.setdefault(block, []).append(asked)
+
+    def is_over(self, asked: FromSource) -> None:
+        """The source is asked for these no longer."""
+        for block, _, _ in asked.parts:
+            under_way = self._ranges[block]
+            under_way.remove(asked)
+            if not under_way:
+                del self._ranges[block]
+        asked.over.set()
+
+    def came(self, asked: FromSource, found: Sequence[tuple[Buffer, int, Fetched | None]], count: HandedOut) -> None:
+        """They were handed out to the reader, as `Fetcher.read_range` has given them."""
+        self._tidy_pieces()
+        for data, given_bytes, whole in found:
+            self._count_range(asked.entry, len(data), given_bytes, count)
+            if whole is not None:
+                self._write_behind.got_aside(whole)
+
+    def _same(self, block: int, begin: int, end: int) -> list[FromSource]:
+        """Those that the source is asked for now and that have bytes of this range."""
+        return [
+            one for one in self._ranges.get(block, ())
+            if any(of == block and first < end and begin < stop for of, first, stop in one.parts)
+        ]  # fmt: skip
 
     def _tidy_pieces(self) -> None:
         """Have a thread move pieces away that are too much for memory: the reader has his range meanwhile."""
@@ -423,10 +510,11 @@ class BlockReads:
     async def _waited_for_ranges(self, block: int, begin: int, end: int) -> bool:
         """Wait until those have ended that the source is asked for and that have bytes of this one; whether there were
         any. Their bytes are among the pieces then."""
-        same = [over for first, stop, over in self._ranges.get(block, ()) if first < end and begin < stop]
+        same = self._same(block, begin, end)
         with trio.move_on_after(SAME_BYTES_S):
-            for over in same:
-                await over.wait()
+            for one in same:
+                one.is_awaited = True
+                await one.over.wait()
         return bool(same)
 
     async def _pushed(
@@ -483,8 +571,8 @@ class BlockReads:
         if before <= MOST * self._manifest.size_view[entry] < before + size_bytes:
             self._step(MostWasAsked(blocks))
 
-    def _wants_whole(self, block: int, begin: int, end: int, stream: _Stream) -> bool:
-        """Whether all of a block is fetched for a READ that wants a part of it."""
+    def _wants_whole(self, block: int, begin: int, end: int, goes_on: bool) -> bool:
+        """Whether all of a block is fetched for a READ that wants a part of it. Args: goes_on: its reader, in order."""
         if self._table.held_by[block] or self._table.state[block] in COMING or self._fetcher.has(block):
             return True
         if self._keeping.is_promised(block):  # a lane gets it for a row, and this READ with it
@@ -493,7 +581,7 @@ class BlockReads:
             return True
         size = self._table.sizes[block]
         left = size - self._fetcher.places.source.pieces.of(block) - (end - begin)
-        return (stream.read_bytes >= IN_ORDER_BYTES or left <= LITTLE_LEFT * size) and self._has_room(block)
+        return (goes_on or left <= LITTLE_LEFT * size) and self._has_room(block)
 
     def _has_room(self, block: int) -> bool:
         """Whether a block that is fetched whole will be there for the next READ of it."""

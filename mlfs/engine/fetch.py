@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from mlfs.engine.pagecache import Buffer, PageCache
 from mlfs.limits import Resource, lacking
 from mlfs.places.known_file import KnownFile
 from mlfs.places.open_files import SharedFile
-from mlfs.places.place import SOURCE, Content, Copy, FileChange, Places, StoringPlace, TierPlace
+from mlfs.places.place import SOURCE, Content, Copy, FileChange, Places, RangeOfSample, StoringPlace, TierPlace
 from mlfs.places.posix import UNSIZED, PosixFile, PosixSource
 from mlfs.plan.scheduler.commands import Item
 from mlfs.plan.scheduler.config import LARGEST_KEPT_BYTES
@@ -38,6 +38,7 @@ from mlfs.tree.attributes import attributes_of
 from mlfs.tree.samples import Samples, Version
 
 log = logging.getLogger("mlfs.engine")
+T = TypeVar("T")
 
 STRIPES = 64
 # A sample that is too large to be held whole is pushed in pieces of this size.
@@ -540,10 +541,19 @@ class Fetcher:
                 held = self._waiting(sample)
             if held is not None and held.data is not None:
                 return bytes(memoryview(held.data)[offset : offset + size]), 0, None
-        data, given_bytes, whole = self.places.source.read_range(sample, offset, size, part_bytes)
-        if whole is None:
-            return data, given_bytes, None
-        return data, given_bytes, Fetched(sample, SOURCE, len(whole.data), whole.data, whole.version)
+        return _as_found(sample, self.places.source.read_range(sample, offset, size, part_bytes))
+
+    def read_ranges(
+        self, parts: Sequence[tuple[int, int, int]], at_once: Callable[[bytes], None]
+    ) -> list[tuple[Buffer, int, Fetched | None]]:  # fmt: skip
+        """The same of ranges that follow each other, each a block, its begin and end there. Args: at_once: gets all of
+        it, before it is remembered."""
+        if self._getting and any(sample in self._getting for sample, _, _ in parts):
+            found = [self.read_range(sample, begin, end - begin) for sample, begin, end in parts]
+            at_once(b"".join(data for data, _, _ in found))
+            return found
+        read = self.places.source.read_ranges(parts, at_once=at_once)
+        return [_as_found(part[0], one) for part, one in zip(parts, read, strict=True)]
 
     def read_held(self, sample: int, place: int, offset: int, size: int) -> Buffer | None:
         """A range of the copy that a place of this node holds; None where it has none that may be given at once."""
@@ -860,6 +870,21 @@ def landed_of(fetch: int, fetched: Fetched) -> Landed:
         return Landed(fetch, fetched.sample, error=fetched.error.errno or errno.EIO)
     before = fetched.read_before_bytes
     return Landed(fetch, fetched.sample, fetched.place, fetched.size_bytes, fetched.staged, 0, (), before)
+
+
+def _as_found(sample: int, found: RangeOfSample) -> tuple[Buffer, int, Fetched | None]:
+    data, given_bytes, whole = found
+    if whole is None:
+        return data, given_bytes, None
+    return data, given_bytes, Fetched(sample, SOURCE, len(whole.data), whole.data, whole.version)
+
+
+def or_error(call: Callable[..., T], *args: object) -> T | OSError:
+    """In a worker: the call's result, or its error."""
+    try:
+        return call(*args)
+    except (OSError, MemoryError) as error:
+        return as_os_error(error)
 
 
 def as_os_error(error: BaseException | None) -> OSError:

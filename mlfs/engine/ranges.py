@@ -13,8 +13,8 @@ import errno
 import itertools
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -22,13 +22,14 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import trio
 
-from mlfs.engine.block_reads import BlockReads, HandedOut
+from mlfs.engine.block_reads import BlockReads, HandedOut, Spent
 from mlfs.engine.context import Context, MountLimits
 from mlfs.engine.counted_opens import CountedOpens
 from mlfs.engine.digest import Digest
-from mlfs.engine.fetch import Fetcher, as_os_error
+from mlfs.engine.fetch import Fetcher, or_error
 from mlfs.engine.hot_contents import HotContent, HotContents
 from mlfs.engine.pagecache import Buffer
+from mlfs.engine.range_reads import RangeReads, RangeReply, ReadWaits
 from mlfs.engine.shortages import patiently
 from mlfs.engine.write_behind import WriteBehind
 from mlfs.limits import Resource, lacking
@@ -126,6 +127,7 @@ class Ranges:
             context, scheduler, fetcher, write_behind, digest, counted, self._hot, self._once, self._twice,
             limits,
         )  # fmt: skip
+        self._reads = RangeReads(context, limits.hedge_s, fetcher, self._blocks, self.waits)
         self._hot_flights: dict[int, trio.Event] = {}
         self._looks: dict[int, trio.Event] = {}  # looks under way at files that were opened without a request
 
@@ -214,7 +216,7 @@ class Ranges:
         handle has its bytes still. A source that fails or hangs does not matter."""
         try:
             opening = self._runner.run_within(
-                self._limits.hedge_s, "demand", _or_error, self._fetcher.open_shared, entry, False
+                self._limits.hedge_s, "demand", or_error, self._fetcher.open_shared, entry, False
             )
             return _or_raised(await opening)
         except (OSError, trio.TooSlowError):
@@ -278,14 +280,35 @@ class Ranges:
             self._handed_out[number] = self._handed_out.get(number, 0) + len(part)
         return part
 
-    async def read_large(self, number: int, offset: int, size: int) -> Buffer:
-        """Bytes through a large file's handle."""
+    def begin_large(self, number: int, offset: int, size: int, reply: RangeReply) -> bool:
+        """Have a READ through a large file's handle answered that wants what the source alone has; False for any other
+        one, which is for `read_large`."""
+        handle = self._large.get(number)
+        if handle is None or not self._is_in_blocks(handle):
+            return False
+        return self._reads.begin(number, handle.entry, handle.generation, offset, size, reply, self._count_of(number))
+
+    def begin_untold(self, entry: int, generation: int, offset: int, size: int, reply: RangeReply) -> bool:
+        """The same of a large file that was opened without a request; any other READ is for `read`."""
+        if not self._samples.blocks_of(entry) or self.is_unsized(entry):
+            return False
+        return self._reads.begin(entry, entry, generation, offset, size, reply, self._counted.ranged)
+
+    def _count_of(self, number: int) -> HandedOut:
+        def count(kind: PlaceKind, size_bytes: int) -> None:
+            self._counted.ranged(kind, size_bytes)
+            self._handed_out[number] = self._handed_out.get(number, 0) + size_bytes
+
+        return count
+
+    async def read_large(self, number: int, offset: int, size: int, spent: Spent | None = None) -> Buffer:
+        """Bytes through a large file's handle. Args: spent: of tries at the source, see `mlfs.engine.range_reads`."""
         handle = self._large[number]
         with self.waits.of(number):
             if self._is_in_blocks(handle):
                 try:
                     part = await self._blocks.read(
-                        handle.entry, handle.generation, offset, size, self._counted.ranged
+                        handle.entry, handle.generation, offset, size, self._counted.ranged, spent
                     )  # fmt: skip
                     self._handed_out[number] = self._handed_out.get(number, 0) + len(part)
                     return part
@@ -337,18 +360,21 @@ class Ranges:
         are: list[bool] = (small & self._samples.are_one(ids)).tolist()
         return are
 
-    async def read(self, entry: int, generation: int, offset: int, size: int, untold: bool = False) -> Buffer:
+    async def read(
+        self, entry: int, generation: int, offset: int, size: int, untold: bool = False, spent: Spent | None = None
+    ) -> Buffer:  # fmt: skip
         """Bytes of a file whose page the kernel does not have (any more).
 
         Args:
             untold: whether the file was opened without a request: then its pages need not have been there.
+            spent: of tries at the source, see `mlfs.engine.range_reads`.
         """
         self._check_generation(entry, generation)
         samples = (entry,) if self._samples.blocks_of(entry) else self._samples.of_file(entry)
         try:
             if not self.is_whole(entry):
                 count = self._counted.ranged if untold else partial(self._part_elsewhere, entry, offset)
-                return await self._read_part(entry, generation, offset, size, count)
+                return await self._read_part(entry, generation, offset, size, count, spent)
             held = self._hot.get(samples[0], generation)
             if held is None:
                 try:
@@ -375,10 +401,12 @@ class Ranges:
         """The kernel had taken back a part of a file that counts as staged."""
         self._counted.range_answered_elsewhere(entry, kind, offset, size_bytes)
 
-    async def _read_part(self, entry: int, generation: int, offset: int, size: int, count: HandedOut) -> Buffer:
+    async def _read_part(
+        self, entry: int, generation: int, offset: int, size: int, count: HandedOut, spent: Spent | None = None
+    ) -> Buffer:  # fmt: skip
         with self.waits.of(entry):
             if self._samples.blocks_of(entry) and not self.is_unsized(entry):
-                return await self._blocks.read(entry, generation, offset, size, count)
+                return await self._blocks.read(entry, generation, offset, size, count, spent)
             part = await self._read_range(entry, generation, offset, size)
         count(PlaceKind.SOURCE, len(part))
         self._counted.gave(PlaceKind.SOURCE, len(part))
@@ -426,16 +454,23 @@ class Ranges:
     async def _once(self, pool: str, call: Callable[..., T | None], *args: object) -> T | None:
         """Run a call on a place of this node; None when it fails. Raises: trio.TooSlowError when it hangs."""
         result: T | OSError | None = await self._runner.run_within(
-            self._limits.hedge_s, pool, partial(patiently, self._shortages, _or_error, call, *args)
+            self._limits.hedge_s, pool, partial(patiently, self._shortages, or_error, call, *args)
         )
         return None if isinstance(result, OSError) else result
 
-    async def _twice(self, pool: str, call: Callable[..., T], *args: object) -> T:
-        """Run a call on the source; when it fails or hangs, once more. Raises: its error; ETIMEDOUT if both hang."""
-        asked: Callable[[], T | OSError] = partial(patiently, self._shortages, _or_error, call, *args)
+    async def _twice(self, pool: str, call: Callable[..., T], *args: object, spent: Spent | None = None) -> T:
+        """Run a call on the source; when it fails or hangs, once more. Raises: its error; ETIMEDOUT if both hang.
+
+        Args:
+            spent: the first of these tries, if it was made already.
+        """
+        asked: Callable[[], T | OSError] = partial(patiently, self._shortages, or_error, call, *args)
+        result: T | OSError | None
         try:
-            result: T | OSError = await self._runner.run_within(self._limits.hedge_s, pool, asked)
+            result = spent.pop() if spent else await self._runner.run_within(self._limits.hedge_s, pool, asked)
         except trio.TooSlowError:
+            result = None
+        if result is None:
             self._too_slow()
         else:
             error = result if isinstance(result, OSError) else getattr(result, "error", None)
@@ -454,52 +489,8 @@ class Ranges:
         self._step(SourceHung())
 
 
-def _or_error(call: Callable[..., T], *args: object) -> T | OSError:
-    """In a worker: the call's result, or its error."""
-    try:
-        return call(*args)
-    except (OSError, MemoryError) as error:
-        return as_os_error(error)
-
-
 def _or_raised(result: T | OSError) -> T:
     """On the loop: the result; an error is raised."""
     if isinstance(result, OSError):
         raise result
     return result
-
-
-# -- how long readers wait in READ requests
-
-
-class ReadWaits:
-    """How long readers wait in READ requests: for pages that the kernel does not have, and for ranges of large files.
-
-    In: READs that have to wait, each with the open file that it is for. Out: waits, told one by one. Loop only.
-
-    The kernel may send several READs of a file at once, for one reader who waits for the first of them. So READs of
-    a file that wait at the same time count as one wait: from when the first of them begins until none is left. A
-    reader who computes while the kernel reads ahead for it waits less than that.
-
-    Args:
-        waited: told of each wait for which open file it was, and how many seconds it took.
-    """
-
-    def __init__(self, clock: Callable[[], float], waited: Callable[[int, float], None]) -> None:
-        self._clock = clock
-        self._waited = waited
-        self._waiting: dict[int, tuple[int, float]] = {}  # by open file: READs that wait, and since when
-
-    @contextmanager
-    def of(self, file: int) -> Iterator[None]:
-        """A READ of the file waits while the context lasts."""
-        count, since_s = self._waiting.get(file, (0, self._clock()))
-        self._waiting[file] = count + 1, since_s
-        try:
-            yield
-        finally:
-            count, since_s = self._waiting.pop(file)
-            if count > 1:
-                self._waiting[file] = count - 1, since_s
-            else:
-                self._waited(file, self._clock() - since_s)

@@ -57,6 +57,10 @@ class LoopWait(Protocol):
     def lingers(self) -> bool:
         """Whether the loop sleeps where `interrupt` wakes it. Workers read it."""
 
+    @property
+    def is_awake(self) -> bool:
+        """Whether the loop comes to `lingers` soon, and then deals with what is owed. Workers read it."""
+
     def idle_s(self) -> float:
         """How long the loop has nothing to do, as far as it knows; at most some milliseconds."""
 
@@ -402,10 +406,12 @@ class Runner:
             hurried = not getattr(self._own, "unhurried", False)
             self._own.unhurried = False
             self._calls.finished(job)
-            # In this order: a loop that stops lingering asks `Calls.owing` after it has said so.
+            # In this order: a loop that stops lingering, or falls asleep, asks `Calls.owing` after it has said so.
             if self._wait is not None and self._wait.lingers:
                 if hurried:
                     self._wait.interrupt()
+                return
+            if self._wait is not None and self._wait.is_awake and not hurried:
                 return
             with contextlib.suppress(trio.RunFinishedError):  # the mount is gone
                 self._token.run_sync_soon(self._calls.collect, idempotent=True)

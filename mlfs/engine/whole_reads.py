@@ -13,7 +13,6 @@ import errno
 import logging
 import os
 from contextlib import ExitStack
-from typing import Protocol
 
 import trio
 
@@ -21,7 +20,7 @@ from mlfs.engine.context import Context
 from mlfs.engine.counted_opens import CountedOpens
 from mlfs.engine.digest import Digest
 from mlfs.engine.fetch import Fetched, Fetcher, WholeReader
-from mlfs.engine.pagecache import Buffer
+from mlfs.engine.range_reads import ReadReply
 from mlfs.engine.ranges import Ranges
 from mlfs.limits import lacking
 from mlfs.plan.scheduler.config import SOURCE
@@ -33,16 +32,6 @@ log = logging.getLogger("mlfs.engine")
 
 # A READ of a file in one of these states is a demand read. In the others its pages were in place a moment ago.
 NOT_IN_PLACE = (State.ABSENT, State.QUEUED, State.FETCHING)
-
-
-class ReadReply(Protocol):
-    """The way of an answer to one READ."""
-
-    def gives(self, data: Buffer) -> None:
-        """From any thread: these are its bytes."""
-
-    def fails(self, error: Exception) -> None:
-        """From any thread: it gets this error."""
 
 
 class WholeRead(WholeReader):

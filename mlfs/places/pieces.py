@@ -201,12 +201,14 @@ class Pieces:
         return begun.held_bytes if begun is not None else 0
 
     def range(
-        self, sample: int, version: Version, begin: int, end: int, read: Read, part_bytes: int = 0
-    ) -> tuple[bytes | memoryview, int, bytes | None]:
+        self, sample: int, version: Version, begin: int, end: int, read: Read, part_bytes: int = 0,
+        at_once: Callable[[bytes], None] | None = None,
+    ) -> tuple[bytes | memoryview, int, bytes | None]:  # fmt: skip
         """A range of this version of the sample; what is missing of it is read.
 
         Args:
             part_bytes: what is missing is read with what lies around it up to the next multiples of so many bytes.
+            at_once: gets a range without parts before it is remembered, as a reader waits for it. It may raise.
 
         Returns: the range; how many bytes were read; the whole sample if that was the last of it, which is not kept
         here any more.
@@ -223,6 +225,8 @@ class Pieces:
         found = [(first, read(first, last - first)) if data is None else (-1, data) for first, last, data in parts]
         missing = [(first, data) for first, data in found if first >= 0]
         data = found[0][1] if len(found) == 1 else b"".join(part for _, part in found)
+        if at_once is not None:
+            at_once(data)
         whole = None
         with suppress(OSError, MemoryError):  # no memory is left for it, and none is needed
             if missing:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, overload, runtime_checkable
 
@@ -78,6 +78,18 @@ class Content(NamedTuple):
     version: Version
     changed: FileChange | None = None
     read_before_bytes: int = 0
+
+
+class RangeOfSample(NamedTuple):
+    """A range of a sample's bytes.
+
+    Attributes:
+        given_bytes: how many of them the source gave just now. whole: the sample, if all of it was read by now.
+    """
+
+    data: bytes | memoryview
+    given_bytes: int
+    whole: Content | None
 
 
 class Want(NamedTuple):
@@ -258,25 +270,50 @@ class SourcePlace:
                 change = FileChange(opened.version.size, opened.version.mtime_ns, opened.ctime_ns, opened.rights)
             return Content(data, version, change, len(data) - read_bytes)
 
-    def read_range(
-        self, sample: int, offset: int, size: int, part_bytes: int = 0
-    ) -> tuple[bytes | memoryview, int, Content | None]:  # fmt: skip
-        """Reads a range of a sample that is part of a file. Returns also how many bytes of it were not there already,
-        and all of the sample if it is there by now. `part_bytes`: see `Pieces.range`.
+    def read_range(self, sample: int, offset: int, size: int, part_bytes: int = 0) -> RangeOfSample:
+        """Reads a range of a sample that is part of a file. Raises: as `read_ranges`. `part_bytes`: see
+        `Pieces.range`."""
+        return self.read_ranges(((sample, offset, offset + size),), part_bytes)[0]
+
+    def read_ranges(
+        self, parts: Sequence[tuple[int, int, int]], part_bytes: int = 0, at_once: Callable[[bytes], None] | None = None
+    ) -> list[RangeOfSample]:  # fmt: skip
+        """Reads ranges of samples that are parts of a file, each a sample, its begin and end there. They follow each
+        other in the file, and where nothing of these samples is there yet they are one read of the source.
+
+        Args:
+            part_bytes, at_once: see `Pieces.range`; the latter gets all of it, before the last range is remembered.
 
         Raises: OSError; ESTALE when the file is not as the manifest has it; UNSIZED.
         """
-        samples = self._samples
-        with self.files.using(samples.file_of(sample)) as opened:
+        samples, pieces, found = self._samples, self.pieces, list[RangeOfSample]()
+        with self.files.using(samples.file_of(parts[0][0])) as opened:
             if opened.unsized:
                 raise OSError(*UNSIZED)
             if opened.changed:
                 raise OSError(errno.ESTALE, "the file changed at the source since it was opened")
-            version, first = self._version(opened, samples.length_of(sample)), samples.offset_of(sample)
-            data, given_bytes, whole = self.pieces.range(
-                sample, version, offset, offset + size, lambda at, size: opened.read(first + at, size), part_bytes
-            )
-            return data, given_bytes, Content(whole, version) if whole is not None else None
+            start, together = 0, b""
+            if len(parts) > 1 and not any(pieces.of(sample) for sample, _, _ in parts):
+                start = samples.offset_of(parts[0][0]) + parts[0][1]
+                together = opened.read(start, sum(end - begin for _, begin, end in parts))
+            for number, (sample, begin, end) in enumerate(parts, 1):
+                version, first = self._version(opened, samples.length_of(sample)), samples.offset_of(sample)
+
+                def read(at: int, size: int, first: int = first) -> bytes:
+                    at += first
+                    return together[at - start : at - start + size] if together else opened.read(at, size)
+
+                def answer(data: bytes) -> None:
+                    if at_once is not None:
+                        at_once(b"".join([*(one.data for one in found), data]) if found else data)
+
+                is_last = number == len(parts)
+                data, given_bytes, whole = pieces.range(
+                    sample, version, begin, end, read, part_bytes, answer if is_last and at_once is not None else None
+                )
+                content = Content(whole, version) if whole is not None else None
+                found.append(RangeOfSample(data, given_bytes, content))
+        return found
 
     def _version(self, opened: PosixFile, size_bytes: int) -> Version:
         times = self._samples.manifest.times.version(opened.version.mtime_ns, clamp_ns(opened.ctime_ns))

@@ -428,17 +428,13 @@ class PosixSource:
         that were written over before mtime was set back. It also moves with rights and links: then a file is read anew
         that has not changed, which costs time only.
         """
-        manifest, content = self.manifest, self.manifest.as_known(entry, content)
-        known = manifest.size_view[entry], manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry]
-        return known != (
-            content.size, clamp_ns(content.mtime_ns), clamp_ns(content.ctime_ns)
-        ) or self._for_others(entry, content)  # fmt: skip
-
-    def _for_others(self, entry: int, content: FileAttributes) -> bool:
-        """Whether others may read the file than the manifest says. Its number of names says nothing of that."""
-        manifest = self.manifest
-        known = manifest.mode_view[entry], manifest.uid_view[entry], manifest.gid_view[entry]
-        return known != (content.mode, content.uid, content.gid)
+        known = self.known(entry)
+        # Each READ of a range asks this, and nearly always it is all the same. The number of names says nothing.
+        if known == (content.size, content.mtime_ns, content.ctime_ns, content.mode, content.uid, content.gid):
+            return False
+        content = self.manifest.as_known(entry, content)
+        times = clamp_ns(content.mtime_ns), clamp_ns(content.ctime_ns)
+        return known != (content.size, *times, content.mode, content.uid, content.gid)
 
     def read_whole(self, entry: int, close_later: bool = False) -> WholeFile:
         """The whole content of a regular file. `close_later`: it stays open until `close_read`, which must follow.

@@ -18,6 +18,8 @@ import pytest
 import trio
 import trio.testing
 
+from mlfs.engine.block_reads import Spent
+from mlfs.engine.range_reads import RangeReply
 from mountd import wire
 from mountd.handlers import Attributes, Handlers, Listed, OpenedHandle, Replies
 from mountd.inodes import FIRST_CHANGED, FIRST_VIRTUAL, entry_of
@@ -69,6 +71,7 @@ class Scripted:
         self.looks = SimpleNamespace(needed=False)
         self.unique = 0
         self.replies: Replies
+        self.range_reply: RangeReply
         self.failures = SimpleNamespace(note=lambda entry, error: self.told.append(("failed", entry)))
 
     def forget(self, inode: int, count: int) -> None:
@@ -123,7 +126,22 @@ class Scripted:
     def read_at_once(self, inode: int, handle: int, offset: int, size: int, pid: int) -> None:
         """None is anywhere."""
 
-    async def read(self, inode: int, handle: int, offset: int, size: int, untold: bool) -> bytes:
+    def begin_read(self, inode: int, handle: int, offset: int, size: int, untold: bool, reply: RangeReply) -> bool:
+        """None is for a worker but those of one handle."""
+        if handle == HANDLE:
+            self.range_reply = reply
+            if size:
+                worker = threading.Thread(target=reply.gives, args=(b"ranged",))
+                worker.start()
+                worker.join()
+            return True
+        return False
+
+    async def read(
+        self, inode: int, handle: int, offset: int, size: int, untold: bool, spent: Spent | None = None
+    ) -> bytes:  # fmt: skip
+        if spent is not None:
+            return b"tried before: %r" % (spent,)
         return b"%d %d %d" % (handle, offset, size)
 
     async def seek(self, inode: int, handle: int, offset: int, whence: int) -> int:
@@ -294,6 +312,31 @@ def test_a_worker_answers_and_the_close_waits_for_the_loop() -> None:
             assert handlers.told[-1] == ("release", HANDLE)
             assert (await kernel.answer())[:2] == (status, 0)  # which counts the read, so not before
             assert not requests.early
+
+    trio.run(main)
+
+
+def test_a_worker_answers_a_read_and_the_close_waits_for_the_loop() -> None:
+    """So do those who ask for the status; and what the worker gave up on is read as other READs are."""
+
+    async def main() -> None:
+        handlers = Scripted()
+        handlers.staged = 0
+        async with served(handlers) as (kernel, requests):
+            asked = wire.READ_IN.pack(HANDLE, 4096, 6)
+            assert await kernel.ask(wire.READ, 7, asked) == (0, b"ranged")
+            closing = await kernel.send(wire.RELEASE, 7, struct.pack("<QIIQ", HANDLE, 0, 0, 0))
+            status = await kernel.send(wire.OPEN, FIRST_VIRTUAL, struct.pack("<II", os.O_RDONLY, 0))
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert ("release", HANDLE) not in handlers.told
+            handlers.range_reply.noted()
+            assert await kernel.answer() == (closing, 0, b"")
+            assert (await kernel.answer())[:2] == (status, 0)
+            reading = await kernel.send(wire.READ, 7, wire.READ_IN.pack(HANDLE, 4096, 0))
+            assert (await kernel.ask(wire.GETATTR))[0] == 0  # others are served meanwhile
+            handlers.range_reply.goes_on([None])
+            assert await kernel.answer() == (reading, 0, b"tried before: [None]")
+            assert not requests.ranges
 
     trio.run(main)
 

@@ -33,6 +33,7 @@ from mlfs.engine.mount_jobs import Observers
 from mlfs.engine.movers import MoverKind
 from mlfs.engine.moves import READ
 from mlfs.engine.opens import Opens, WaitingReader
+from mlfs.engine.ranges import Ranges
 from mlfs.engine.shortages import Shortages
 from mlfs.explain.explainer import Explainer
 from mlfs.follow.job import no_name
@@ -195,6 +196,39 @@ class InlineRunner:
 
     def post(self, call: Callable[..., Any], *args: Any) -> None:
         call(*args)
+
+
+class RangeAnswer:
+    """The way of an answer to a READ of a range (see `mlfs.engine.range_reads.RangeReply`), which a test waits for."""
+
+    def __init__(self) -> None:
+        self.over = trio.Event()
+        self.answers: list[Any] = []
+        self.spent: list[OSError | None] | None = None
+
+    def gives(self, data: Any) -> None:
+        self.answers.append(data)
+
+    fails = gives
+
+    def noted(self) -> None:
+        self.over.set()
+
+    def goes_on(self, spent: list[OSError | None]) -> None:
+        self.spent = spent
+        self.over.set()
+
+
+async def read_large(ranges: Ranges, handle: int, offset: int, size: int) -> Any:
+    """A READ through a large file's handle that is not answered at once, as the channel makes it."""
+    reply = RangeAnswer()
+    if ranges.begin_large(handle, offset, size, reply):
+        await reply.over.wait()
+        if reply.spent is None:
+            (answer,) = reply.answers
+            return answer
+        assert reply.answers == []
+    return await ranges.read_large(handle, offset, size, reply.spent)
 
 
 def no_names(source: PosixSource) -> tuple[Callable[..., None], Callable[..., None], Looks, Callable[[], None]]:
@@ -379,7 +413,7 @@ class Mount:
             if at // PAGE not in pages:
                 most = next((page for page in range(at // PAGE + 1, -(-end // PAGE)) if page in pages), -(-end // PAGE))
                 stop = min(most * PAGE, size)
-                self.pages.keep(entry, at, bytes(await self.engine.ranges.read_large(handle, at, stop - at)))
+                self.pages.keep(entry, at, bytes(await read_large(self.engine.ranges, handle, at, stop - at)))
             data += pages[at // PAGE]
         return data[: end - begin]
 

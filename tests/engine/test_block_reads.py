@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import trio
-from fakes import InlineRunner, Mount, given_job, running, shuffled, simulate, tree
+from fakes import InlineRunner, Mount, given_job, read_large, running, shuffled, simulate, tree
 
 from mlfs.engine.block_reads import WaitingRead
 from mlfs.places.open_files import OpenFiles
 from mlfs.places.place import SourcePlace, TierPlace
-from mlfs.places.posix import PosixSource
+from mlfs.places.posix import PosixFile, PosixSource
 from mlfs.places.ssd import SsdTier
 from mlfs.places.tier import Tier
 from mlfs.plan.place_kind import PlaceKind
@@ -78,10 +78,10 @@ def test_a_block_that_was_fetched_before_a_change_answers_no_handle_of_after_it(
             runner.seconds["demand"] = 0.0
             put(mount, entry, new)
             after = await ranges.open(entry)
-            assert bytes(await ranges.read_large(after, 0, BLOCK)) == new[:BLOCK]
+            assert bytes(await read_large(ranges, after, 0, BLOCK)) == new[:BLOCK]
             assert other_node.brought is not None
             assert other_node.brought.data == old[:BLOCK]
-            assert bytes(await ranges.read_large(before, 0, BLOCK)) == old[:BLOCK]
+            assert bytes(await read_large(ranges, before, 0, BLOCK)) == old[:BLOCK]
             ranges.close_large(before)
             ranges.close_large(after)
 
@@ -100,7 +100,7 @@ def test_what_a_file_has_grown_by_is_given_to_handles_of_that_content_alone_and_
             got: list[bytes] = []
 
             async def read() -> None:
-                got.append(bytes(await ranges.read_large(before, SIZE, BLOCK)))
+                got.append(bytes(await read_large(ranges, before, SIZE, BLOCK)))
 
             async with trio.open_nursery() as nursery:
                 runner.seconds["demand"] = 1.0
@@ -112,7 +112,7 @@ def test_what_a_file_has_grown_by_is_given_to_handles_of_that_content_alone_and_
             assert got == [grown[SIZE:]]
             for _ in range(2):
                 read_bytes = mount.source.bytes_read
-                assert bytes(await ranges.read_large(after, 0, SIZE + BLOCK)) == new
+                assert bytes(await read_large(ranges, after, 0, SIZE + BLOCK)) == new
                 await trio.sleep(1)
             assert mount.source.bytes_read == read_bytes
             ranges.close_large(before)
@@ -137,7 +137,7 @@ def test_a_file_that_grows_and_grows_is_read_right_and_what_it_was_is_not_served
                     handle = await mount.engine.ranges.open(entry)
                     for _ in range(8):
                         begin, length = draw.randrange(size), draw.randrange(1, 2 * BLOCK)
-                        got = bytes(await mount.engine.ranges.read_large(handle, begin, length))
+                        got = bytes(await read_large(mount.engine.ranges, handle, begin, length))
                         assert got == right[begin : begin + length]
                     mount.engine.ranges.close_large(handle)
                     await trio.sleep(1)
@@ -162,7 +162,7 @@ def test_a_handle_goes_on_though_the_source_refuses_the_name(tmp_path: Path, mon
             monkeypatch.setattr(mount.source, "attributes", refuse)
             monkeypatch.setattr("mlfs.places.posix.open_beneath", refuse)
             monkeypatch.setattr(mount.source, "now_s", lambda: 1e9)  # time to look at the name again
-            assert bytes(await ranges.read_large(handle, 0, SIZE)) == mount.content(entry)
+            assert bytes(await read_large(ranges, handle, 0, SIZE)) == mount.content(entry)
             ranges.close_large(handle)
 
     simulate(body)
@@ -283,7 +283,7 @@ def test_reads_of_one_block_wait_together_for_a_source_that_hangs(tmp_path: Path
 
             async def read(offset: int) -> None:
                 with pytest.raises(OSError) as error:  # noqa: PT011
-                    await ranges.read_large(handle, offset, BLOCK - 10)
+                    await read_large(ranges, handle, offset, BLOCK - 10)
                 errors.append(error.value.errno)
 
             async with trio.open_nursery() as nursery:
@@ -367,7 +367,7 @@ def test_small_ranges_cost_the_source_little_more_than_was_asked_for_until_most_
                 for _ in range(times):
                     begin = draw.randrange(size - block_bytes // 4)
                     end = begin + block_bytes // 4
-                    assert bytes(await ranges.read_large(handle, begin, end - begin)) == content[begin:end]
+                    assert bytes(await read_large(ranges, handle, begin, end - begin)) == content[begin:end]
                     asked[begin:end] = bytes([1]) * (end - begin)
 
             await read(2 * size // block_bytes)
@@ -394,10 +394,10 @@ def test_two_reads_that_follow_each_other_by_chance_bring_no_block(tmp_path: Pat
             (entry,), ranges = mount.files, mount.engine.ranges
             handle, before = await ranges.open(entry), mount.source.bytes_read
             for window in range(2):
-                await ranges.read_large(handle, (window << 17) + 100, 1 << 17)
+                await read_large(ranges, handle, (window << 17) + 100, 1 << 17)
             await trio.sleep(1)
             assert mount.source.bytes_read - before == 2 << 17
-            await ranges.read_large(handle, (2 << 17) + 100, 1 << 17)
+            await read_large(ranges, handle, (2 << 17) + 100, 1 << 17)
             await trio.sleep(1)
             assert mount.source.bytes_read - before >= 1 << 20  # he goes through the file
             ranges.close_large(handle)
@@ -413,7 +413,7 @@ def test_a_change_of_a_file_of_many_blocks_costs_no_look_at_each_of_them(
             (entry,), ranges, asked = mount.files, mount.engine.ranges, list[int]()
             handle, contains = await ranges.open(entry), TierPlace.contains
             old = mount.content(entry)
-            assert bytes(await ranges.read_large(handle, 0, 3 * BLOCK)) == old[: 3 * BLOCK]
+            assert bytes(await read_large(ranges, handle, 0, 3 * BLOCK)) == old[: 3 * BLOCK]
             await trio.sleep(1)
             assert mount.engine.places.storing[0].used_bytes == 3 * BLOCK
 
@@ -426,8 +426,8 @@ def test_a_change_of_a_file_of_many_blocks_costs_no_look_at_each_of_them(
             after = await ranges.open(entry)
             assert len(asked) <= 10
             assert mount.engine.places.storing[0].used_bytes == 0
-            assert bytes(await ranges.read_large(after, 0, BLOCK)) == b"n" * BLOCK
-            assert bytes(await ranges.read_large(handle, 0, BLOCK)) == old[:BLOCK]
+            assert bytes(await read_large(ranges, after, 0, BLOCK)) == b"n" * BLOCK
+            assert bytes(await read_large(ranges, handle, 0, BLOCK)) == old[:BLOCK]
             ranges.close_large(after)
             ranges.close_large(handle)
 
@@ -448,7 +448,7 @@ def test_bytes_that_are_on_their_way_are_not_read_a_second_time(tmp_path: Path) 
             content, handle, before = mount.content(entry), await ranges.open(entry), mount.source.bytes_read
 
             async def read(begin: int, size: int) -> None:
-                assert bytes(await ranges.read_large(handle, begin, size)) == content[begin : begin + size]
+                assert bytes(await read_large(ranges, handle, begin, size)) == content[begin : begin + size]
 
             async with trio.open_nursery() as nursery:
                 for begin in (0, 100, 50_000, 100_000, 230_000, 231_000, 400_000):
@@ -471,7 +471,7 @@ def test_a_range_that_hangs_keeps_those_who_want_its_bytes_waiting_for_a_second(
             runner.seconds["read"] = 5.0
 
             async def read() -> None:
-                got.append(bytes(await ranges.read_large(handle, 0, 100)))
+                got.append(bytes(await read_large(ranges, handle, 0, 100)))
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(read)
@@ -481,6 +481,40 @@ def test_a_range_that_hangs_keeps_those_who_want_its_bytes_waiting_for_a_second(
                 await read()
                 assert trio.current_time() - begun_s <= 1.1
             assert got == [mount.content(entry)[:100]] * 2
+            ranges.close_large(handle)
+
+    simulate(body)
+
+
+def test_a_range_that_fails_or_hangs_is_read_twice_and_says_so(tmp_path: Path) -> None:
+    runner = InlineRunner()
+
+    async def body() -> None:
+        async with running(tmp_path, 1, SIZE, runner=runner, samples_of=in_blocks, hedge_s=2, timeout_s=5) as mount:
+            (entry,), ranges = mount.files, mount.engine.ranges
+            handle, right, errors = await ranges.open(entry), mount.content(entry), mount.engine.counters.errors
+            reads, read = list[int](), PosixFile.read
+
+            def fails(self: PosixFile, offset: int, size: int) -> bytes:
+                reads.append(offset)
+                if len(reads) % 3:
+                    raise OSError(errno.EIO, "the source fails")
+                return read(self, offset, size)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(PosixFile, "read", fails)
+                with pytest.raises(OSError, match="the source fails"):
+                    await read_large(ranges, handle, 100, 100)
+                assert reads == [100, 100]
+                assert bytes(await read_large(ranges, handle, 100, 100)) == right[100:200]
+            assert errors["source_retried"] == 1
+            runner.seconds["read"], begun_s = 60.0, trio.current_time()
+            with pytest.raises(OSError, match="did not answer within 5 s, twice"):
+                await read_large(ranges, handle, 300, 100)
+            assert trio.current_time() - begun_s == pytest.approx(7)
+            assert errors["source_timeout"] == 2
+            runner.seconds["read"] = 0.0
+            assert bytes(await read_large(ranges, handle, 300, 100)) == right[300:400]
             ranges.close_large(handle)
 
     simulate(body)
@@ -505,7 +539,7 @@ def test_reads_of_a_block_that_its_place_has_lost_fetch_it_once(tmp_path: Path) 
             got: list[bytes] = []
 
             async def read(offset: int) -> None:
-                got.append(bytes(await ranges.read_large(handle, offset, 100)))
+                got.append(bytes(await read_large(ranges, handle, offset, 100)))
 
             async with trio.open_nursery() as nursery:
                 for number in range(4):
@@ -537,7 +571,7 @@ def test_of_blocks_on_a_disk_of_this_node_few_are_put_ahead_and_but_for_their_fi
             monkeypatch.setattr(SsdTier, "get", lambda tier, key, version: got.add(key) or get(tier, key, version))
             content = mount.content(entry)
             for number in range(3):
-                data = await ranges.read_large(handle, number * step, step)
+                data = await read_large(ranges, handle, number * step, step)
                 assert data == content[number * step : (number + 1) * step]
                 await trio.sleep(1)
             assert got == {mount.engine.samples.key(block) for block in blocks[:7]}
@@ -552,7 +586,7 @@ def test_of_blocks_on_a_disk_of_this_node_few_are_put_ahead_and_but_for_their_fi
             mount.engine.fetcher.open_shared(entry).close()  # it is noticed
             later = await ranges.open(entry)
             assert ranges.read_at_once(handle, 4 * step, 4096) is None
-            assert bytes(await ranges.read_large(later, 4 * step, 4096)) == bytes(4096)
+            assert bytes(await read_large(ranges, later, 4 * step, 4096)) == bytes(4096)
             ranges.close_large(later)
             ranges.close_large(handle)
 
@@ -574,7 +608,7 @@ def test_a_place_that_hangs_does_not_fail_the_read_of_a_range(tmp_path: Path) ->
             begun_s = trio.current_time()
             for offset in (0, 200):
                 assert (
-                    bytes(await ranges.read_large(handle, offset, 100)) == mount.content(entry)[offset : offset + 100]
+                    bytes(await read_large(ranges, handle, offset, 100)) == mount.content(entry)[offset : offset + 100]
                 )
             assert trio.current_time() - begun_s <= mount.engine.limits.hedge_s  # it is not asked again for a while
             ranges.close_large(handle)
@@ -598,7 +632,7 @@ def test_a_place_that_is_passed_over_gives_no_ranges(tmp_path: Path, monkeypatch
             mount.engine.driver.step(Waits(WaitingRead(block, trio.current_time())))
             await trio.sleep(1)
             for _ in range(2):
-                assert bytes(await ranges.read_large(handle, 0, 100)) == mount.content(entry)[:100]
+                assert bytes(await read_large(ranges, handle, 0, 100)) == mount.content(entry)[:100]
                 assert runner.calls.count("held") == 1
                 slow.append(block)
             ranges.close_large(handle)
@@ -610,7 +644,7 @@ def test_what_was_read_before_a_block_is_staged_counts_once(tmp_path: Path) -> N
     async def body() -> None:
         async with running(tmp_path, 6, SIZE, ram=1 << 20, samples_of=in_blocks) as mount:
             handle = await mount.engine.ranges.open(mount.files[0])
-            await mount.engine.ranges.read_large(handle, 0, 1024)
+            await read_large(mount.engine.ranges, handle, 0, 1024)
             mount.engine.ranges.close_large(handle)
             await trio.sleep(1)
             await mount.engine.shared.register(*given_job(shuffled(mount.files, 1, 1)))
@@ -642,7 +676,7 @@ def test_a_read_of_a_block_that_is_being_dropped_does_not_wait_for_that(tmp_path
             handle = await ranges.open(entry)
             with trio.fail_after(10):
                 for offset in range(0, blocks * BLOCK, 32 * BLOCK):
-                    got = bytes(await ranges.read_large(handle, offset, 32 * BLOCK))
+                    got = bytes(await read_large(ranges, handle, offset, 32 * BLOCK))
                     assert got == mount.content(entry)[offset : offset + 32 * BLOCK]
             ranges.close_large(handle)
 
@@ -672,7 +706,7 @@ async def read_ranges(mount: Mount, entry: int, blocks: list[int], size: int = 1
     content = mount.content(entry)
     for block in blocks:
         begin = block * BLOCK + 200
-        assert bytes(await mount.engine.ranges.read_large(handle, begin, size)) == content[begin : begin + size]
+        assert bytes(await read_large(mount.engine.ranges, handle, begin, size)) == content[begin : begin + size]
         await trio.sleep(1)
     mount.engine.ranges.close_large(handle)
 
@@ -763,7 +797,7 @@ def test_a_read_that_is_answered_at_once_has_its_own_contents_bytes_all_of_them(
                 size = draw.choice([100, BLOCK, 3 * BLOCK, len(content)])
                 data = ranges.read_at_once(handle, offset, size)
                 if data is None:
-                    data, refused = await ranges.read_large(handle, offset, size), refused + 1
+                    data, refused = await read_large(ranges, handle, offset, size), refused + 1
                 else:
                     at_once += 1
                 assert bytes(data) == content[offset : offset + size]

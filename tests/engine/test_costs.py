@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import pytest
 import trio
-from fakes import FakePages, Mount, running, simulate
+from fakes import FakePages, Mount, read_large, running, simulate
 from support.fanotify import BOTH, event
 
 from mlfs.explain.explainer import Explainer
@@ -129,6 +129,10 @@ COSTS = {
     "a READ of a reader in order, of a large file that nobody has read": (
         Cost(103, 0.4, 158000, 0.18),
         "one in eight takes a block: a waiter, a fetch by a worker, a copy to keep; the others find it in memory",
+    ),
+    "a READ of a window of a large file, which the source alone has": (
+        Cost(312, 2.7, 142000, 1.1),
+        "who reads, a worker (a read of the source, a look after it), what is remembered and counted behind the answer",
     ),
 }
 """The most of each, a tenth above what it was when the bound was set, and what it is for."""
@@ -427,6 +431,23 @@ async def in_order(directory: Path, spent: Spent) -> int:
         return size // asked
 
 
+async def windows(directory: Path, spent: Spent) -> int:
+    in_blocks = partial(Samples.in_blocks, above_bytes=4 << 20, block_bytes=1 << 20)
+    size, asked, windows = 32 << 20, 96 << 10, 80
+    async with running(directory, 1, size, staging=1 << 30, samples_of=in_blocks) as mount:
+        ranges = mount.engine.ranges
+        handle = await ranges.open(mount.files[0])
+        with spent.counted(mount):
+            for at in range(windows):
+                begin = 23 * at % windows * (size // windows)
+                assert ranges.read_at_once(handle, begin, asked) is None
+                assert len(await read_large(ranges, handle, begin, asked)) == asked
+                await trio.sleep(0.001)
+        ranges.close_large(handle)
+        assert mount.source.bytes_read == windows * asked
+        return windows
+
+
 CASES = dict(
     zip(
         COSTS,
@@ -443,6 +464,7 @@ CASES = dict(
             rows_read,
             ranges_read,
             in_order,
+            windows,
         ),
         strict=True,
     )

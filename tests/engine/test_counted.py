@@ -10,7 +10,7 @@ from fakes import given_job, running, shuffled, simulate
 from support.held import held_bytes
 
 from mlfs.engine.counted_opens import MOST_REMEMBERED, CountedOpens
-from mlfs.engine.ranges import ReadWaits
+from mlfs.engine.range_reads import ReadWaits
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.stats import Counters, Tally
 

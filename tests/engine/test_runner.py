@@ -108,7 +108,7 @@ class Lingering:
     """A loop that waits outside of trio, and counts what wakes it. See mlfs.engine.runner.LoopWait."""
 
     def __init__(self) -> None:
-        self.lingers = True
+        self.lingers = self.is_awake = True
         self.calls = Calls()
         self.interrupts = 0
 
@@ -146,7 +146,15 @@ def test_a_loop_is_not_woken_for_what_nobody_waits_for() -> None:
                 wait.calls.collect()
                 assert told == [hurried]
                 told.clear()
-            wait.lingers = False  # it sleeps in trio: then it is woken in any case
+            wait.lingers = False  # it is busy, and about to linger
+            runner.start("pool", work, False, then=lambda result, _: told.append(bool(result)))
+            while not wait.calls.owing:
+                await trio.sleep(0.001)
+            await trio.sleep(0.01)
+            assert not told
+            wait.calls.collect()
+            told.clear()
+            wait.is_awake = False  # it sleeps in trio: then it is woken in any case
             runner.start("pool", work, False, then=lambda result, _: told.append(bool(result)))
             while not told:
                 await trio.sleep(0.001)
