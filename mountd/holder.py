@@ -25,10 +25,13 @@ outlives either of them, and ends with both.
 
 from __future__ import annotations
 
+import errno
+import importlib
 import os
 import select
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -386,7 +389,7 @@ class MountHolder:
 
     def _serve_or_stand_by(self, channel: socket.socket, start: Start | None) -> int:
         """In a child: serve, or with None stand by and then serve; fork what stands by next before that."""
-        load = cache(self._load)
+        load = cache(self._load if start is not None and not start.kept else self._load_anew)
         while True:
             start = start or self._stand_by(channel, load)
             if start is None:
@@ -405,6 +408,17 @@ class MountHolder:
             for ends in (channel, *(other.channel for other in forked[:-1])):
                 ends.close()
             channel, start = forked[-1].channel, None
+
+    def _load_anew(self) -> Serve:
+        """Load what lies on the disk now, which may be newer than this process. Raises: OSError where it has other
+        tables."""
+        for name in [*sys.modules]:
+            if name.partition(".")[0] in ("mlfs", "mountd"):
+                del sys.modules[name]
+        serve = self._load()
+        if importlib.import_module("mountd.holder").TABLES != TABLES:
+            raise OSError(errno.EPROTO, "mlfs on the disk cannot read what this mount leaves")
+        return serve
 
     def _stand_by(self, channel: socket.socket, load: Callable[[], Serve]) -> Start | None:
         """Load, and wait until the server has died. None: the holder has as well."""
@@ -690,8 +704,6 @@ def gone(fuse: int) -> bool:
 def refuse_all(fuse: int) -> None:
     """Answer all requests that wait with an error. A thread of a server that has crashed may wait for one of them: so
     long its process keeps the descriptor, and the kernel does not see that nobody serves any more."""
-    import errno
-
     from mountd import wire
 
     os.set_blocking(fuse, False)

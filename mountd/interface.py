@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib
 import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from mlfs.errors import MlfsError
 from mountd import runtime
 from mountd.holder import TABLES
 from mountd.holders import User, has_connection, other_mounts, users_of
@@ -102,10 +104,14 @@ def check_mount(config: MountConfig, note: Callable[[str], None]) -> MountConfig
 
 
 def check_settings(config: MountConfig) -> None:
-    """Raise the first reason why a mount that lives cannot have these settings."""
+    """Raise the first reason why a mount that lives cannot have these settings, or the code that the disk has."""
     from mountd import preflight
 
     preflight.check_settings(config)
+    try:
+        importlib.import_module("mountd.daemon")
+    except Exception as error:  # amid an installation: nothing that stands by is to end for that
+        raise MlfsError(f"mlfs as it is on the disk cannot be loaded: {error!r}", "install it again") from None
 
 
 def mounted_already(config: MountConfig, note: Callable[[str], None]) -> Record | None:
