@@ -184,7 +184,8 @@ def test_a_holder_that_is_killed_is_followed_by_another_one(source: Path, tmp_pa
                 assert processes(mount)["holder"]["restarts"] == number
                 assert (mount.pid, mount.status()["state"]) == (server, "serving")
                 assert standing_by(mount) == stand_by  # or the next server would have to be loaded first
-                assert killed_in_order(mount) == ["standby-0", "standby-1", "server", "holder"]
+                order = ["standby-0", "standby-1", "server", "holder"]  # once the holder has loaded
+                wait_until(lambda order=order: killed_in_order(mount) == order)
                 held.seek(number * 3_000_000)
                 assert held.read(10) == content_at(number)
                 kill_server(mount)
