@@ -3,8 +3,9 @@
     python scripts/benchmark/floor.py serve SOURCE MOUNTPOINT    serves until unmounted, then says what it was asked for
     python scripts/benchmark/floor.py unasked SOURCE MOUNTPOINT  the same, and no OPEN is answered
     python scripts/benchmark/floor.py pass SOURCE MOUNTPOINT    passes OPENs and READs on, until it is unmounted
-    python scripts/benchmark/floor.py push SOURCE MOUNTPOINT THREADS    prints samples a second, and ends
-    python scripts/benchmark/floor.py move SOURCE MOUNTPOINT PROCESSES    the same, then CPU us a sample, of it kernel
+    python scripts/benchmark/floor.py push SOURCE MOUNTPOINT THREADS    prints samples a second, CPU us a sample, of it
+                                                                        kernel, and ends
+    python scripts/benchmark/floor.py move SOURCE MOUNTPOINT PROCESSES    the same
 
 serve: a bare pyfuse3 file system. The first OPEN of a file has a worker thread read it from the source and push it;
 later ones are answered at once. Nothing is checked, counted or kept. unasked: all files are pushed before, and the
@@ -21,6 +22,7 @@ import ctypes
 import errno
 import json
 import os
+import resource
 import stat
 import struct
 import sys
@@ -180,13 +182,18 @@ def push_all(bare: Bare, mountpoint: str, workers_wanted: int, in_processes: boo
         _move_all(shares, len(files))
         return
     workers = [threading.Thread(target=_push, args=share) for share in shares]
-    began = time.perf_counter()
+    began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    print(len(files) / (time.perf_counter() - began), flush=True)
+    seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
+    _tell(len(files), seconds, after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime)
     os.close(arena)
+
+
+def _tell(files: int, seconds: float, user_s: float, kernel_s: float) -> None:
+    print(files / seconds, (user_s + kernel_s) / files * 1e6, kernel_s / files * 1e6, flush=True)
 
 
 def _push(bare: Bare, share: list[int], arena: int, offset: int) -> None:
@@ -208,8 +215,7 @@ def _move_all(shares: list[tuple[Bare, list[int], int, int]], files: int) -> Non
         pids.append(pid)
     spent = [os.wait4(pid, 0)[2] for pid in pids]
     seconds = time.perf_counter() - began
-    user, kernel = sum(one.ru_utime for one in spent), sum(one.ru_stime for one in spent)
-    print(files / seconds, (user + kernel) / files * 1e6, kernel / files * 1e6, flush=True)
+    _tell(files, seconds, sum(one.ru_utime for one in spent), sum(one.ru_stime for one in spent))
 
 
 def _move(bare: Bare, share: list[int], arena: int, offset: int) -> None:

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -322,7 +323,7 @@ def demand_reads(work: Path, data: Path, rounds: int) -> None:
 def registered_job(work: Path, data: Path, rounds: int) -> None:
     """a registered job, 2 ranks x 2 workers, slow source. Wanted: epoch 0 <= 1.2 x bound, later <= 1.1 x no I/O"""
     epochs = 4
-    firsts, laters = [], []
+    firsts, laters, sources, disks = [], [], [], []
     files = len(files_below(data))
     bound_s = sum(os.path.getsize(path) for path in files_below(data)) / 100e6
     for _ in range(rounds):
@@ -337,19 +338,29 @@ def registered_job(work: Path, data: Path, rounds: int) -> None:
             late = sum(of["reads"] for route, of in now["reads"]["all"].items() if route not in (PAGE_CACHE, PFS))
             told = f"{late} of {(epochs - 1) * files} reads had to wait for memory"
             must_be("later epochs whose files are staged", late <= (1 - MOST) * (epochs - 1) * files, told)
-        without = run_job(data, 2, lambda: 0, no_io=True)
-        later, no_io = statistics.median(times[1:]), without[1]
+        with slow_source(data, work / "slow") as slow, ThreadPoolExecutor(8) as readers:
+            began_s = time.perf_counter()
+            list(readers.map(read_os, files_below(slow)))
+            source_s = time.perf_counter() - began_s
+        local = run_job(data, 3, lambda: 0)
+        without = run_job(data, 3, lambda: 0, no_io=True)
+        later, disk_s, no_io = (statistics.median(of[1:]) for of in (times, local, without))
+        begins_s = without[0] - no_io
         firsts.append(times[0] / bound_s)
         laters.append(later / no_io)
+        sources.append((source_s + begins_s) / bound_s)
+        disks.append(disk_s / no_io)
         print(
-            f"  epoch 0 {times[0]:.2f} s, bound {bound_s:.2f} s, ratio {firsts[-1]:.2f};"
-            f"  later {later:.2f} s, no I/O {no_io:.2f} s, ratio {laters[-1]:.3f}",
+            f"  epoch 0 {times[0]:.2f} s, bound {bound_s:.2f} s, ratio {firsts[-1]:.2f}; eight plain readers have"
+            f" all of the source in {source_s:.2f} s, and a training's first batch takes {begins_s:.2f} s without I/O:"
+            f" {sources[-1]:.2f};  later {later:.2f} s, no I/O {no_io:.2f} s, ratio {laters[-1]:.3f}; the local disk's"
+            f" page cache {disk_s:.2f} s: {disks[-1]:.3f}",
             flush=True,
         )
-    first, later = statistics.median(firsts), statistics.median(laters)
+    first, later, source, disk = map(statistics.median, (firsts, laters, sources, disks))
     print(
-        f"  medians: epoch 0 / bound {first:.2f}, of 1.2: {first / 1.2:.2f};"
-        f" later / no I/O {later:.3f}, of 1.1: {later / 1.1:.2f}"
+        f"  medians: epoch 0 / bound {first:.2f}, of 1.2: {first / 1.2:.2f}, the least here {source:.2f};"
+        f" later / no I/O {later:.3f}, of 1.1: {later / 1.1:.2f}, the local disk {disk:.3f}"
     )
 
 
@@ -391,6 +402,7 @@ def bare_loader(work: Path, data: Path, rounds: int) -> None:
 
 MOVERS = ("0", "1", "2")
 LOOP = "the server's loop (wanted: 20 at most)"
+BESIDE = "it for the registration and this benchmark's looks"
 
 
 class Cpu(NamedTuple):
@@ -415,7 +427,7 @@ def prefetch_rate(work: Path, data: Path, rounds: int) -> None:
     rates: dict[str, list[float]] = {name: [] for name in (*MOVERS, "push 1", "push 2", "move 1", "move 2")}
     wholes: dict[str, list[float]] = {movers: [] for movers in MOVERS}
     costs: dict[str, list[dict[str, Cpu]]] = {movers: [] for movers in MOVERS}
-    bare_costs: dict[str, list[Cpu]] = {"move 1": [], "move 2": []}
+    bare_costs: dict[str, list[Cpu]] = {name: [] for name in rates if name not in MOVERS}
     many = make_files(work / "many", MANY * len(files_below(data)))
     total = len(files_below(many))
     for _ in range(rounds):
@@ -428,25 +440,27 @@ def prefetch_rate(work: Path, data: Path, rounds: int) -> None:
         for name in ("push 1", "push 2", "move 1", "move 2"):
             rate, *cpu = _floor_rate(many, work / "bare", *name.split())
             rates[name].append(rate)
-            if cpu:
-                bare_costs[name].append(Cpu(*cpu))
+            bare_costs[name].append(Cpu(*cpu))
     shutil.rmtree(many)
     middle = {name: statistics.median(values) for name, values in rates.items()}
+    loops_us = statistics.median(cpu.whole for cpu in bare_costs["push 2"])
     for movers in MOVERS:
+        # Where all cores are busy this is the ratio of the rates, whatever else the machine does.
+        by_cpu = loops_us / statistics.median(sum(one[of].whole for of in one if of != BESIDE) for one in costs[movers])
         print(
             f"  {movers} movers: {middle[movers]:.0f} samples/s (all {[round(r) for r in rates[movers]]}),"
-            f" {middle[movers] / middle['push 2']:.2f} of plain loops in two threads (wanted 0.7; the floor of movers:"
-            f" {middle['move 2'] / middle['push 2']:.2f}); the time included that it takes to register the job and to"
-            f" find the pace: {statistics.median(wholes[movers]):.0f}; us CPU a sample, of it kernel:"
+            f" {middle[movers] / middle['push 2']:.2f} of plain loops in two threads (wanted 0.7; by processor time"
+            f" {by_cpu:.2f}; the floor of movers: {middle['move 2'] / middle['push 2']:.2f}); the time included that"
+            f" it takes to register the job and to find the pace: {statistics.median(wholes[movers]):.0f};"
+            " us CPU a sample, of it kernel:"
             f" {', '.join(f'{kind} {_middle_cpu([one[kind] for one in costs[movers]])}' for kind in costs[movers][0])}"
         )
     for name, what in (("push", "threads"), ("move", "processes, as movers without a server")):
         for count in ("1", "2"):
             of = f"{name} {count}"
-            cpu_words = f"; us CPU a sample, of it kernel: {_middle_cpu(bare_costs[of])}" if of in bare_costs else ""
             print(
                 f"  plain loops that read, push and keep, in {count} {what}: {middle[of]:.0f} samples/s"
-                f" (all {[round(r) for r in rates[of]]}){cpu_words}"
+                f" (all {[round(r) for r in rates[of]]}); us CPU a sample, of it kernel: {_middle_cpu(bare_costs[of])}"
             )
 
 
@@ -476,9 +490,7 @@ def _prefetched(through: Path, total: int) -> tuple[float, float, dict[str, Cpu]
     for _ in range(looks):
         status(through)
     beside += _cpu_by_part(processes)[LOOP] - idle
-    spent = {LOOP: spent[LOOP] - beside, "it for the registration and this benchmark's looks": beside} | {
-        part: cpu for part, cpu in spent.items() if part != LOOP
-    }
+    spent = {LOOP: spent[LOOP] - beside, BESIDE: beside} | {part: cpu for part, cpu in spent.items() if part != LOOP}
     costs = {part: Cpu(cpu.whole / total * 1e6, cpu.kernel / total * 1e6) for part, cpu in spent.items()}
     (first_s, first), (last_s, last) = seen[0], seen[-1]
     _all_fetched_ahead(through, since, total)
@@ -521,7 +533,7 @@ def _all_fetched_ahead(through: Path, since: Since, total: int) -> None:
 
 
 def _floor_rate(data: Path, mountpoint: Path, part: str, workers: str) -> list[float]:
-    """Samples a second of plain loops that read, push and keep; of processes also their CPU us, and the kernel's."""
+    """Samples a second of plain loops that read, push and keep, their CPU us for one, and the kernel's."""
     mountpoint.mkdir(exist_ok=True)
     command = [sys.executable, SCRIPTS / "benchmark/floor.py", part, data, mountpoint, workers]
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
