@@ -22,7 +22,6 @@ from mlfs.follow.job_statistics import JobState, JobStatistics
 from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.loader_workers import Advice, Loader, advise, surely_loads
 from mlfs.plan.place_kind import PlaceKind
-from mlfs.plan.placement import pfs_bound_bytes
 from mlfs.plan.rank_load import NOTABLE_WORK_S, RankLoad, StepLimit
 from mlfs.plan.scheduler.reading_times import EpochTime, ReadingTime
 from mlfs.units import format_duration, format_size
@@ -211,9 +210,8 @@ def _source_at_limit(engine: EngineStatistics, job: JobStatistics, epoch: EpochT
         )
     needed = gives / (1 - epoch.waited_share)
     said = f"the source gives {_rate(gives)} of the {_rate(needed)} needed"
-    capacity = sum(place.capacity_bytes for place in engine.places)
     is_first = epoch.epoch == min(job.pfs_bytes_by_epoch)
-    later = pfs_bound_bytes(job.stream_bytes, capacity)  # what the source has to give in an epoch after the first
+    later = engine.bound_bytes(job.stream_bytes)  # what the source has to give in an epoch after the first
     missing = later if is_first else min(later, round(brought / max(needs.read_share, 1e-9)))
     more = round(missing - gives * needs.compute_s)
     if more > 0:

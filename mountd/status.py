@@ -19,7 +19,6 @@ from mlfs.explain.statistics import WHY_UNKNOWN, CaseStatistics, InferenceState,
 from mlfs.follow.agreement import NO_RANK, of_rank, whole
 from mlfs.follow.job_statistics import JobState, JobStatistics, RankStatistics, in_words, strangers_to_all
 from mlfs.plan.loader_load import JobLoad
-from mlfs.plan.placement import pfs_bound_bytes
 from mlfs.plan.scheduler.look_ahead import Ahead
 from mlfs.plan.scheduler.neighbours import NeighboursStatistics
 from mlfs.plan.scheduler.reading_times import ReadingTime
@@ -315,13 +314,11 @@ def pfs_status(engine: EngineStatistics) -> Json:
         for number, size_bytes in job.pfs_bytes_by_epoch.items():
             by_epoch[number] = by_epoch.get(number, 0) + size_bytes
     epoch = max((job.epoch for job in engine.jobs), default=0)
-    stream_bytes = sum(job.stream_bytes for job in engine.jobs)
-    capacity_bytes = sum(place.capacity_bytes for place in engine.places)
     return {
         "total_bytes": engine.counters.all.fetches["pfs"].bytes,
         "by_choice_bytes": engine.counters.by_choice.bytes,
         "epoch_bytes": by_epoch.get(epoch, 0),
-        "bound_bytes": pfs_bound_bytes(stream_bytes, capacity_bytes),
+        "bound_bytes": engine.bound_bytes(sum(job.stream_bytes for job in engine.jobs)),
         "epoch": epoch,
         "by_epoch": as_json(dict(sorted(by_epoch.items()))),
     }

@@ -366,7 +366,7 @@ class Engine:
             page_watch=self._page_watch.statistics(),
             places=self.places.statistics(),
             speeds=self._speeds.statistics(
-                stream_bytes, scheduler.routing.passed_over[1 : 1 + len(self.places.storing)]
+                stream_bytes, self.manifest.total_bytes, scheduler.routing.passed_over[1 : 1 + len(self.places.storing)]
             ),
             counters=self.counters.statistics(),
             peering=self.peering.statistics(),

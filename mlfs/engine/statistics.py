@@ -19,6 +19,7 @@ from mlfs.follow.job_statistics import JobStatistics
 from mlfs.measure.speeds import SpeedsStatistics
 from mlfs.places.place import PlaceStatistics
 from mlfs.plan.loader_load import JobLoad
+from mlfs.plan.placement import pfs_bound_bytes
 from mlfs.plan.scheduler.look_ahead import Ahead
 from mlfs.plan.scheduler.statistics import Statistics as SchedulerStatistics
 from mlfs.stats import CounterStatistics
@@ -64,6 +65,12 @@ class EngineStatistics:
     shortages: tuple[Shortage, ...] = ()
     faults: tuple[BackgroundFault, ...] = ()
     nameless_opens: int = 0
+
+    def bound_bytes(self, stream_bytes: int) -> int:
+        """The least that the source gives in an epoch after the first for jobs that read so much in each. What they
+        read again and again within it, such as a chunk for each of its rows, comes once: no more than the data set."""
+        capacity_bytes = sum(place.capacity_bytes for place in self.places)
+        return pfs_bound_bytes(min(stream_bytes, self.tree.bytes), capacity_bytes)
 
     @property
     def errors(self) -> dict[str, int]:

@@ -100,7 +100,7 @@ class Speeds:
         """The most that a place is known to give, in bytes a second; 0 when it was never measured."""
         return best(self.points(place))
 
-    def statistics(self, stream_bytes: int, left: Sequence[int]) -> SpeedsStatistics:
+    def statistics(self, stream_bytes: int, data_bytes: int, left: Sequence[int]) -> SpeedsStatistics:
         """Frozen figures. Args: as for `loading`."""
         return SpeedsStatistics(
             {
@@ -111,7 +111,7 @@ class Speeds:
                 )
                 for place, route in self._routes.items()
             },
-            self.loading(stream_bytes, left),
+            self.loading(stream_bytes, data_bytes, left),
             self._of_peers(),
         )
 
@@ -140,17 +140,17 @@ class Speeds:
             staging=StorageClass("staging", 0, nothing, nothing, 1), classes=tuple(classes),
         )  # fmt: skip
 
-    def loading(self, stream_bytes: int, left: Sequence[int]) -> EpochCost | None:
+    def loading(self, stream_bytes: int, data_bytes: int, left: Sequence[int]) -> EpochCost | None:
         """How long it takes at least to load an epoch after the first; None when that cannot be told.
 
         Args:
-            stream_bytes: what the node's ranks read in an epoch.
+            stream_bytes: what the node's ranks read in an epoch. data_bytes: the data set, if it is less.
             left: as for `model`.
         """
         model = self.model(left)
         if model is None or stream_bytes <= 0:
             return None
-        return run_cost(model, Workload(stream_bytes, stream_bytes, 0.0, 2, shared=False)).later
+        return run_cost(model, Workload(min(stream_bytes, data_bytes), stream_bytes, 0.0, 2, shared=False)).later
 
 
 def _assumed(kind: PlaceKind) -> float:

@@ -99,7 +99,7 @@ def engine(*jobs: JobStatistics, reading: Mapping[str, ReadingTime] | None = Non
     """An engine with RAM for 2 GB and a disk for 4 GB."""
     counted = span(StallStatistics(3, 1.5, 1.0), page_cache=(900, 9 * GB), ssd=(60, GB), pfs=(40, GB))
     made = EngineStatistics(
-        tree=TreeStatistics(800, 8 * GB, 0),
+        tree=TreeStatistics(800, 9 * GB, 0),
         jobs=jobs,
         ahead={one.name: (Ahead(10, 100), Ahead(20, 200)) for one in jobs},
         loads={one.name: load() for one in jobs},

@@ -50,6 +50,8 @@ def test_each_part_is_shown_in_its_place() -> None:
     assert read["stalls"]["epoch"] == {"count": 0, "total_s": 0.0, "worst_s": 0.0}
     assert [tier["samples"] for tier in read["tiers"]] == [200, 400]
     assert read["pfs"]["bound_bytes"] == 2 * GB
+    again = mount(engine(job(stream_bytes=40 * GB)))  # chunks that many rows share: no more than the data set
+    assert shown(again)["pfs"]["bound_bytes"] == 3 * GB
     assert (read["pfs"]["epoch"], read["pfs"]["epoch_bytes"]) == (1, GB)
     assert read["pfs"]["by_epoch"] == {"0": 8 * GB, "1": GB}
     assert read["rates"]["pfs"] == {
