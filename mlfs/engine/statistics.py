@@ -67,8 +67,8 @@ class EngineStatistics:
     nameless_opens: int = 0
 
     def bound_bytes(self, stream_bytes: int) -> int:
-        """The least that the source gives in an epoch after the first for jobs that read so much in each. What they
-        read again and again within it, such as a chunk for each of its rows, comes once: no more than the data set."""
+        """The least that the source gives in an epoch after the first for jobs that read so much in each, of which
+        bytes that they read several times, such as a chunk for each of its rows, come once."""
         capacity_bytes = sum(place.capacity_bytes for place in self.places)
         return pfs_bound_bytes(min(stream_bytes, self.tree.bytes), capacity_bytes)
 
