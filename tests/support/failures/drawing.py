@@ -17,7 +17,7 @@ LARGEST_WHOLE_BYTES = 32 * PAGE
 OF_A_GET = ("fail", "gone", "hang", "late", "corrupt", "unstaged", "twice", "told_early", "full", "lost_answer")
 AT_A_TIME = (
     "copy_lost", "outdated", "resized", "stop", "slow", "unreachable", "crash", "end_job", "install_again",
-    "other_plan", "pages_lost",
+    "other_plan", "pages_lost", "server_killed",
 )  # fmt: skip
 # The same for agents, links and messages, in a cluster that has them. See `support.failures.agents`.
 OF_AGENTS = (

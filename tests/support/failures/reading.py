@@ -43,19 +43,37 @@ class Reader:
         self._process, self._parent, self._samples = process, parent, samples
         self._habits, self._done = habits, done
         self._over = False
+        self._asks = -1  # the sample for which it waits
+        self._waits = self._is_late = False  # for the next server; and its turn has come meanwhile
         self.read = self.refused = 0
 
     def go_on(self) -> None:
         """Open the next sample, or be done."""
-        if self._over:
+        if self._over or self._waits:
+            self._is_late = self._waits  # else it is over
             return
         sample = next(self._samples, -1)
         if sample < 0 or not self._node.lives:
             self.stop()
             return
-        least = self._world.version[sample]
+        self._open(sample)
+
+    def _open(self, sample: int) -> None:
+        least, self._asks = self._world.version[sample], sample
         if self._node.open(sample, self._process, self._parent, lambda told: self._told(sample, least, told)):
             self._in_place(sample, least)
+
+    def wait(self) -> None:
+        """Its node's server was killed: the kernel keeps what it asks."""
+        self._waits = True
+
+    def ask_again(self, node: Node) -> None:
+        """Another server has taken over."""
+        self._node, self._waits, late, self._is_late = node, False, self._is_late, False
+        if not self._over and self._asks >= 0:
+            self._open(self._asks)
+        elif late:
+            self.go_on()
 
     def stop(self) -> None:
         """Stop reading."""
@@ -64,6 +82,7 @@ class Reader:
             self._done()
 
     def _told(self, sample: int, least: int, told: int) -> None:
+        self._asks = -1
         if told > 0:
             self.refused += 1
             self._world.check_refusal(self._node, sample)
@@ -84,15 +103,16 @@ class Reader:
         self._holds(sample)
 
     def _holds(self, sample: int) -> None:
+        self._asks = -1
         self.read += 1
         if self._habits.hold_s:
-            self._heap.at(self._heap.now_s + self._habits.hold_s, self._closes, sample)
+            self._heap.at(self._heap.now_s + self._habits.hold_s, self._closes, sample, self._node)
         else:
-            self._closes(sample)
+            self._closes(sample, self._node)
 
-    def _closes(self, sample: int) -> None:
-        if self._node.lives:
-            self._node.soon(Released(sample))
+    def _closes(self, sample: int, node: Node) -> None:
+        if node.lives:
+            node.soon(Released(sample))
         self._heap.at(self._heap.now_s + self._habits.think_s, self.go_on)
 
 

@@ -109,12 +109,15 @@ class CaseStreams:
         return refill_of(places, rooms, self._rounds, self._buffer_bytes)
 
 
-def job_run(job: JobCase, streams: CaseStreams, node: int, nodes: int, sizes: npt.NDArray[np.int64]) -> JobRun:
-    """A drawn job as a node follows it."""
+def job_run(
+    job: JobCase, streams: CaseStreams, node: int, nodes: int, sizes: npt.NDArray[np.int64],
+    begins: tuple[int, int] = (0, 0),
+) -> JobRun:  # fmt: skip
+    """A drawn job as a node follows it. Args: begins: at which epoch and step."""
     spec = JobSpec.model_construct(
         {"name", "epochs", "world_size"}, name=job.name, epochs=job.epochs, world_size=job.ranks_a_node * nodes,
         ranks=tuple(range(node * job.ranks_a_node, (node + 1) * job.ranks_a_node)), batch_size=job.batch,
-        sampler="explicit",
+        sampler="explicit", start_epoch=begins[0], start_step=begins[1],
     )  # fmt: skip
     return JobRun(spec, cast(JobStreams, streams), sizes)
 
@@ -136,6 +139,7 @@ class Trial:
         self.world = FailingWorld(self.heap, Random(case.seed), of_gets, len(case.sizes), self)
         self._watches: list[Watch] = []
         self._readers: list[list[Reader]] = [[] for _ in range(case.nodes)]
+        self._followed: list[dict[str, JobRun]] = [{} for _ in range(case.nodes)]
         self._active = 0  # readers that read, faults that are to come or under way
         self.all_readers: list[Reader] = []
         self.steps = 0
@@ -224,9 +228,11 @@ class Trial:
 
         return trace
 
-    def _run_of(self, job: JobCase, number: int) -> JobRun:
+    def _run_of(self, job: JobCase, number: int, begins: tuple[int, int] = (0, 0)) -> JobRun:
         sizes = np.array(self.world.stores[number].sizes, dtype=np.int64)
-        return job_run(job, self._streams[job.name], number, self.case.nodes, sizes)
+        run = job_run(job, self._streams[job.name], number, self.case.nodes, sizes, begins)
+        self._followed[number][job.name] = run
+        return run
 
     def plan_of(self, node: int) -> Plan | None:
         """See Wiring."""
@@ -331,6 +337,8 @@ class Trial:
             self.heap.at(until_s, lambda: self._tell_peers(fault.node, lost=False))
         elif fault.kind == "crash" and node.lives:
             self._crash(node, until_s)
+        elif fault.kind == "server_killed" and node.lives:
+            self._kill_server(node, until_s)
         elif fault.kind == "others_crash":
             for other in self.world.nodes:
                 if other is not node and other.lives:
@@ -341,7 +349,9 @@ class Trial:
             node.tell(e.Planned(self._other_plan(fault.node)))
             self.heap.at(until_s, lambda: node.tell(e.Planned(self._plans[fault.node])))
         elif case.jobs and fault.kind == "end_job":
-            node.tell(e.JobEnded(case.jobs[fault.which % len(case.jobs)].name))
+            name = case.jobs[fault.which % len(case.jobs)].name
+            self._followed[fault.node].pop(name, None)
+            node.tell(e.JobEnded(name))
         elif case.jobs and fault.kind == "install_again":
             job = case.jobs[fault.which % len(case.jobs)]
             node.tell(e.JobInstalled(self._run_of(job, fault.node)))
@@ -380,8 +390,33 @@ class Trial:
         self.heap.at(until_s, self._come_back, number)
         self._active += 1
 
-    def _come_back(self, number: int) -> None:
-        places = [
+    def _kill_server(self, node: Node, until_s: float) -> None:
+        """A node's readers wait for the next server. That finds what lies in memory and on disks, knows of no page, and
+        follows the jobs from where their slowest rank was."""
+        number = node.number
+        begins = {name: job.place() for name, job in self._followed[number].items()}
+        node.stop()
+        self.world.stores[number].pages.clear()
+        for reader in self._readers[number]:
+            reader.wait()
+        self.world.unreachable_until_s[number] = until_s
+        self._tell_peers(number, lost=True)
+        self.heap.at(until_s, self._take_over, number, begins)
+        self._active += 1
+
+    def _take_over(self, number: int, begins: dict[str, tuple[int, int] | None]) -> None:
+        self._make_node(number, self._places_found(number))
+        self._tell_peers(number, lost=False)
+        for job in self.case.jobs:
+            if (place := begins.get(job.name)) is not None:
+                self.world.nodes[number].tell(e.JobInstalled(self._run_of(job, number, place)))
+        for reader in [*self._readers[number]]:
+            reader.ask_again(self.world.nodes[number])
+        self._less()
+
+    def _places_found(self, number: int) -> list[PlaceInfo]:
+        """A node's places, with what they hold."""
+        return [
             info if info.kind not in (PlaceKind.RAM, PlaceKind.SSD) else _with_used(info, store_used)
             for info, store_used in zip(
                 self.world.stores[number].places,
@@ -389,6 +424,9 @@ class Trial:
                 strict=True,
             )
         ]
+
+    def _come_back(self, number: int) -> None:
+        places = self._places_found(number)
         self._make_node(number, places)
         if self.agents is None:
             self._tell_peers(number, lost=False)
