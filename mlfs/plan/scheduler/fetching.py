@@ -21,10 +21,10 @@ from mlfs.plan.scheduler.pool_queue import PoolQueue, Running, Wanted
 from mlfs.plan.scheduler.routing import MeasuredRates, Routing
 from mlfs.plan.scheduler.states import SampleTable, Verb
 
-# Parts of a block that come one by one for rows.
-PARTS = 4
+# A block comes for rows in so many parts at most, each as large as a row.
+MOST_PARTS = 8
 # Rows that lie in a part, at most, for it to come alone.
-MOST_ROWS_A_PART = 16
+MOST_ROWS_A_PART = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,14 +211,15 @@ class Fetching:
         """The same row, whose blocks come part by part where that gains something.
 
         Rows are read in a random order: when all blocks have come for their first rows, the reader has had four tenths
-        of the rows of 100 kB, and the rest takes what the reader and this process compute. When all quarters have come
-        he has had nine tenths. A row that is far smaller than a part, or larger, gains nothing. A source for which more
-        lanes were worth it until all are at work takes its time for each request, and is asked for whole blocks; and so
-        is any where other nodes may want them.
+        of the rows of 100 kB, and the rest takes what the reader and this process compute. When all eighths have come
+        he has had nearly all. Rows that are far smaller, or larger than half a block, gain nothing. A source for which
+        more lanes were worth it until all are at work takes its time for each request, and is asked for whole blocks;
+        and so is any where other nodes may want them.
         """
-        table, part_bytes = self._table, self._table.blocks.block_bytes // PARTS
+        size_bytes, block_bytes = self._table.sizes[row.sample], self._table.blocks.block_bytes
+        part_bytes = max(block_bytes // MOST_PARTS, 1 << (size_bytes - 1).bit_length())
+        fits = part_bytes < block_bytes and part_bytes <= MOST_ROWS_A_PART * size_bytes
         governor = self._queues[SOURCE].governor
-        fits = part_bytes <= MOST_ROWS_A_PART * table.sizes[row.sample] <= MOST_ROWS_A_PART * part_bytes
         if not fits or governor.allowed == governor.most or any(self._is_peer):
             return row
         parts = [

@@ -31,7 +31,7 @@ LOOK_THROUGH = 1 << 18
 # A sample that takes more of a place's room than this is not worth the copies that would go for it.
 LARGEST_SHARE = 0.25
 # Blocks that come part by part at a time: as many as `mlfs.places.pieces` remembers parts of.
-MOST_IN_PARTS = 1 << 15
+MOST_IN_PARTS = 1 << 14
 STORES = (PlaceKind.RAM, PlaceKind.SSD, PlaceKind.LMDB)
 
 

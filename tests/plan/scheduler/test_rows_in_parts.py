@@ -52,7 +52,7 @@ class Node:
         assert isinstance(fetch, c.Fetch)
         return fetch
 
-    def has_got(self, fetch: c.Fetch, size_bytes: int = BLOCK // 4) -> None:
+    def has_got(self, fetch: c.Fetch, size_bytes: int = BLOCK // 8) -> None:
         """The source has given so much of each of its row's blocks."""
         [item] = fetch.items
         blocks = tuple(Landed(fetch.fetch, block.sample, SOURCE, size_bytes) for block in item.blocks)
@@ -61,11 +61,11 @@ class Node:
         self.fetching.ended(FetchEnded(fetch.fetch, [landed], 0.01, 0.001, 0.0, []), 0.01)
 
 
-def test_a_block_comes_in_quarters_and_its_room_is_promised_until_it_is_kept() -> None:
+def test_a_block_comes_in_parts_as_large_as_a_row_and_its_room_is_promised_until_it_is_kept() -> None:
     node = Node(RAM_PLACE)
     first, second = node.gets(node.rows[0]), node.gets(node.rows[1])
     assert [of.items[0].blocks for of in (first, second)] == 2 * [
-        (c.Item(FIRST_BLOCK, SOURCE, keep_in=(RAM,), part_bytes=BLOCK // 4),)
+        (c.Item(FIRST_BLOCK, SOURCE, keep_in=(RAM,), part_bytes=BLOCK // 8),)
     ]
     assert not node.keeping.is_promised(FIRST_BLOCK)  # a READ that comes for it wants no more than it asks for
     node.has_got(first)
@@ -90,7 +90,7 @@ def test_the_room_of_blocks_that_came_in_part_is_given_back_when_no_job_reads_th
     [
         (Node(SSD_PLACE), "each part would be written twice"),
         (Node(RAM_PLACE, PEER), "another node may want the block"),
-        (Node(RAM_PLACE, row_bytes=BLOCK // 2), "a row is larger than a part"),
+        (Node(RAM_PLACE, row_bytes=BLOCK // 2 + 1), "a row is nearly a block"),
         (Node(RAM_PLACE, row_bytes=500), "all rows of a block come one by one"),
         (Node(RAM_PLACE, lanes=2), "all lanes are at work"),
     ],
