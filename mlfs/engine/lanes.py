@@ -170,7 +170,7 @@ class Lanes:
         moving = batch.moving = Moving(self._fetcher, mover, batch.fetch, batch.items, batch.stage, places_of)
         try:
             took = moving.run(lambda samples: {one for one in samples if claims.pop(one, None) is not None}, ended)
-            over.cpu_s, over.keeping_s = took.computed_s, took.keeping_s
+            over.cpu_s, over.keeping_s = took.busy_s, took.keeping_s
             self._movers.give_back(mover)
         except OSError as error:
             self._movers.lost(mover, error)

@@ -86,9 +86,9 @@ class MoverKind(NamedTuple):
 
 
 class MoverTimes(NamedTuple):
-    """The seconds of a batch that a mover computed, and that it wrote to memory."""
+    """The seconds of a batch that a mover computed or waited for a processor, and that it wrote to memory."""
 
-    computed_s: float = 0.0
+    busy_s: float = 0.0
     keeping_s: float = 0.0
 
 

@@ -38,7 +38,8 @@ LOOKED_UP: Final = b"l"  # the answer to UNKNOWN
 
 UNKNOWN: Final = b"u"  # the kernel does not know the file: it has to be looked up before its pages are taken
 DONE: Final = b"d"  # somebody waits for it
-OVER: Final = b"o"  # the batch is over; then seconds that it computed, and that it gave copies to the RAM class
+OVER: Final = b"o"  # the batch is over; then seconds that it computed or waited for a processor, and that it gave
+# copies to the RAM class
 _NUMBER: Final = Struct("=cB")
 _OVER: Final = Struct("=cdd")
 # target, size, mtime_ns, ctime_ns, mode, uid, gid, is_copied, fd, offset, lengths of path, name and head
@@ -115,9 +116,9 @@ def numbered(kind: bytes, number: int) -> bytes:
     return _NUMBER.pack(kind, number)
 
 
-def over(computed_s: float, keeping_s: float) -> bytes:
+def over(busy_s: float, keeping_s: float) -> bytes:
     """The message that a batch is over."""
-    return _OVER.pack(OVER, computed_s, keeping_s)
+    return _OVER.pack(OVER, busy_s, keeping_s)
 
 
 def seconds_of(message: bytes) -> tuple[float, float]:
