@@ -476,8 +476,9 @@ class Handlers:
         return self.ranges.read_at_once(handle, offset, size)
 
     def begin_read(self, inode: int, handle: int, offset: int, size: int, untold: bool, reply: RangeReply) -> bool:
-        """Have a READ answered by a worker that reads what the source alone has; False for any other, see `read`."""
-        if handle >= FIRST_VIRTUAL_HANDLE:
+        """Have a READ answered by a worker that reads what the source alone has; False for any other, see `read`, and
+        for rows that are followed, as in `read_at_once`."""
+        if handle >= FIRST_VIRTUAL_HANDLE or self._row_reads.follows(entry_of(inode)):
             return False
         if handle >= FIRST_LARGE_HANDLE:
             return self.ranges.begin_large(handle, offset, size, reply)

@@ -24,6 +24,7 @@ from mlfs.engine.fetch import Fetched, Fetcher, as_os_error, or_error
 from mlfs.engine.pagecache import Buffer
 from mlfs.engine.runner import Call
 from mlfs.engine.shortages import patiently
+from mlfs.limits import lacking
 
 log = logging.getLogger("mlfs.engine")
 
@@ -118,7 +119,9 @@ class RangeReads:
         return True
 
     def _in_worker(self, read: RangeRead) -> Found | OSError:
-        found = patiently(self._shortages, or_error, self._read, read)
+        found = or_error(self._read, read)
+        if isinstance(found, OSError) and lacking(found) is not None:
+            found = patiently(self._shortages, or_error, self._read, read)
         if not read.due and not read.asked.is_awaited:
             self._runner.unhurried()  # the reader has its bytes: the loop need not be woken for what is left to do
         return found
@@ -140,7 +143,7 @@ class RangeReads:
 
     def _ended(self, read: RangeRead, found: Found | OSError | None, error: BaseException | None) -> None:
         """On the loop: the worker is done."""
-        if read.take():
+        if read.due and read.take():
             self._goes_on(read, found if isinstance(found, OSError) else as_os_error(error))
             return
         self._end(read)
