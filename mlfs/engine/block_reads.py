@@ -29,7 +29,7 @@ from mlfs.engine.counted_opens import CountedOpens
 from mlfs.engine.digest import Digest
 from mlfs.engine.fetch import Fetched, Fetcher
 from mlfs.engine.hot_contents import HotContent, HotContents
-from mlfs.engine.near_blocks import Coming, NearBlocks
+from mlfs.engine.near_blocks import NearBlocks
 from mlfs.engine.pagecache import Buffer
 from mlfs.engine.runner import start
 from mlfs.engine.write_behind import WriteBehind
@@ -204,7 +204,9 @@ class BlockReads:
         self._ahead = 0  # blocks that are being fetched ahead
         self._runner, self._tidies = context.runner, False
         self._block_bytes = self._samples.file_blocks.block_bytes
-        self._near = NearBlocks(context.runner, fetcher, limits.staging_bytes // max(1, self._block_bytes), self._came)
+        self._near = NearBlocks(
+            context.runner, fetcher, limits.staging_bytes // max(1, self._block_bytes), hot, counted.gave
+        )
         self._hedge_s = limits.hedge_s
         self._most_at_once = hot.most_bytes // max(1, 2 * self._block_bytes)  # half of what can be held
 
@@ -281,7 +283,7 @@ class BlockReads:
             ahead = self._near.given(block, generation, begin, stop)
             if ahead is not None:
                 passed_to = first + self._table.sizes[block]
-                found.append((block, ahead.kind, ahead.data, 0 if begin else passed_to - first))  # he goes through it
+                found.append((0, ahead.kind, ahead.data, 0 if begin else passed_to - first))  # he goes through it
                 continue
             place, is_staged = self._table.held_by[block], self._table.state[block] in (State.STAGED, State.RECENT)
             if self._places.kinds[place] is not PlaceKind.RAM or is_staged or self._held_by(block) != place:
@@ -294,11 +296,11 @@ class BlockReads:
         if given_bytes:
             self._counted.gave(PlaceKind.RAM, given_bytes)
         stream = self._comes_to(entry, generation, blocks, offset, end)
-        stream.read_bytes += passed_to - end
-        stream.to = passed_to
+        stream.to = max(stream.to, passed_to)
         for block, kind, _, counted_bytes in found:
             count(kind, counted_bytes)
-            self._bring_near(block, entry, generation, self._table.held_by[block], stream)
+            if block:
+                self._bring_near(block, entry, generation, self._table.held_by[block], stream)
         return found[0][2] if len(found) == 1 else b"".join(data for _, _, data, _ in found)
 
     def _comes_to(self, entry: int, generation: int, blocks: range, offset: int, end: int) -> _Stream:
@@ -316,8 +318,7 @@ class BlockReads:
         It does not for a reader who goes through the file, for whom the kernel has asked for the rest already, and not
         where a job reads the file by blocks or rows: then READs have to tell where its readers are.
         """
-        is_followed = entry in self._shards or self._samples.file_blocks.rows.has(entry)
-        if place and stream.read_bytes < IN_ORDER_BYTES and not is_followed:
+        if place and stream.read_bytes < IN_ORDER_BYTES and not self._is_followed(entry):
             self._near.was_read(block, generation, place)
 
     def _tell(self, entry: int, blocks: range) -> None:
@@ -342,7 +343,7 @@ class BlockReads:
             stream = _Stream(offset)
         streams.append(stream)
         del streams[:-MOST_STREAMS]
-        stream.read_bytes += end - offset
+        stream.read_bytes += end - (stream.end if offset <= stream.to else offset)
         stream.end = stream.to = end
         if stream.read_bytes >= IN_ORDER_BYTES:
             now_s = self._clock()
@@ -373,30 +374,19 @@ class BlockReads:
                 count(held.kind, end - begin)
                 self._bring_near(block, entry, generation, self._table.held_by[block], stream)
                 return memoryview(held.data)[begin:end]
-            data = await self._pushed(block, entry, generation, begin, end, count)
+            data = await self._pushed(block, entry, generation, begin, end, stream, count)
             if data is not None:
                 return data
             flight = self._flights.get(block)
             if flight is None:
                 place = self._held_by(block)
-                in_memory = self._places.kinds[place] is PlaceKind.RAM
-                if was_asked or not place or (stream.read_bytes >= IN_ORDER_BYTES and not in_memory):
-                    break  # who goes on wants the rest, too
-                if in_memory:
-                    data = self._of_memory(block, place, begin, end - begin)
-                else:
-                    try:
-                        data = await self._once("held", self._fetcher.read_held, block, place, begin, end - begin)
-                    except trio.TooSlowError:
-                        self._hung_s[place] = self._clock()
-                        by_itself, data = True, None
-                self._check(entry, generation)
-                if data is not None:
-                    count(self._places.kinds[place], len(data))
-                    self._counted.gave(self._places.kinds[place], len(data))
-                    self._bring_near(block, entry, generation, place, stream)
-                    return data
+                if was_asked or not place or self._goes_on(entry, place, stream):
+                    break
                 was_asked = True
+                data = await self._of_place(block, place, entry, generation, begin, end, stream, count)
+                if data is not None:
+                    return data
+                by_itself = self._is_hung(place)
                 continue  # another READ may have begun to fetch it meanwhile
             await flight.over.wait()
             self._check(entry, generation)
@@ -517,19 +507,54 @@ class BlockReads:
                 await one.over.wait()
         return bool(same)
 
+    def _goes_on(self, entry: int, place: int, stream: _Stream) -> bool:
+        """Whether a READ of a job's file wants all of a block of a disk: its reader goes on."""
+        in_order = stream.read_bytes >= IN_ORDER_BYTES
+        return in_order and self._is_followed(entry) and self._places.kinds[place] is not PlaceKind.RAM
+
+    def _is_followed(self, entry: int) -> bool:
+        """Whether a job reads a file by blocks or rows: READs have to tell where its readers are."""
+        return entry in self._shards or self._samples.file_blocks.rows.has(entry)
+
+    async def _of_place(
+        self, block: int, place: int, entry: int, generation: int, begin: int, end: int, stream: _Stream,
+        count: HandedOut,
+    ) -> Buffer | None:  # fmt: skip
+        """A range of a block that this node holds; None where it does not, or the place hangs."""
+        kind, in_order = self._places.kinds[place], stream.read_bytes >= IN_ORDER_BYTES
+        data: Buffer | None = None
+        if kind is PlaceKind.RAM:
+            data = self._of_memory(block, place, begin, end - begin)
+        elif not self._is_followed(entry) and self._near.bring_now(block, generation, place, end, in_order):
+            return await self._pushed(block, entry, generation, begin, end, stream, count)
+        else:
+            try:
+                data = await self._once("held", self._fetcher.read_held, block, place, begin, end - begin)
+            except trio.TooSlowError:
+                self._hung_s[place] = self._clock()
+        self._check(entry, generation)
+        if data is not None:
+            count(kind, len(data))
+            self._counted.gave(kind, len(data))
+            if kind is PlaceKind.RAM:
+                self._bring_near(block, entry, generation, place, stream)
+        return data
+
     async def _pushed(
-        self, block: int, entry: int, generation: int, begin: int, end: int, count: HandedOut
+        self, block: int, entry: int, generation: int, begin: int, end: int, stream: _Stream, count: HandedOut
     ) -> Buffer | None:  # fmt: skip
         """A range of a block that is, or was, put into the page cache, and that the kernel does not have."""
         coming = self._near.coming.get(block)
         if coming is None or coming.generation != generation:
             return self._staged(block, generation, begin, end, count)
-        if not await coming.is_here(self._hedge_s):
+        if not await coming.is_here(end, self._hedge_s):
             self._hung_s[coming.place] = self._clock()
+            self._near.coming.pop(block, None)  # nobody else waits for it
         self._check(entry, generation)
         if coming.held is None:
             return None
-        count(coming.held.kind, end - begin)
+        stream.to = max(stream.to, self._samples.offset_of(block) + len(coming.held.data))  # the kernel has the rest
+        count(coming.held.kind, (len(coming.held.data) if stream.read_bytes >= IN_ORDER_BYTES else end) - begin)
         return memoryview(coming.held.data)[begin:end]
 
     def _staged(self, block: int, generation: int, begin: int, end: int, count: HandedOut) -> Buffer | None:
@@ -552,7 +577,10 @@ class BlockReads:
         place = self._table.held_by[block]
         if not place or self._where(block)[0] != place:  # it is slow, and is passed over
             return 0
-        return 0 if self._clock() - self._hung_s.get(place, -HUNG_S) < HUNG_S else place
+        return 0 if self._is_hung(place) else place
+
+    def _is_hung(self, place: int) -> bool:
+        return self._clock() - self._hung_s.get(place, -HUNG_S) < HUNG_S
 
     def _count_range(self, entry: int, size_bytes: int, given_bytes: int, count: HandedOut) -> None:
         """Count a range: what the source gave of it just now, and else as from memory."""
@@ -631,13 +659,6 @@ class BlockReads:
     def _check(self, entry: int, generation: int) -> None:
         if self._manifest.generation_view[entry] != generation:
             raise OSError(errno.ESTALE, "the file changed at the source since it was opened")
-
-    def _came(self, block: int, coming: Coming) -> None:
-        """A block of this node was read for a reader in order."""
-        if coming.held is not None:
-            self._counted.gave(coming.held.kind, len(coming.held.data))
-            if coming.is_awaited:
-                self._hot.add(block, coming.held)
 
     # -- ahead of a reader
 
