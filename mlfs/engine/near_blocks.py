@@ -5,7 +5,7 @@ In: which blocks READs come to, on the loop. Out: pages, and bytes for READs tha
 A reader of rows here and there comes to each block several times, and each READ costs a request and a hop to a worker.
 A block in memory that has its second READ gets all of its pages: the third one is the kernel's own. The first READ
 brings no more than was asked for: where a data set is much larger than memory, none comes to the same block soon. The
-first READ of a block on a disk takes all of the copy, as that is verified whole: so the kernel gets the rest of it then.
+first READ of a block on a disk takes all of the copy, as that is verified whole: so the kernel gets all of it then.
 
 A reader in order will come to the next block: it is read, verified, and pushed but for its first page. The READ for
 that tells that he has come there. So a block costs him one request, where the kernel's own read-ahead makes eight.
