@@ -99,7 +99,7 @@ class Correction:
         self.wake()
         if self.job.score.agreement_of_last(SEARCHED_READS) == 1.0:  # what the matcher knows of the loader is right
             self._loader = LearnedLoader(self.job.matcher.shape, self.job.matcher.lag)
-            enough = len(self.job.score.history) >= SEARCHED_READS  # a few hits say nothing against what was found
+            enough = self.job.score.remembered >= SEARCHED_READS  # a few hits say nothing against what was found
             if enough and self.job.is_set_aside and self._explain_anew is not None:
                 self.job.set_aside(False)
                 self._explain_anew([])

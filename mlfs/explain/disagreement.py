@@ -60,7 +60,7 @@ def disagrees(job: JobRun) -> bool:
     score, again = job.score, job.rivals.from_start
     if again is not None and again.is_likely and not again.by_run_under_way:
         return False  # other processes than those before seem to read the job from its start: it will be followed
-    if len(score.history) < UNFIT_READS or job.matcher.stream.length < JUDGED_SAMPLES:
+    if score.remembered < UNFIT_READS or job.matcher.stream.length < JUDGED_SAMPLES:
         return False
     if score.agreement_of_last(SEARCHED_READS) >= SEARCHED_SHARE:
         return False
@@ -204,7 +204,7 @@ class Beginnings:
         if epoch != self._first_unfit[0]:
             self._first_unfit = epoch, job.score.observed - len(opens)
         passes, count = self._passed(job)
-        if passes or count > len(job.score.history):
+        if passes or count > job.score.remembered:
             opens = opens[-count:] if 0 < count <= len(opens) else []
         return Beginning(min(epoch + passes, job.spec.epochs - 1), opens, _heads(opens), passes)
 

@@ -80,29 +80,26 @@ class Evaluation:
         self._trained = 0  # reads of the ranks within an epoch while processes may evaluate
         self._last_at = 0  # how many there were at the last read that may be an evaluation's
 
-    def trains_until(self, rank_index: int, batch: int) -> int:
-        """The position before which a rank's reads say nothing of an evaluation, as long as none may come.
-
-        Args:
-            batch: as `rank_came_to` has it.
-        """
-        return self._ends.get(rank_index, self._first_end) - batch - 1
+    @property
+    def may_have_begun(self) -> bool:
+        """Whether a process may evaluate, or reads are due: else a read that comes as predicted says nothing of it."""
+        return bool(self._chains or self._due)
 
     def rank_came_to(self, rank_index: int, frontier: int, batch: int) -> None:
         """A rank has read, and reads next at `frontier`. Args: batch: the last one may be left out."""
         end = self._ends.get(rank_index, self._first_end)
+        if frontier > end + TRAINS_AGAIN:
+            end = self._ends[rank_index] = self._timeline.base(self._timeline.epoch_of(frontier) + 1)
+            self._at_end.discard(rank_index)
+            if self.may_come and not self._at_end:
+                self._end_all()
         if frontier < end - batch:
             if self._chains and not self._at_end:
                 self._trained += 1
                 if self._trained > self._last_at + RANKS_READ_ON:
                     self._end_all()
             return
-        if frontier > end + TRAINS_AGAIN:
-            self._ends[rank_index] = self._timeline.base(self._timeline.epoch_of(frontier) + 1)
-            self._at_end.discard(rank_index)
-            if self.may_come and not self._at_end:
-                self._end_all()
-        elif rank_index not in self._at_end:
+        if rank_index not in self._at_end:
             self._at_end.add(rank_index)
             self._training.clear()
             self.may_come = True

@@ -396,6 +396,11 @@ class Families:
         """The job's readers have made a read that is none of the training's, and so count as alive."""
         self._evaluated += 1
 
+    @property
+    def has_heir(self) -> bool:
+        """Whether others than those that have proved themselves are taken for the job's readers of today."""
+        return self._heir is not None
+
     def look_at_heir(self, matcher: StreamMatcher) -> None:
         """An heir is one no more once those before it read as predicted again."""
         heir = self._heir

@@ -247,16 +247,15 @@ class JobRun:
     def follow(self, reads: Sequence[Read]) -> Followed:
         """Record the first of these reads of the job's samples, as far as `observe` would find nothing else to do.
 
-        A job reads so nearly all of the time: processes that have proved to read for it go on as predicted, in the
-        middle of an epoch, while nothing else may explain their reads.
+        A job reads so nearly all of the time: processes that have proved to read for it go on as predicted, while
+        nothing else may explain their reads.
         """
-        if self.evaluation.may_come or self.held.reads or not self.readers.proved:
+        if self.evaluation.may_have_begun or self.held.reads or not self.readers.proved or self.readers.has_heir:
             return [], []
         if self.rivals.by_origin or self.rivals.leading:
             return [], []
         batch = self.matcher.batch
-        until = partial(self.evaluation.trains_until, batch=batch)
-        stretches, given = self.matcher.follow(reads, self.readers.proved, until)
+        stretches, given = self.matcher.follow(reads, self.readers.proved)
         for stretch in stretches:
             self.loader.follow(stretch)
             self.late.read(stretch.times, stretch.positions[0], self.epochs)
@@ -551,7 +550,7 @@ class JobRun:
     @property
     def judged(self) -> int:
         """How many of the last reads speak for or against it."""
-        return max(0, min(self.score.ever_observed - self._judged_from, len(self.score.history)))
+        return max(0, min(self.score.ever_observed - self._judged_from, self.score.remembered))
 
     @property
     def is_refuted(self) -> bool:

@@ -12,7 +12,7 @@ again, and takes the place of the old one if more of them are predicted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from itertools import islice
 
 from mlfs.follow.by_sample import NO_PID
@@ -91,9 +91,9 @@ class StreamMatcher:
         """See `Tracker.go_on`."""
         self._tracker.go_on(*noted)
 
-    def follow(self, reads: Sequence[Read], own: Container[int], until: Callable[[int], int]) -> Followed:
+    def follow(self, reads: Sequence[Read], own: Container[int]) -> Followed:
         """Record the first of these opens, as far as each is simply the next one of its process (`Tracker.follow`)."""
-        return self._tracker.follow(reads, own, until)
+        return self._tracker.follow(reads, own)
 
     def relearn(self) -> list[tuple[int, Given]]:
         """Learn the loader's shape from the last opens, and count them anew. Returns positions that are over by that.

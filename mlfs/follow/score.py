@@ -8,7 +8,7 @@ job's, or when the matching has learned better what the job's processes read.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -62,20 +62,26 @@ class Open(NamedTuple):
         return Read(self.sample, self.process, self.parent, UNTIMED)
 
 
+Matched = tuple[Cell, int, Sequence[int]]
+"""Where a process's reads are counted, the rank that they are of, and their positions."""
+
+
 class Score:
     """Counts a job's opens.
 
     Attributes:
         observed, agreed: opens, and how many of them were predicted.
         cells: the same by epoch and rank. Opens may have been counted elsewhere for some of these (`add`, `forget`).
-        history: the last opens, the last one last. Repeated opens, which are not counted, are left out.
     """
 
     def __init__(self, n_ranks: int) -> None:
         self.observed = 0
         self.agreed = 0
         self.cells: OrderedDict[tuple[int, int], Cell] = OrderedDict()
-        self.history: deque[Open] = deque(maxlen=REMEMBERED_OPENS)
+        self._history: deque[Open] = deque(maxlen=REMEMBERED_OPENS)
+        # What comes behind it, and nobody has asked for yet.
+        self._later: deque[tuple[Sequence[Read], Mapping[int, Matched]]] = deque()
+        self._later_opens = 0
         self._most_cells = REMEMBERED_EPOCHS * (1 + n_ranks)
         self._disowned = 0
         self._incomplete = False
@@ -104,16 +110,35 @@ class Score:
             self._in_a_row = 0
         self.history.append(opened)
 
-    def count_predicted(self, opens: Sequence[Open]) -> None:
-        """Count opens all of which were predicted."""
-        self.observed += len(opens)
-        self.agreed += len(opens)
-        self._in_a_row += len(opens)
-        for opened in opens:
-            cell = opened.cell
-            cell.observed += 1
-            cell.agreed += 1
-        self.history.extend(opens)
+    def count_predicted(self, reads: Sequence[Read], matched: Mapping[int, Matched]) -> None:
+        """Count reads all of which were predicted. Args: matched: those of each process."""
+        count = len(reads)
+        self.observed += count
+        self.agreed += count
+        self._in_a_row += count
+        for cell, _, positions in matched.values():
+            cell.add(len(positions), len(positions))
+        self._later.append((reads, matched))
+        self._later_opens += count
+        while self._later_opens - len(self._later[0][0]) >= REMEMBERED_OPENS:
+            self._later_opens -= len(self._later.popleft()[0])
+
+    @property
+    def history(self) -> deque[Open]:
+        """The last opens, the last one last. Repeated opens, which are not counted, are left out."""
+        for reads, matched in self._later:
+            places = {process: (*of[:2], iter(of[2])) for process, of in matched.items()}
+            for sample, process, parent, _ in reads:
+                cell, rank_index, positions = places[process]
+                self._history.append(Open(sample, process, parent, cell, True, rank_index, next(positions)))
+        self._later.clear()
+        self._later_opens = 0
+        return self._history
+
+    @property
+    def remembered(self) -> int:
+        """How many opens the history has."""
+        return min(REMEMBERED_OPENS, len(self._history) + self._later_opens)
 
     def add(self, epoch: int, rank_index: int, observed: int, agreed: int) -> None:
         """Add opens that were counted elsewhere."""
@@ -194,13 +219,13 @@ class Score:
     @property
     def complete(self) -> bool:
         """Whether the history is all that was ever counted."""
-        return not self._incomplete and len(self.history) < REMEMBERED_OPENS
+        return not self._incomplete and self.remembered < REMEMBERED_OPENS
 
     # -- agreement
 
     def agreement_of_last(self, opens: int) -> float:
         """Share of the last opens that were predicted; 0.0 before any."""
-        if self._in_a_row >= min(opens, len(self.history)) > 0:
+        if self._in_a_row >= min(opens, self.remembered) > 0:
             return 1.0
         agrees = [seen.agrees for seen in islice(reversed(self.history), opens)]
         return sum(agrees) / len(agrees) if agrees else 0.0
@@ -213,12 +238,12 @@ class Score:
     @property
     def recent_opens(self) -> int:
         """How many opens `agreement` is about."""
-        return min(RECENT_OPENS, len(self.history))
+        return min(RECENT_OPENS, self.remembered)
 
     @property
     def agreement(self) -> float | None:
         """Share of the last 256 opens that were predicted; None before any open."""
-        return self.agreement_of_last(RECENT_OPENS) if self.history else None
+        return self.agreement_of_last(RECENT_OPENS) if self.remembered else None
 
     @property
     def drifting(self) -> bool:

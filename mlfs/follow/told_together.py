@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import chain
+from itertools import groupby
+from operator import itemgetter
+from typing import Final
 
-from mlfs.follow.evidence import UNTIMED, Read
+from mlfs.follow.evidence import Read
 
-MOST_PORTIONS = 64
-"""Portions of reads that are remembered: thousands of reads, which a server is told of together that has had no
-processor for a tenth of a second."""
+_at_s: Final = itemgetter(Read._fields.index("at_s"))
 
 
 def are_together(reads: Sequence[Read]) -> bool:
@@ -25,20 +25,43 @@ def are_together(reads: Sequence[Read]) -> bool:
     return len(reads) > 1 and (reads[0].at_s == reads[1].at_s or reads[-2].at_s == reads[-1].at_s)
 
 
+class _Batch:
+    """What came together. Nearly always nobody asks who has read what of it: it is looked at when somebody does."""
+
+    __slots__ = ("_by_process", "_unseen", "at_s")
+
+    def __init__(self, at_s: float) -> None:
+        self.at_s = at_s
+        self._unseen: list[Sequence[Read]] = []
+        self._by_process: dict[int, set[int]] = {}
+
+    def add(self, reads: Sequence[Read]) -> None:
+        self._unseen.append(reads)
+
+    def of(self, process: int) -> set[int]:
+        """The samples that a process has opened."""
+        for reads in self._unseen:
+            for read in reads:
+                self._by_process.setdefault(read.process, set()).add(read.sample)
+        self._unseen.clear()
+        return self._by_process.get(process, set())
+
+
 class ToldTogether:
-    """The last reads. Those of a batch have one time."""
+    """The reads of the last two batches. Those of a batch have one time."""
 
     def __init__(self) -> None:
-        self._portions: deque[Sequence[Read]] = deque(maxlen=MOST_PORTIONS)
-        self._last_s = self._before_s = UNTIMED  # of the last batch, and of the one before
+        self._batches: deque[_Batch] = deque(maxlen=2)
 
     def add(self, reads: Sequence[Read]) -> None:
         """These came next. Args: reads: of one batch, or of the end of one and the beginning of the next."""
-        if reads[-1].at_s != self._last_s:
-            self._before_s, self._last_s = self._last_s, reads[-1].at_s
-            while self._portions and self._portions[0][-1].at_s < self._before_s:
-                self._portions.popleft()
-        self._portions.append(reads)
+        if reads[0].at_s != reads[-1].at_s:
+            for _, portion in groupby(reads, _at_s):
+                self.add(list(portion))
+            return
+        if not self._batches or self._batches[-1].at_s != reads[0].at_s:
+            self._batches.append(_Batch(reads[0].at_s))
+        self._batches[-1].add(reads)
 
     def before(self, reads: Sequence[Read], at: int) -> set[int]:
         """The samples that the process of `reads[at]` has opened before it in its batch, or in the one before that.
@@ -46,11 +69,17 @@ class ToldTogether:
         An open that was told with another one came while that one's batch was collected. Args: reads: not added yet.
         """
         process, at_s, found, is_earlier = reads[at].process, reads[at].at_s, set[int](), False
-        for read in chain(reversed(reads[:at]), chain.from_iterable(map(reversed, reversed(self._portions)))):
+        for read in reversed(reads[:at]):
             if read.at_s != at_s:
                 if is_earlier:
-                    break
+                    return found
                 at_s, is_earlier = read.at_s, True
             if read.process == process:
                 found.add(read.sample)
+        for batch in reversed(self._batches):
+            if batch.at_s != at_s:
+                if is_earlier:
+                    break
+                at_s, is_earlier = batch.at_s, True
+            found |= batch.of(process)
         return found

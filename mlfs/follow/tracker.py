@@ -11,10 +11,11 @@ epoch, and for several ranks where an order is padded), so a process keeps all c
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
-from typing import Final, NamedTuple
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from operator import eq
+from typing import NamedTuple
 
 from mlfs.follow.by_sample import NO_PID, SampleMatcher
 from mlfs.follow.epoch_index import EpochIndex, Match, Occurrence, occurrences
@@ -51,9 +52,6 @@ MOST_UNTOLD = 4096
 """Reads in a row that may have been told with others: some epochs of a data set that is read within milliseconds."""
 MOST_STRAYS = 4
 """The same for streams in the middle of which an open lies, near its rank and far ahead of it."""
-
-
-_process_of: Final = itemgetter(Read._fields.index("process"))
 
 
 class _Process:
@@ -230,41 +228,52 @@ class Tracker:
         self._ranks_of_children: OrderedDict[int, frozenset[int]] = OrderedDict()  # by parent
         self._known: OrderedDict[tuple[int, int, int], None] = OrderedDict()  # epoch, rank, worker: somebody reads it
 
-    def follow(self, reads: Sequence[Read], own: Container[int], until: Callable[[int], int]) -> Followed:
+    def follow(self, reads: Sequence[Read], own: Container[int]) -> Followed:
         """Follow the first of these reads, and count them: as far as each is simply the next one of its process.
 
         It is what 20,000 reads a second come to, and changes what `observe` would change by each of them.
 
         Args:
             own: the processes whose reads may be followed so.
-            until: by rank, the position before which they may.
         """
-        begun: dict[int, Stretch] = {}
-        opens: list[Open] = []
-        counts = Counter(map(_process_of, reads))
-        for sample, process, parent, at_s in reads:
-            stretch = begun.get(process)
-            if stretch is None:
-                reader = self._readers.get(process)
-                stream = reader.reads_next(sample) if reader is not None and process in own else None
-                if stream is None:
-                    break
-                stretch = begun[process] = stream.stretch(process, counts[process], until(stream.rank_index))
-            at = len(stretch.times)
-            if at == len(stretch.samples) or stretch.samples[at] != sample:
-                break
-            stretch.times.append(at_s)
-            # tuple.__new__ makes a named tuple in half of the time.
-            opened = (sample, process, parent, stretch.cell, True, stretch.rank_index, stretch.positions[at], 0)
-            opens.append(tuple.__new__(Open, opened))
-        stretches = [stretch for stretch in begun.values() if stretch.times]
+        samples, processes, _, times = zip(*reads, strict=True)
+        places: dict[int, list[int]] = {}  # by process, of its reads
+        for at, process in enumerate(processes):
+            if process in places:
+                places[process].append(at)
+            else:
+                places[process] = [at]
+        begun: list[Stretch] = []
+        end = len(reads)  # before the first read that is not the next one of its process
+        for process, mine in places.items():
+            if mine[0] > end:
+                continue
+            reader = self._readers.get(process)
+            stream = reader.reads_next(samples[mine[0]]) if reader is not None and process in own else None
+            if stream is None:
+                end = mine[0]
+                continue
+            stretch = stream.stretch(process, len(mine))
+            begun.append(stretch)
+            opened = [samples[at] for at in mine]
+            if opened != stretch.samples:
+                agree = map(eq, opened, stretch.samples)
+                first = next((at for at, agrees in zip(mine, agree, strict=False) if not agrees), -1)
+                end = min(end, first if first >= 0 else mine[len(stretch.samples)])
+        stretches: list[Stretch] = []
         positions: dict[int, list[int]] = {}  # by rank
-        for stretch in stretches:
-            count = len(stretch.times)
+        for stretch in begun:
+            mine = places[stretch.process]
+            count = len(mine) if mine[-1] < end else bisect_left(mine, end)
+            if not count:
+                continue
             del stretch.samples[count:], stretch.positions[count:]
+            stretch.times.extend([times[at] for at in mine[:count]])
             self._readers[stretch.process].goes_on(stretch.samples[-1], stretch.positions[-1], count)
             positions.setdefault(stretch.rank_index, []).extend(stretch.positions)
-        self._score.count_predicted(opens)
+            stretches.append(stretch)
+        matched = {one.process: (one.cell, one.rank_index, one.positions) for one in stretches}
+        self._score.count_predicted(reads[:end], matched)
         taken = ((rank_index, self.ranks[rank_index].take(read, self.lag)) for rank_index, read in positions.items())
         return stretches, [(rank_index, given) for rank_index, given in taken if given is not None]
 
@@ -306,7 +315,7 @@ class Tracker:
         stream = reader.streams[0]
         if reader.reads_next(stream.next_sample) is None:
             return []
-        return stream.stretch(process, most, stream.index.base + stream.index.length).samples
+        return stream.stretch(process, most).samples
 
     def untold_before(self, sample: int, process: int, told: Collection[int]) -> list[int]:
         """The samples that a process has read before this one, by its order, each told of with an earlier open.
@@ -327,7 +336,7 @@ class Tracker:
             return []
         stream, untold = reader.streams[0], list[int]()
         while stream.entered_at < 0:
-            for expected in stream.stretch(process, len(told) + 1, stream.index.base + stream.index.length).samples:
+            for expected in stream.stretch(process, len(told) + 1).samples:
                 if expected == sample:
                     return untold if self._is_no_chance(len(untold), len(told), stream.index.length) else []
                 if expected not in told:

@@ -93,9 +93,8 @@ class WorkerStream:
         """Whether the process has read its part of the epoch."""
         return self.next_sample < 0
 
-    def stretch(self, process: int, most: int, until: int) -> Stretch:
-        """The samples that come next, so many at most, at positions below `until`. None was opened yet: there are no
-        times."""
+    def stretch(self, process: int, most: int) -> Stretch:
+        """The samples that come next, so many at most. None was opened yet: there are no times."""
         index, workers, turn = self.index, self.shape.workers, self.turn
         samples: list[int] = []
         positions: list[int] = []
@@ -105,7 +104,7 @@ class WorkerStream:
             left = most - len(samples)
             if workers != 1:  # the only worker reads one batch behind the other, as if all were one
                 left = min(left, self.shape.batch - turn % self.shape.batch)
-            stop = min(offset + left, index.length, until - index.base)
+            stop = min(offset + left, index.length)
             if stop <= offset:
                 break
             samples += self.ids[offset:stop].tolist()
