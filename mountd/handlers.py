@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from mlfs.engine.block_reads import Spent
+from mlfs.engine.digest import Entries, Pids
 from mlfs.engine.engine import Engine
 from mlfs.engine.opens import WaitingReader
 from mlfs.engine.pagecache import Buffer
@@ -202,7 +203,7 @@ class Handlers:
         first_looks: FirstLooks,
         extended: ExtendedAttributes,
     ) -> None:
-        self.manifest, self.looks = engine.manifest, engine.looks
+        self._engine, self.manifest, self.looks = engine, engine.manifest, engine.looks
         self._first_looks, self._extended = first_looks, extended
         self.failures = failures
         self._missed = misses.missed
@@ -437,18 +438,22 @@ class Handlers:
 
     # -- files that are opened without a request (mountd.silent)
 
+    @property
+    def most_untold(self) -> int:
+        """See `mountd.silent.Told`."""
+        return self._engine.most_untold
+
     def meets(self, pids: Collection[int]) -> None:
         """See `mountd.silent.Told`."""
         self.digest.meets(pids)
 
-    def told(self, opened: Sequence[tuple[int, int]], closed: Sequence[int], free: Sequence[int]) -> None:
+    def told(self, entries: Entries, pids: Pids, closed: Sequence[int], free: Sequence[int]) -> None:
         """The kernel tells of opens and closes that it has answered by itself: see `mountd.silent.Told`."""
-        self.opens.told([entry for entry, _ in opened])
-        self.opens.counted.told_closed(entries_of(free))
+        self.opens.told(entries, entries_of(free))
         if self._row_reads.has_readers:
             for inode in free:
                 self._row_reads.closed(handle_without_open(inode))
-        self.digest.told(opened, entries_of(closed))
+        self.digest.told(entries, pids, closed)
 
     async def open_virtual(self, inode: int, reader: Reader) -> None:
         """Somebody who has a virtual file open asks how long it is: it has its text from now on."""

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from mlfs.engine.runner import Runner
 from mlfs.tree.manifest import Manifest
-from mountd.inodes import FIRST_VIRTUAL
+from mountd.inodes import FIRST_VIRTUAL, entry_of
 
 log = logging.getLogger("mlfs.silent")
 
@@ -53,8 +53,11 @@ _EVENT: Final = np.dtype(
 )
 _READ_BYTES: Final = 1 << 18
 # How long events are collected: the listener's cost is that of waking up. The kernel keeps 16,384 of them, and readers
-# of two cores open a thousand files by then.
+# of two cores open a thousand files in the longest time.
 BATCH_S: Final = 0.01
+LONGEST_BATCH_S: Final = 0.04
+# Readers that do nothing but read open more files a second. Of others the times of their reads tell how they work.
+MANY_A_SECOND: Final = 3000
 # What a server that takes over keeps at most, of what it hears before its jobs go on. The rest waits with the kernel.
 MOST_HELD: Final = 64 * _READ_BYTES
 # Each mark keeps the inode of its directory in memory.
@@ -92,15 +95,22 @@ class ChannelStatistics:
 class Told(Protocol):
     """Whoever is told of opens and closes: the request handlers."""
 
+    @property
+    def most_untold(self) -> int:
+        """How many opens may wait for each other, as nothing hinges on one of them; 0: each is told soon."""
+
     def meets(self, pids: Collection[int]) -> None:
         """These processes have opened files: who they are can be asked only while they live."""
 
-    def told(self, opened: Sequence[tuple[int, int]], closed: Sequence[int], free: Sequence[int]) -> None:
+    def told(
+        self, entries: NDArray[np.int64], pids: NDArray[np.int32], closed: Sequence[int], free: Sequence[int]
+    ) -> None:
         """Files were opened and closed in a moment.
 
         Args:
-            opened: entries of files and the processes that have opened them, in their order. closed: inodes of files
-                that were closed, some of them opened in that moment. free: those that nobody has open now.
+            entries: those of opened files, in their order, shape (n,). pids: who has opened each, shape (n,).
+            closed: entries of files that were closed, some of them opened in that moment.
+            free: inodes of those that nobody has open now.
         """
 
 
@@ -140,6 +150,7 @@ class Silence:
         self._held_bytes = 0
         self._open: dict[int, int] = {}  # by inode, how many readers have it open
         self._marked = 0  # entries of the tree that were looked at for directories
+        self._heard_of = 0  # events so far
         self._buffer = bytearray(_READ_BYTES)
         if found is not None:
             self.why = found.why
@@ -191,16 +202,24 @@ class Silence:
     async def run(self, runner: Runner) -> None:
         """Tell of opens and closes for as long as the mount lives."""
         await self.decided.wait()
-        has_more = False
+        has_more, batch_s = False, BATCH_S
         while self.on and self.descriptor >= 0:
             if self._held_bytes > MOST_HELD:
                 await self._followed.wait()
             if not has_more:  # else it has, by then: asking costs a pass of the loop
                 await trio.lowlevel.wait_readable(self.descriptor)
-            await trio.sleep(BATCH_S)
+            await trio.sleep(batch_s)
+            before = self._heard_of
             has_more = self.take_in()
+            batch_s = self._collects_s((self._heard_of - before) / batch_s)
             if self._manifest.used > self._marked:
                 await self._mark_new(runner)
+
+    def _collects_s(self, a_second: float) -> float:
+        """How long the next opens are collected. Args: a_second: so many there were."""
+        if a_second < MANY_A_SECOND or self._told is None:
+            return BATCH_S
+        return max(BATCH_S, min(LONGEST_BATCH_S, self._told.most_untold / a_second))
 
     def take_in(self) -> bool:
         """Hear of all that has happened by now, and tell of it; whether anything has."""
@@ -212,6 +231,7 @@ class Silence:
                 self._own = {os.getpid()}  # the kernel may give the numbers of those before to any process
                 break
             has_heard = True
+            self._heard_of += size // _EVENT.itemsize
             for events in self._heard(size):
                 if self._followed.is_set():
                     self._tell(events)
@@ -249,33 +269,31 @@ class Silence:
             return
         is_open, gone = self._open, list[int]()
         inodes, masks = events["high"].astype(np.int64) << 32 | events["low"], events["mask"]
-        is_opening, is_closing = masks & _FAN_OPEN != 0, masks & _FAN_CLOSE != 0
-        entries, pids = events["low"][is_opening].astype(np.int64) - 1, events["pid"][is_opening]
-        opened = list(zip(entries.tolist(), pids.tolist(), strict=True))
+        entries, is_opening = events["low"].astype(np.int64) - 1, masks & _FAN_OPEN != 0
         # Most files are opened and closed within one event. The others are counted.
-        is_both = is_opening & is_closing
-        both, rest = inodes[is_both].tolist(), inodes[~is_both].tolist()
-        closed = both.copy()
-        for inode, is_opened in zip(rest, is_opening[~is_both].tolist(), strict=True):
-            if is_opened:
+        is_both = masks & (_FAN_OPEN | _FAN_CLOSE) == _FAN_OPEN | _FAN_CLOSE
+        both, closed = inodes[is_both].tolist(), entries[is_both].tolist()
+        for at in np.flatnonzero(~is_both).tolist():
+            inode = inodes.item(at)
+            if is_opening[at]:
                 is_open[inode] = is_open.get(inode, 0) + 1
             elif inode in is_open:
-                closed.append(inode)
+                closed.append(entries.item(at))
                 is_open[inode] -= 1
                 if not is_open[inode]:
                     del is_open[inode]
                     gone.append(inode)
-        free = [inode for inode in both if inode not in is_open] + gone
-        self._told.told(opened, closed, free)
+        free = [inode for inode in both if inode not in is_open] if is_open else both
+        self._told.told(entries[is_opening], events["pid"][is_opening], closed, free + gone)
 
     def _lose(self) -> None:
         """Events were lost, so nobody knows which files are open: their pages may go, and who reads is served."""
         self.lost += 1
         log.warning("the kernel has lost some of what it had to tell of opens: this server was too slow")
         free, self._open = self._open, {}
-        closed = [inode for inode, count in free.items() for _ in range(count)]
+        closed = [entry_of(inode) for inode, count in free.items() for _ in range(count)]
         if self._told is not None:
-            self._told.told((), closed, list(free))
+            self._told.told(np.empty(0, np.int64), np.empty(0, np.int32), closed, list(free))
 
     async def _mark_new(self, runner: Runner) -> None:
         """Watch the directories that have come. `why` says if that cannot be."""

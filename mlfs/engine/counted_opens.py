@@ -10,7 +10,7 @@ is counted there instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.stats import PAGE_CACHE, Counters
@@ -39,31 +39,29 @@ class CountedOpens:
             del self._brought[entry]
         self._counters.read(PAGE_CACHE, self._sizes[entry])
 
-    def told(self, entries: Iterable[int]) -> None:
+    def told(self, entries: Sequence[int], free: Collection[int] = ()) -> None:
         """Opens are told of behind them, and not by requests: a READ may have said before that it is of one of them.
 
         They are counted now, or when that READ is answered: as the kernel tells the next server what this one has not
         heard, an open that counts before it is told would count twice.
+
+        Args:
+            free: files that nobody has open any more: the next READ of one is of another open.
         """
         asked, told, sizes = self._asked, self._told, self._sizes
-        count = size_bytes = 0
-        for entry in entries:
-            if entry in asked:
-                kind = asked.pop(entry)
-                if kind is not None:
-                    self._counters.read(kind, sizes[entry])
-                continue
-            count += 1
-            size_bytes += sizes[entry]
-            told[entry] = None
-        self._counters.read(PAGE_CACHE, size_bytes, count)
+        for entry in asked.keys() & entries if asked else ():
+            kind = asked.pop(entry)
+            entries = list(entries)
+            entries.remove(entry)
+            if kind is not None:
+                self._counters.read(kind, sizes[entry])
+        self._counters.read(PAGE_CACHE, sum(map(sizes.__getitem__, entries)), len(entries))
+        closed = set(free)
+        for entry in told.keys() & closed:
+            del told[entry]
+        told.update(dict.fromkeys(entry for entry in entries if entry not in closed))
         while len(told) > MOST_REMEMBERED:
             del told[next(iter(told))]
-
-    def told_closed(self, entries: Iterable[int]) -> None:
-        """Nobody has these files open any more: the next READ of one is of another open."""
-        for entry in self._told.keys() & entries:
-            del self._told[entry]
 
     def asked(self, entry: int) -> bool:
         """The first READ of an open that was not made by a request; whether that was not told before, and counted."""

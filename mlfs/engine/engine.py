@@ -243,6 +243,11 @@ class Engine:
         """The jobs of the mount by name."""
         return self._jobs.jobs
 
+    @property
+    def most_untold(self) -> int:
+        """How many reads may be told of together as nothing hinges on one of them; 0: each as soon as may be."""
+        return self._jobs.most_untold
+
     async def run(self) -> None:
         """Serve until cancelled. No task of these ends the mount by failing."""
         tasks = {

@@ -100,6 +100,11 @@ class MountJobs:
         return self._scheduler.jobs
 
     @property
+    def most_untold(self) -> int:
+        """See `Scheduler.most_untold`. Each read that nobody knows may show the order."""
+        return self._scheduler.most_untold if self.jobs or not self._explainer.infers else 0
+
+    @property
     def orders_under_way(self) -> int:
         """Epochs whose order is being computed."""
         return self._orders_under_way

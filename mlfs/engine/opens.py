@@ -7,11 +7,11 @@ when the source failed twice. The path of every staged open is `hit`: a look int
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from itertools import compress
-from operator import not_
+from collections.abc import Collection, Iterable
 
+import numpy as np
 import trio
+from numpy.typing import NDArray
 
 from mlfs.engine.context import Context
 from mlfs.engine.counted_opens import CountedOpens
@@ -148,15 +148,17 @@ class Opens:
             self._step(Touched(entry))
         return self._table.state[entry] in (State.STAGED, State.RECENT)
 
-    def told(self, entries: Sequence[int]) -> None:
-        """The kernel tells of opens that it has answered by itself: count them, and keep the pages that are there."""
-        state = self._table.state
-        for entry in entries:
-            if state[entry] == State.DROPPING:
-                self._step(Touched(entry))
+    def told(self, entries: NDArray[np.int64], free: Collection[int]) -> None:
+        """The kernel tells of opens that it has answered by itself: count them, and keep the pages that are there.
+
+        Args:
+            free: files that nobody has open any more.
+        """
+        for entry in entries[np.frombuffer(self._table.state, np.uint8)[entries] == State.DROPPING].tolist():
+            self._step(Touched(entry))
         are_whole = self.ranges.are_whole(entries)
-        self.counted.told([*compress(entries, are_whole)])
-        for entry in compress(entries, map(not_, are_whole)):
+        self.counted.told(entries[are_whole].tolist(), free)
+        for entry in entries[~are_whole].tolist():
             self.counted.direct(*self.ranges.at_hand(entry))
             trio.lowlevel.spawn_system_task(self.ranges.look, entry)
 

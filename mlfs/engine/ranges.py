@@ -13,7 +13,7 @@ import errno
 import itertools
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 import trio
+from numpy.typing import NDArray
 
 from mlfs.engine.block_reads import BlockReads, HandedOut, Spent
 from mlfs.engine.context import Context, MountLimits
@@ -354,11 +355,9 @@ class Ranges:
         """Whether a file is one sample, which is read whole."""
         return self._manifest.size_view[entry] <= self._largest_whole_bytes and self._samples.is_one(entry)
 
-    def are_whole(self, entries: Sequence[int]) -> Sequence[bool]:
-        ids = np.array(entries, np.int64)
-        small = self._manifest.size[ids] <= self._largest_whole_bytes
-        are: list[bool] = (small & self._samples.are_one(ids)).tolist()
-        return are
+    def are_whole(self, entries: NDArray[np.int64]) -> NDArray[np.bool_]:
+        small: NDArray[np.bool_] = self._manifest.size[entries] <= self._largest_whole_bytes
+        return small & self._samples.are_one(entries)
 
     async def read(
         self, entry: int, generation: int, offset: int, size: int, untold: bool = False, spent: Spent | None = None

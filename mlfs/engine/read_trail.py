@@ -8,10 +8,10 @@ record before, and is not among those that are given out.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mlfs.engine.pagecache import Buffer
 
@@ -49,16 +49,20 @@ class ReadTrail:
         self.end = number = self.end + 1
         _RECORD.pack_into(self._memory, number % RECORDS * _RECORD.size, sample, thread, kind, number)
 
-    def note_all(self, reads: Iterable[tuple[int, int]], kind: int) -> None:
-        """Reads come together, each a sample and its thread."""
-        number, memory, pack_into = self.end, self._memory, _RECORD.pack_into
-        for sample, thread in reads:
-            number += 1
-            pack_into(memory, number % RECORDS * _RECORD.size, sample, thread, kind, number)
-        self.end = number
+    def note_all(self, samples: NDArray[np.int64], threads: NDArray[np.int32], kind: int) -> None:
+        """Reads come together: shape (n,) both."""
+        samples, threads = samples[-RECORDS:], threads[-RECORDS:]
+        self.end += len(samples)
+        numbers = np.arange(self.end - len(samples) + 1, self.end + 1)
+        slots, records = numbers % RECORDS, self._records
+        records["number"][slots] = 0
+        records["sample"][slots], records["thread"][slots], records["kind"][slots] = samples, threads, kind
+        records["number"][slots] = numbers
 
     def since(self, number: int) -> list[Noted]:
         """The reads behind so many, in their order, as far as they are kept."""
         first = max(number, self.end - RECORDS + 1) + 1
-        slots = np.arange(first, self.end + 1) % RECORDS
-        return [Noted(*record) for record in self._records[slots][["sample", "thread", "kind"]].tolist()]
+        numbers = np.arange(first, self.end + 1)
+        found = self._records[numbers % RECORDS]
+        whole = found[found["number"] == numbers]
+        return [Noted(*record) for record in whole[["sample", "thread", "kind"]].tolist()]

@@ -39,6 +39,11 @@ class Explainer:
         self._corrections: Corrections | None = None
         self._offered: list[dict[str, object]] = []  # before that
 
+    @property
+    def infers(self) -> bool:
+        """Whether it guesses what nobody has registered."""
+        return self._build is not None
+
     async def run(self, jobs: Jobs) -> None:
         self._corrections = Corrections(jobs, None if self._build is None else self._explain_anew)
         if self._build is not None:

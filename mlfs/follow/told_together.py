@@ -26,7 +26,7 @@ def are_together(reads: Sequence[Read]) -> bool:
 
 
 class _Batch:
-    """What came together. Nearly always nobody asks who has read what of it: it is looked at when somebody does."""
+    """Reads that came together. Nearly always nobody asks who has read what: they are looked at when somebody does."""
 
     __slots__ = ("_by_process", "_unseen", "at_s")
 

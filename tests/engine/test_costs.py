@@ -90,15 +90,15 @@ COSTS = {
         "an event of the digest, a release, what comes next is learned",
     ),
     "a staged read of a registered job": (
-        Cost(62, SELDOM, 3000, SELDOM),
+        Cost(43, SELDOM, 2650, SELDOM),
         "the same events; matched to its rank with a batch of others; the next use is looked at",
     ),
     "a staged read of a registered job that the kernel tells of, and does not ask for": (
-        Cost(54, 0.2, 3200, SELDOM),
+        Cost(32, 0.2, 2950, SELDOM),
         "the same, told with a batch, which is two reads of the descriptor",
     ),
     "a staged read of a job that was found": (
-        Cost(57, SELDOM, 2600, SELDOM),
+        Cost(47, SELDOM, 2570, SELDOM),
         "the same, and whether it still comes as found; the clock stands still here, so reads are kept as a batch's",
     ),
     "a demand read that no job follows": (
@@ -119,7 +119,7 @@ COSTS = {
         "a look, a lane's turn, a range of one copy or two, its tripwire, two pushes",
     ),
     "a READ of a staged row": (
-        Cost(223, 2.7, 70000, 0.14),
+        Cost(212, 2.7, 70000, 0.14),
         "the row that comes next, both told with a batch; its pages are dropped; a row of the next epoch is staged",
     ),
     "a READ of a copy in memory, by no job": (

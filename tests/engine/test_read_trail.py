@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import trio
 import trio.testing
 
@@ -18,15 +19,21 @@ OPENED, WAITED, ROW = 0, 1, 5
 def test_reads_are_found_again_in_their_order_and_a_torn_one_is_left_out() -> None:
     memory = bytearray(SIZE_BYTES)
     trail = ReadTrail(memory)
-    for sample in range(RECORDS + 10):
+    for sample in range(RECORDS - 10):
         trail.note(sample, 7, OPENED)
+    last = np.arange(RECORDS - 10, RECORDS + 10)
+    trail.note_all(last, np.full(20, 7, np.int32), OPENED)
     again = ReadTrail(memory)
     assert again.end == RECORDS + 10
     assert [noted.sample for noted in again.since(RECORDS + 7)] == [RECORDS + 7, RECORDS + 8, RECORDS + 9]
     at = (RECORDS + 11) % RECORDS * (SIZE_BYTES // RECORDS)
     memory[at : at + 8] = bytes(8)  # the sample of one more, whose writer came no further
-    kept = [noted.sample for noted in ReadTrail(memory).since(0)]
-    assert kept == [*range(11, RECORDS + 10)]
+    kept = ReadTrail(memory).since(0)
+    assert kept == [(sample, 7, OPENED) for sample in range(11, RECORDS + 10)]
+    for further in (12, 13):  # and of two more that were told together
+        at = (RECORDS + further) % RECORDS * (SIZE_BYTES // RECORDS)
+        memory[at : at + (SIZE_BYTES // RECORDS)] = bytes(SIZE_BYTES // RECORDS)
+    assert ReadTrail(memory).since(0) == kept[2:]
 
 
 def heard(digest: Digest, told: list[int]) -> list[int]:

@@ -1,5 +1,6 @@
 """What a job makes of reads in batches (`JobRun.follow`) is what it makes of them one by one (`JobRun.observe`): drawn
-jobs and readers, strangers among them, reads that are left out, made twice or in another order, evaluations."""
+jobs and readers, strangers among them, reads that are left out, made twice or in another order, evaluations. And what a
+scheduler makes of reads that are told together is what it makes of them told one by one."""
 
 from __future__ import annotations
 
@@ -16,8 +17,15 @@ from mlfs.follow.evidence import Read
 from mlfs.follow.job import JobRun
 from mlfs.follow.loader_watch import UNTIMED
 from mlfs.job import parse_job
+from mlfs.lab.sim.detailed.run import NothingMeasured
 from mlfs.orders.order import build_order
 from mlfs.orders.streams import JobStreams
+from mlfs.plan.place_kind import PlaceKind
+from mlfs.plan.scheduler import commands as c
+from mlfs.plan.scheduler import events as e
+from mlfs.plan.scheduler.config import Limits, PlaceInfo
+from mlfs.plan.scheduler.scheduler import Scheduler
+from mlfs.plan.scheduler.states import PAGE_BYTES
 
 EPOCHS = 4
 Positions = set[tuple[int, int]]
@@ -143,3 +151,53 @@ def test_most_reads_are_followed_in_batches(workers: int) -> None:
             many.load()
     assert many.batched > 0.9 * EPOCHS * n
     assert many.job.score.agreement == 1.0
+
+
+class Node:
+    """A scheduler with a job, of a node where each fetch and each drop is done at once."""
+
+    def __init__(self, n: int, fields: dict[str, object], room: int) -> None:
+        self.job, sizes = job_of(n, **fields), np.full(n, PAGE_BYTES, dtype=np.int64)
+        places = [PlaceInfo(PlaceKind.SOURCE, "pfs", 1)]
+        self.scheduler = Scheduler(sizes.data, places, Limits(room * PAGE_BYTES), NothingMeasured())
+        self.tell(0.0, e.JobInstalled(self.job))
+
+    def tell(self, now_s: float, *events: e.Event) -> None:
+        events_now: list[e.Event] = list(events)
+        while events_now:
+            commands, events_now = self.scheduler.step(now_s, events_now), []
+            for command in commands:
+                if isinstance(command, c.LoadEpoch):
+                    events_now.append(e.EpochKnown(command.job, command.job.load_epoch(command.epoch)))
+                elif isinstance(command, c.Fetch):
+                    landed = [e.Landed(command.fetch, item.sample, staged=True) for item in command.items]
+                    events_now.append(e.FetchEnded(command.fetch, landed))
+                elif isinstance(command, c.Drop):
+                    events_now.append(e.Dropped(command.samples))
+                elif isinstance(command, c.WakeAt) and command.at_s <= now_s:
+                    events_now.append(e.TimePassed())
+
+    def state(self) -> list[object]:
+        table, (record,) = self.scheduler.table, self.scheduler.records.values()
+        counted = [(rank.floor, rank.frontier, sorted(rank.done)) for rank in self.job.matcher.ranks]
+        return [
+            bytes(table.state), bytes(table.pending), table.readers, table.window_bytes, record.uses.cursors, counted,
+            self.job.score.observed, self.job.score.agreed, self.scheduler.window.dropping,
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(cases(4)))
+def test_a_scheduler_decides_the_same_of_reads_that_are_told_together_and_one_by_one(seed: int) -> None:
+    rng = random.Random(seed)
+    n, batch, ranks = rng.choice((120, 240)), rng.choice((4, 8)), rng.choice((1, 2))
+    fields: dict[str, object] = {"world_size": ranks, "batch_size": batch}
+    one, many = (Node(n, fields, 2 * n) for _ in range(2))
+    reads = list(drawn_reads(job_of(n, **fields), ranks, batch, rng))
+    while reads:
+        count = rng.choice((1, 3, 32, 100))
+        told, reads = reads[:count], reads[count:]
+        at_s = told[-1].at_s
+        one.tell(at_s, *(e.ReadsSeen([read], [read.sample]) for read in told))
+        many.tell(at_s, e.ReadsSeen(told, [read.sample for read in told]))
+        assert one.state() == many.state()
+    assert many.job.score.agreed > 0

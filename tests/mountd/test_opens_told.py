@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Sequence
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from support.fanotify import BOTH, CLOSE, LOST, OPEN
@@ -29,12 +29,14 @@ class Heard:
         self.all: list[tuple[object, ...]] = []
         self.met: set[int] = set()
 
+    most_untold = 0
+
     def meets(self, pids: Collection[int]) -> None:
         self.met.update(pids)
 
-    def told(self, opened: Sequence[tuple[int, int]], closed: Sequence[int], free: Sequence[int]) -> None:
-        self.all += [("opened", entry, pid) for entry, pid in opened]
-        self.all += [("closed", entry_of(inode)) for inode in closed]
+    def told(self, entries: Any, pids: Any, closed: Sequence[int], free: Sequence[int]) -> None:
+        self.all += [("opened", entry, pid) for entry, pid in zip(entries.tolist(), pids.tolist(), strict=True)]
+        self.all += [("closed", entry) for entry in closed]
         self.all += [("free", entry_of(inode)) for inode in free]
 
 

@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import Final, NamedTuple
 
 from mlfs.follow.by_sample import NO_PID
-from mlfs.follow.evidence import Read
+from mlfs.follow.evidence import UNTIMED, Read
 from mlfs.follow.job import NOTHING_YET, JobRun, Seen
 from mlfs.follow.told_together import ToldTogether, are_together
 from mlfs.plan.loader_load import JobLoad
@@ -39,6 +39,8 @@ from mlfs.plan.scheduler.window import Window
 
 # As many as litdata opens ahead of the one that it comes to.
 _OPENED_LATELY: Final = 4
+# What may be told of together is a small part of an epoch: a process's opens of a file are one then.
+PARTS_UNTOLD: Final = 8
 # Those that were seen longest ago are forgotten: their workers are gone, mostly.
 _MOST_PROCESSES: Final = 1024
 
@@ -72,6 +74,7 @@ class Following:
         self._out = out
         self._last_number = 0
         self._opened_again = False  # by the readers of a job that was here
+        self._last_s = self._single_s = UNTIMED  # of the last read, and of the last that did not simply go on
         self._records: dict[int, JobRecord] = {}
         self.records: Mapping[int, JobRecord] = self._records
         self.jobs: Mapping[str, JobRun] = {}
@@ -112,6 +115,7 @@ class Following:
         """
         jobs = self._records.values()
         self.jobs = {job.run.name: job.run for job in jobs}
+        self._single_s = self._last_s
         self._keeping.jobs_read([job.member for job in jobs if not job.run.finished])
 
     def named(self, name: str) -> JobRecord | None:
@@ -192,15 +196,25 @@ class Following:
             self._window.retire(*self._strangers_ahead.read(reads))
             return
         at, end, together = 0, len(reads), are_together(reads)
+        self._last_s = reads[-1].at_s if reads else self._last_s
         while at < end:
-            count = self._follow(reads[at:])
+            count = self._follow(reads[at:] if at else reads)
             if not count:
+                self._single_s = reads[at].at_s
                 if together:
                     self._read_untold(reads[at], partial(self._told.before, reads, at))
                 self.read_one(reads[at])
             at += count or 1
         if together:
             self._told.add(reads)
+
+    @property
+    def most_untold(self) -> int:
+        """How many reads may be told of together for all that is known of who reads: see `Scheduler.most_untold`."""
+        if not self._records:
+            return self._table.first_row // PARTS_UNTOLD
+        lengths = (job.run.epochs.first_length for job in self._records.values())
+        return min(lengths) // PARTS_UNTOLD if self._last_s > self._single_s else 0
 
     def _read_untold(self, read: Read, told: Callable[[], Collection[int]]) -> None:
         """Have the jobs match what the process of a read has opened before it and nobody has told."""
@@ -224,13 +238,13 @@ class Following:
         others = [other.member for other in self._records.values() if other is not job]
         if others:
             reads = list(takewhile(lambda read: not any(other[read.sample] for other in others), reads))
-        sizes, count = self._table.sizes, 0
+        sizes, count, over = self._table.sizes, 0, list[int]()
         try:
             stretches, given = job.run.follow(reads)
-            self._over(job.uses.given_up(given))
+            over += job.uses.given_up(given)
             for stretch in stretches:
                 _, rank, epoch, _, samples, positions, times = stretch
-                self._over(job.uses.passed(rank, positions))
+                over += job.uses.passed(rank, positions, samples)
                 reader = RankReader(job.number, rank, stretch.process)
                 waits_s = self.rank_waits.read(samples, reader)
                 job.times.read(stretch.process)
@@ -239,6 +253,7 @@ class Following:
                 count += len(samples)
         except Exception as error:
             self._give_up(job, error)
+        self._over(over)
         return count
 
     def read_one(self, read: Read, waits: bool = False) -> None:

@@ -171,18 +171,23 @@ class Uses:
                     break
         return found
 
-    def passed(self, rank: int, positions: Sequence[int]) -> list[int]:
-        """Positions of an epoch were read. Returns the samples of those whose use had been counted ahead."""
+    def passed(self, rank: int, positions: Sequence[int], samples: Sequence[int] = ()) -> list[int]:
+        """Positions of an epoch were read. Returns the samples of those whose use had been counted ahead.
+
+        Args:
+            samples: those of all of them, where they are at hand.
+        """
         self.cursors[rank] = max(self.cursors[rank], self.run.ranks.progress[rank].frontier)
         index = self.run.epochs.index_at(positions[0])
         counted = self._counted.get(index.epoch) if index is not None else None
         if index is None or counted is None:
             return []
-        base, marks, ids = index.base, counted[rank], index.ids[rank]
-        over = [position - base for position in positions if marks[position - base]]
-        for offset in over:
-            marks[offset] = 0
-        return [ids.item(offset) for offset in over]
+        base, marks = index.base, counted[rank]
+        samples = samples or [index.ids[rank].item(position - base) for position in positions]
+        over = [sample for sample, position in zip(samples, positions, strict=True) if marks[position - base]]
+        for position in positions:
+            marks[position - base] = 0
+        return over
 
     def given_up(self, given: Iterable[tuple[int, Given]]) -> list[int]:
         """Positions were given up, by rank. Returns the samples whose uses had been counted ahead."""

@@ -46,9 +46,11 @@ from mlfs.plan.scheduler.waiting import Waiting
 from mlfs.plan.scheduler.warming import Warming
 from mlfs.plan.scheduler.window import Pressure, Window
 
-# Samples that one step looks at ahead of the readers. A driver has others to serve between two steps, and a lane that
-# is done with its batch (`pool_queue`: BATCH_S, at most 64 samples) wants the next one.
-LOOK_A_STEP = 64
+# Samples that one step looks at ahead of the readers, if they lie in the page cache. A driver has others to serve
+# between two steps, and a lane that is done with its batch (`pool_queue`: BATCH_S, at most 64 samples) wants the next.
+LOOK_A_STEP = 256
+# So many of them take no longer than one that is to be fetched.
+AS_ONE_FETCH = 4
 
 
 class Scheduler:
@@ -158,6 +160,15 @@ class Scheduler:
     def staged(self, most: int) -> list[int]:
         """Samples that are staged and will be read, the soonest needed first; at most so many."""
         return self._following.staged(most)
+
+    @property
+    def most_untold(self) -> int:
+        """How many reads may be told of together, as nothing hinges on one of them: they come as predicted, or nobody
+        predicts anything, and all that is read soon is in place. 0: each is to be told as soon as may be.
+        """
+        if self._look or self.fetching.under_way or self.window.is_scarce:
+            return 0
+        return self._following.most_untold
 
     @property
     def keeping(self) -> Keeping:
@@ -344,7 +355,8 @@ class Scheduler:
         Large files are only noted, as many as are read at once. Then their blocks are staged, before more is looked at.
         """
         looked, shards, readers, table = 0, self.shards, self._following.readers(), self.table
-        first_block, largest_whole = table.blocks.first, table.blocks.above_bytes
+        first_block, largest_whole, state = table.blocks.first, table.blocks.above_bytes, table.state
+        in_place = State.STAGED, State.RECENT
         while looked < LOOK_A_STEP and not self.fetching.stopped:
             found = None if shards.are_enough(readers) else nearest(job.uses for job in self._jobs.values())
             if found is None:
@@ -357,7 +369,7 @@ class Scheduler:
                     return
                 table.expect(block)
                 shards.took(shard)
-                looked += 1
+                looked += AS_ONE_FETCH
                 continue
             uses, rank = found
             before = uses.looked
@@ -366,11 +378,13 @@ class Scheduler:
                     if shards.are_enough(readers):
                         break
                     shards.expect(sample, uses.number, epoch, uses.line_of(rank, uses.cursors[rank]))
+                elif state[sample] in in_place and table.window_bytes <= table.window_capacity_bytes:
+                    looked -= AS_ONE_FETCH - 1
                 elif not self._want(sample, uses.number, epoch, now_s):
                     self._is_full()
                     return
                 table.expect(sample)
-            looked += uses.looked - before
+            looked += AS_ONE_FETCH * (uses.looked - before)
         else:
             self._look = not self.fetching.stopped
             return

@@ -250,7 +250,10 @@ class SampleTable:
         """Count one more predicted use ahead: pages that are in place stay until it is over."""
         if self.pending[sample] < 255:
             self.pending[sample] += 1
-        if self.state[sample] in (State.RECENT, State.DROPPING):
+        state = self.state[sample]
+        if state == State.RECENT:  # nothing else changes: a call would cost each read of a job
+            self.state[sample] = State.STAGED
+        elif state == State.DROPPING:
             self.move(sample, Verb.EXPECT)
 
     def fulfil(self, samples: Iterable[int]) -> list[int]:
@@ -263,7 +266,7 @@ class SampleTable:
                 continue
             pending[sample] = 0
             if state[sample] == State.STAGED:
-                self.move(sample, Verb.USED)
+                state[sample] = State.RECENT  # as above
             over.append(sample)
         return over
 

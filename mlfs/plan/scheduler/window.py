@@ -49,17 +49,24 @@ class Window:
         """Samples that are queued for the dropper or handed to it."""
         return len(self._to_drop) + self._going
 
+    @property
+    def is_scarce(self) -> bool:
+        """Whether what is read ought to give its room to what comes."""
+        table = self._table
+        has_little = self._short or table.window_bytes > LINGER_SHARE * table.window_capacity_bytes
+        return has_little and not self.linger
+
     def retire(self, *samples: int) -> None:
         """End a use of each sample. If no other one is to come and nobody has it open, its pages linger or go."""
         table, state, readers = self._table, self._table.state, self._table.readers
+        is_scarce = self.is_scarce
         for sample in samples:
             if state[sample] != State.RECENT or sample in readers:
                 continue
             if sample >= table.first_row:  # its tripwire is gone, so nobody would hear of its next read
                 self._drop(sample)
                 continue
-            is_scarce = self._short or table.window_bytes > LINGER_SHARE * table.window_capacity_bytes
-            if is_scarce and not self.linger:
+            if is_scarce:
                 self._drop(sample)
                 continue
             if not self._lingers[sample]:
@@ -67,6 +74,7 @@ class Window:
                 self._recent.append(sample)
             if table.window_bytes > table.window_capacity_bytes:
                 self.make_room(0)
+                is_scarce = self.is_scarce
 
     def set_linger(self, linger: bool) -> None:
         """Set whether used pages may fill the window: not while a stream is predicted, which needs room."""
