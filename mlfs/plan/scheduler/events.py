@@ -176,8 +176,8 @@ class FetchEnded(NamedTuple):
 
     Attributes:
         landed: the end of each sample, also of those that were reported before.
-        wall_s: seconds that it took its thread. cpu_s: how many of these it computed; of a mover also how many it waited
-            for a processor. keeping_s: how many of these it gave copies to tiers.
+        wall_s: seconds that it took its thread. cpu_s: how many of these it computed; of a mover also those that it
+            waited for a processor. keeping_s: how many of these it gave copies to tiers.
         kept: what became of copies that were to be kept, if it is known by now.
     """
 
