@@ -507,6 +507,10 @@ def test_a_range_that_fails_or_hangs_is_read_twice_and_says_so(tmp_path: Path) -
                     await read_large(ranges, handle, 100, 100)
                 assert reads == [100, 100]
                 assert bytes(await read_large(ranges, handle, 100, 100)) == right[100:200]
+                reads[:] = [0, 0]  # the next one does not fail
+                border = 2 * BLOCK - 50
+                assert bytes(await read_large(ranges, handle, border, 100)) == right[border:][:100]
+                assert reads == [0, 0, border]  # one for both blocks
             assert errors["source_retried"] == 1
             runner.seconds["read"], begun_s = 60.0, trio.current_time()
             with pytest.raises(OSError, match="did not answer within 5 s, twice"):
