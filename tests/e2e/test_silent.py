@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import random
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from support.fuse import wait_until
@@ -109,6 +111,56 @@ def test_who_is_the_first_to_notice_a_change_gets_estale_and_opens_the_new_conte
         (source / "gone").unlink()
         with pytest.raises(FileNotFoundError):
             (mount.path / "gone").read_bytes()
+
+
+@pytest.mark.promise("change-whole", "change-inode")
+def test_no_open_file_gives_parts_of_two_contents(tmp_path: Path) -> None:
+    """Each content has a size of its own, which an open file shows. What it cannot have of that is ESTALE."""
+    sizes = {"small": 40_000, "large": 5 << 20}
+    source = make_tree(tmp_path / "source", sizes)
+    (tmp_path / "view").mkdir()
+    with MlfsMount(source, *SILENT, "--ram", "0", mountpoint=tmp_path / "view") as mount:
+        for seed, (name, size) in enumerate(sizes.items()):
+            with contextlib.ExitStack() as opened:
+                _replace_and_read(mount, name, size, random.Random(seed), opened)
+
+
+def _replace_and_read(
+    mount: MlfsMount, name: str, first: int, draw: random.Random, opened: contextlib.ExitStack
+) -> None:
+    contents, newest = {first: content(name, first)}, first
+    files: list[IO[bytes]] = []
+    given = 0
+    for step in range(80):
+        do = draw.choice(("replace", "open", "read", "read", "read", "drop")) if files else "open"
+        if do == "replace":
+            newest = first + draw.randrange(1000) * 100 + step + 1
+            contents[newest] = content(f"{name} {step}", newest)
+            (mount.source / "incoming").write_bytes(contents[newest])
+            (mount.source / "incoming").rename(mount.source / name)
+        elif do == "open":
+            files.append(os.fdopen(os.open(mount.path / name, os.O_RDONLY), "rb", buffering=0))
+            opened.enter_context(files[-1])
+        elif do == "drop":
+            os.posix_fadvise(draw.choice(files).fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        else:
+            fd = draw.choice(files).fileno()
+            size = os.fstat(fd).st_size
+            offset, length = draw.randrange(size), draw.choice((1, 5000, 300_000))
+            try:
+                want = contents[size][offset : offset + length]
+                while want:  # what comes before a page that cannot be had is given
+                    got = os.pread(fd, len(want), offset)
+                    assert got, (step, size)
+                    assert got == want[: len(got)], (step, size)
+                    want, offset, given = want[len(got) :], offset + len(got), given + 1
+            except OSError as error:
+                if error.errno != errno.ESTALE or size == newest:
+                    raise
+    assert given
+
+    mount.run("refresh", str(mount.path))  # what is staged may be served as it was until somebody looks
+    assert (mount.path / name).read_bytes() == contents[newest]
 
 
 def test_every_way_of_reading_gives_the_bytes_of_the_source(mount: MlfsMount, source: Path) -> None:
