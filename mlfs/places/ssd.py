@@ -266,12 +266,15 @@ class SsdTier(OnDisk):
 
     def get(self, key: bytes, version: Version) -> memoryview | None:
         """See Tier. It takes one open, one read and one pass of the checksum."""
+        return self._get(key, version, self._reads_direct)
+
+    def _get(self, key: bytes, version: Version, direct: bool) -> memoryview | None:
         digest = cache_directory.key_digest(key)
         footprint_bytes = self._ledger.footprint_bytes(digest)
         if footprint_bytes is None:
             return None
         try:
-            return record.data_of(self._read(digest, footprint_bytes), key, version, self._secret)
+            return record.data_of(self._read(digest, footprint_bytes, direct), key, version, self._secret)
         except (OSError, record.DamagedCopy, record.OtherCopy):
             return self._second_look(digest, lambda blob: record.data_of(blob, key, version, self._secret))
 
@@ -280,7 +283,7 @@ class SsdTier(OnDisk):
         digest = cache_directory.key_digest(key)
         sums = self._sums.of(digest, version)
         if sums is None or digest not in self._ledger:
-            data = self.get(key, version)
+            data = self._get(key, version, False)  # the next ranges come from the page cache
             if data is None:
                 return None
             self._sums.learn(digest, version, data)
@@ -323,11 +326,11 @@ class SsdTier(OnDisk):
             self._remove(digest)
             return None
 
-    def _read(self, digest: bytes, footprint_bytes: int) -> bytes | memoryview:
+    def _read(self, digest: bytes, footprint_bytes: int, direct: bool = False) -> bytes | memoryview:
         # The footprint is known, the exact size is not. To ask for more than there is saves an fstat, and the byte
         # beyond the footprint tells a file that has grown.
         name, dir_fd = cache_directory.sample_path(digest), self._claim.dir_fd
-        if self._reads_direct and _DIRECT_FROM_BYTES <= footprint_bytes <= _DIRECT_TO_BYTES:
+        if direct and _DIRECT_FROM_BYTES <= footprint_bytes <= _DIRECT_TO_BYTES:
             try:
                 return read_direct(dir_fd, name, footprint_bytes + 1)
             except OSError as error:
