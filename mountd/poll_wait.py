@@ -132,7 +132,7 @@ class PollWait:
 
     Attributes:
         lingers: whether the loop sleeps where `interrupt` wakes it without trio's help. Workers read it.
-        is_awake: whether it is not in stage 3, nor about to be. Workers read it.
+        is_awake: whether a task waits here, and not in stage 3, or comes back at once. Workers read it.
         calls: what workers are at, and have finished; of the runner that is made with this wait.
 
     Args:
@@ -213,9 +213,13 @@ class PollWait:
             await trio.lowlevel.checkpoint()  # a timer is due
             await trio.lowlevel.checkpoint()  # trio runs woken tasks in any order; after this pass all have run
         self._turn = 0
-        self.is_awake = False
-        calls.collect()
+        self.stops()
         await trio.lowlevel.wait_readable(fd)
+
+    def stops(self) -> None:
+        """No task comes back here for now: workers wake the loop for what they finish."""
+        self.is_awake = False
+        self.calls.collect()  # nobody else may be left to do it
 
     def idle_s(self) -> float:
         """For how long trio has nothing to run, at most BUSY_LINGER_S. Asked by a task that may wait `in_place`."""

@@ -293,32 +293,34 @@ class Requests:
     async def _next(self) -> Waiting | None:
         """Answer requests until one has to wait: what is to be awaited for it. None when the mount is gone."""
         wait, fd, buffers, readv, served = self._wait, self._fd, self._buffers, self._readv, 0
-        while True:
-            await wait(fd, served)
-            served = 0
-            while served < AT_ONCE:
-                try:
-                    readv(fd, buffers)
-                except BlockingIOError:
-                    break
-                except OSError as error:
-                    if error.errno == errno.ENODEV:
-                        return None
-                    if error.errno not in NO_REQUEST:
-                        raise
-                    continue
-                waiting = self._answer()
-                if waiting is not None:
-                    self._answer_releases()
-                    wait.calls.collect()  # nobody else may be left to do it
-                    return waiting
-                served += 1
-                if self._releases:
-                    if len(self._releases) < MOST_RELEASES and wait.ready(0):
+        try:
+            while True:
+                await wait(fd, served)
+                served = 0
+                while served < AT_ONCE:
+                    try:
+                        readv(fd, buffers)
+                    except BlockingIOError:
+                        break
+                    except OSError as error:
+                        if error.errno == errno.ENODEV:
+                            return None
+                        if error.errno not in NO_REQUEST:
+                            raise
                         continue
-                    self._answer_releases()
-                if not wait.arrived():
-                    break
+                    waiting = self._answer()
+                    if waiting is not None:
+                        self._answer_releases()
+                        return waiting
+                    served += 1
+                    if self._releases:
+                        if len(self._releases) < MOST_RELEASES and wait.ready(0):
+                            continue
+                        self._answer_releases()
+                    if not wait.arrived():
+                        break
+        finally:
+            wait.stops()
 
     def _answer_releases(self) -> None:
         """Answer RELEASEs, for which nobody waits, when nobody waits for another answer."""
