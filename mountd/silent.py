@@ -58,6 +58,8 @@ BATCH_S: Final = 0.01
 LONGEST_BATCH_S: Final = 0.04
 # Readers that do nothing but read open more files a second. Of others the times of their reads tell how they work.
 MANY_A_SECOND: Final = 3000
+# The share of the rate of one batch that the next one has at least.
+KEPT_RATE: Final = 0.9
 # What a server that takes over keeps at most, of what it hears before its jobs go on. The rest waits with the kernel.
 MOST_HELD: Final = 64 * _READ_BYTES
 # Each mark keeps the inode of its directory in memory.
@@ -202,7 +204,7 @@ class Silence:
     async def run(self, runner: Runner) -> None:
         """Tell of opens and closes for as long as the mount lives."""
         await self.decided.wait()
-        has_more, batch_s = False, BATCH_S
+        has_more, batch_s, a_second = False, BATCH_S, 0.0
         while self.on and self.descriptor >= 0:
             if self._held_bytes > MOST_HELD:
                 await self._followed.wait()
@@ -211,7 +213,9 @@ class Silence:
             await trio.sleep(batch_s)
             before = self._heard_of
             has_more = self.take_in()
-            batch_s = self._collects_s((self._heard_of - before) / batch_s)
+            # A busy machine stops readers for some milliseconds: they open no fewer files after that.
+            a_second = max((self._heard_of - before) / batch_s, KEPT_RATE * a_second)
+            batch_s = self._collects_s(a_second)
             if self._manifest.used > self._marked:
                 await self._mark_new(runner)
 

@@ -102,7 +102,7 @@ class MountJobs:
     @property
     def most_untold(self) -> int:
         """See `Scheduler.most_untold`. Each read that nobody knows may show the order."""
-        return self._scheduler.most_untold if self.jobs or not self._explainer.infers else 0
+        return self._scheduler.most_untold(self.manifest.used) if self.jobs or not self._explainer.infers else 0
 
     @property
     def orders_under_way(self) -> int:

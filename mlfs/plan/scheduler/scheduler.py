@@ -161,14 +161,16 @@ class Scheduler:
         """Samples that are staged and will be read, the soonest needed first; at most so many."""
         return self._following.staged(most)
 
-    @property
-    def most_untold(self) -> int:
+    def most_untold(self, files: int) -> int:
         """How many reads may be told of together, as nothing hinges on one of them: they come as predicted, or nobody
         predicts anything, and all that is read soon is in place. 0: each is to be told as soon as may be.
+
+        Args:
+            files: of the mount.
         """
         if self._look or self.fetching.under_way or self.window.is_scarce:
             return 0
-        return self._following.most_untold
+        return self._following.most_untold(files)
 
     @property
     def keeping(self) -> Keeping:
