@@ -214,13 +214,13 @@ class Fetching:
         of the rows of 100 kB, and the rest takes what the reader and this process compute. When all eighths have come
         he has had nearly all. Rows that are far smaller, or larger than half a block, gain nothing. A source for which
         more lanes were worth it until all are at work takes its time for each request, and is asked for whole blocks;
-        and so is any where other nodes may want them.
+        and so is one for which lanes do not wait, and any where other nodes may want them.
         """
         size_bytes, block_bytes = self._table.sizes[row.sample], self._table.blocks.block_bytes
         part_bytes = max(block_bytes // MOST_PARTS, 1 << (size_bytes - 1).bit_length())
         fits = part_bytes < block_bytes and part_bytes <= MOST_ROWS_A_PART * size_bytes
         governor = self._queues[SOURCE].governor
-        if not fits or governor.allowed == governor.most or any(self._is_peer):
+        if not (fits and governor.waits) or governor.allowed == governor.most or any(self._is_peer):
             return row
         parts = [
             block._replace(part_bytes=part_bytes)

@@ -192,7 +192,7 @@ class LaneGovernor:
             stay.
 
     Attributes:
-        allowed: lanes that may work now, 1..most.
+        allowed: lanes that may work now, 1..most. waits: whether they mostly waited when they were judged last.
     """
 
     def __init__(self, most: int, gain: float = GAIN) -> None:
@@ -200,6 +200,7 @@ class LaneGovernor:
         self._gain = gain
         self._busy_lanes = min(BUSY_LANES, most)
         self.allowed = self._busy_lanes
+        self.waits = False
         self._rate_before = 0.0
         self._settling = 0  # batches that end before a trial counts
         self._tried_from = 0  # lanes before the last change, 0 when none is on trial
@@ -248,6 +249,7 @@ class LaneGovernor:
         self._since, self._samples, self._work, self._wall_s, self._cpu_s = now_s, 0, 0.0, 0.0, 0.0
 
     def _judge(self, rate: float, waits: bool, now_s: float) -> None:
+        self.waits = waits
         if self._tried_from:
             tried_from, self._tried_from = self._tried_from, 0
             if rate < self._gain * self._rate_before:
