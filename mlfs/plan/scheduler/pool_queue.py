@@ -202,7 +202,6 @@ class LaneGovernor:
         self.allowed = self._busy_lanes
         self.waits = False
         self._rate_before = 0.0
-        self._settling = 0  # batches that end before a trial counts
         self._tried_from = 0  # lanes before the last change, 0 when none is on trial
         self._hold_until = 0.0
         self._hold_s = FIRST_HOLD_S
@@ -229,10 +228,6 @@ class LaneGovernor:
     def done(self, samples: int, work: float, wall_s: float, cpu_s: float, now_s: float) -> None:
         """A batch is finished while more work is waiting: it took its thread `wall_s`, of which `cpu_s` computing, and
         the place gave the bytes of `work` samples."""
-        if self._settling:  # lanes that have just begun would count as if they gave nothing
-            self._settling -= 1
-            self._begin(now_s)
-            return
         if self._since is None:
             self._begin(now_s)
             return
@@ -262,4 +257,3 @@ class LaneGovernor:
         elif now_s >= self._hold_until and self.allowed < self.most:
             self._rate_before, self._tried_from = rate, self.allowed
             self.allowed = min(self.most, 2 * self.allowed)
-            self._settling = self.allowed
