@@ -156,7 +156,7 @@ class RangeReads:
     def _end(self, read: RangeRead) -> None:
         self._under_way.pop(read, None)
         self._blocks.is_over(read.asked)
-        self._waits.ends(read.file, max(read.since_s, read.answered_s))
+        self._waits.ends(read.file, read.since_s, read.answered_s)
 
     def _goes_on(self, read: RangeRead, error: OSError | None) -> None:
         """The source has failed, or hangs."""
@@ -203,26 +203,37 @@ class ReadWaits:
     def __init__(self, clock: Callable[[], float], waited: Callable[[int, float], None]) -> None:
         self._clock = clock
         self._waited = waited
-        self._waiting: dict[int, tuple[int, float]] = {}  # by open file: READs that wait, and since when
+        # By open file: READs that are not over, and from when to when those have waited that are.
+        self._waiting: dict[int, tuple[int, list[tuple[float, float]]]] = {}
 
     @contextmanager
     def of(self, file: int) -> Iterator[None]:
         """A READ of the file waits while the context lasts."""
         self.begins(file)
+        since_s = self._clock()
         try:
             yield
         finally:
-            self.ends(file, self._clock())
+            self.ends(file, since_s, self._clock())
 
     def begins(self, file: int) -> None:
-        """A READ of the file waits from now on, until `ends`."""
-        count, since_s = self._waiting.get(file, (0, self._clock()))
-        self._waiting[file] = count + 1, since_s
+        """A READ of the file waits, until `ends`."""
+        count, waits = self._waiting.get(file, (0, []))
+        self._waiting[file] = count + 1, waits
 
-    def ends(self, file: int, now_s: float) -> None:
-        """One has waited until then."""
-        count, since_s = self._waiting.pop(file)
+    def ends(self, file: int, since_s: float, until_s: float) -> None:
+        """One has waited from when to when: it may have had its answer some time ago."""
+        count, waits = self._waiting.pop(file)
+        if waits and since_s <= waits[-1][1]:
+            since_s, last_s = min(since_s, waits[-1][0]), waits.pop()[1]
+            until_s = max(until_s, last_s)
+        waits.append((since_s, until_s))
         if count > 1:
-            self._waiting[file] = count - 1, since_s
-        else:
-            self._waited(file, now_s - since_s)
+            self._waiting[file] = count - 1, waits
+            return
+        waits.sort()
+        for number, (since_s, until_s) in enumerate(waits, 1):
+            if number < len(waits) and waits[number][0] <= until_s:
+                waits[number] = since_s, max(until_s, waits[number][1])
+            else:
+                self._waited(file, until_s - since_s)

@@ -68,8 +68,9 @@ def test_more_lanes_that_gave_no_more_by_chance_are_tried_again_soon() -> None:
     governor, allowed = LaneGovernor(16), list[int]()
     for step in range(100):
         lanes = governor.allowed
-        for _ in range(lanes):  # for 0.4 s, two of them give what all do
-            governor.done(4, 4 * min(2, lanes) / lanes if step < 20 else 4, 0.02, 0.0, 0.02 * step)
+        for lane in range(lanes):  # for 0.4 s, two of them give what all do; they end one after the other
+            now_s = 0.02 * (step + (lane + 1) / lanes)
+            governor.done(4, 4 * min(2, lanes) / lanes if step < 20 else 4, 0.02, 0.0, now_s)
         allowed.append(governor.allowed)
     assert max(allowed[:20]) == 4
     assert max(allowed) == 16
