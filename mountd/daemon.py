@@ -376,6 +376,9 @@ class _Service:
         finally:
             life.remove()
             runtime.remove(self.config.mountpoint, os.getpid())
+            # Trio closes what signals wake it by before Python knows: many signals just then may hang Python for ever.
+            for number in STOP_SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
         return ExitCode.OK
 
     def _leave_record(self) -> None:
