@@ -95,7 +95,7 @@ class FakePages:
         at = 0
         while len(data) - at >= HEAD.size:
             length, _, _, target, offset, _, _ = HEAD.unpack_from(data, at)
-            if at + length > len(data):
+            if not length or at + length > len(data):  # it is being written
                 break
             self.push(target, 0, offset, data[at + HEAD.size : at + length])
             at += length
