@@ -265,25 +265,22 @@ class BlockReads:
 
     def at_once(self, entry: int, generation: int, offset: int, size: int, count: HandedOut) -> Buffer | None:
         """The same where all of it lies in memory, without waiting; None where it does not, or the file has changed."""
-        end, blocks, block_bytes = (
-            min(offset + size, self._manifest.size_view[entry]), self._samples.blocks_of(entry), self._block_bytes
-        )  # fmt: skip
-        numbers = range(offset // block_bytes, -(-end // block_bytes))
-        if offset >= end or numbers.stop > len(blocks) or self._manifest.generation_view[entry] != generation:
+        wanted = self._parts_of(entry, generation, offset, size)
+        if wanted is None:
             return None
+        parts, blocks, end = wanted
         found: list[tuple[int, PlaceKind, Buffer, int]] = []  # with the bytes that count as handed out
-        given_bytes, passed_to = 0, end
-        for number in numbers:
-            block, first = blocks[number], number * block_bytes
-            begin, stop = max(offset, first) - first, min(end, first + block_bytes) - first
+        given_bytes, passed_to = 0, 0
+        for block, begin, stop in parts:
             held = self._hot.get(block, generation)
             if held is not None:
                 found.append((block, held.kind, memoryview(held.data)[begin:stop], stop - begin))
                 continue
             ahead = self._near.given(block, generation, begin, stop)
             if ahead is not None:
-                passed_to = first + self._table.sizes[block]
-                found.append((0, ahead.kind, ahead.data, 0 if begin else passed_to - first))  # he goes through it
+                size_bytes = self._table.sizes[block]
+                passed_to = self._samples.offset_of(block) + size_bytes
+                found.append((0, ahead.kind, ahead.data, 0 if begin else size_bytes))  # he goes through it
                 continue
             place, is_staged = self._table.held_by[block], self._table.state[block] in (State.STAGED, State.RECENT)
             if self._places.kinds[place] is not PlaceKind.RAM or is_staged or self._held_by(block) != place:
@@ -302,6 +299,25 @@ class BlockReads:
             if block:
                 self._bring_near(block, entry, generation, self._table.held_by[block], stream)
         return found[0][2] if len(found) == 1 else b"".join(data for _, _, data, _ in found)
+
+    def _parts_of(
+        self, entry: int, generation: int, offset: int, size: int
+    ) -> tuple[list[tuple[int, int, int]], range, int] | None:  # fmt: skip
+        """The parts of blocks that a READ wants, each as (block, begin, end); the file's blocks; where the READ ends.
+
+        Returns None where the READ goes behind the file's blocks, or the file has changed.
+        """
+        end, blocks, block_bytes = (
+            min(offset + size, self._manifest.size_view[entry]), self._samples.blocks_of(entry), self._block_bytes
+        )  # fmt: skip
+        first, stop = offset // block_bytes, -(-end // block_bytes)
+        if offset >= end or stop > len(blocks) or self._manifest.generation_view[entry] != generation:
+            return None
+        if first + 1 == stop:  # as nearly all READs
+            return [(blocks[first], offset - first * block_bytes, end - first * block_bytes)], blocks, end
+        begins = [max(offset - number * block_bytes, 0) for number in range(first, stop)]
+        ends = [min(end - number * block_bytes, block_bytes) for number in range(first, stop)]
+        return [*zip(blocks[first:stop], begins, ends, strict=True)], blocks, end
 
     def _comes_to(self, entry: int, generation: int, blocks: range, offset: int, end: int) -> _Stream:
         """A reader comes to a range: note who, and have what is ahead of him fetched."""
@@ -418,19 +434,13 @@ class BlockReads:
     def from_source(self, entry: int, generation: int, offset: int, size: int) -> FromSource | None:
         """The parts of a READ of small ranges, if the source alone has them: `begins`, `is_over` and `came` follow.
         None for any other READ, which is for `read`."""
-        end, blocks, block_bytes = (
-            min(offset + size, self._manifest.size_view[entry]), self._samples.blocks_of(entry), self._block_bytes
-        )  # fmt: skip
-        numbers = range(offset // block_bytes, -(-end // block_bytes))
-        if offset >= end or numbers.stop > len(blocks) or self._manifest.generation_view[entry] != generation:
+        wanted, stream = self._parts_of(entry, generation, offset, size), self._who_goes_on(entry, offset)
+        if wanted is None:
             return None
-        stream = self._who_goes_on(entry, offset)
+        parts, _, end = wanted
         if (stream.read_bytes if stream is not None else 0) + end - offset >= IN_ORDER_BYTES:
             return None
-        parts = []
-        for number in numbers:
-            block, first = blocks[number], number * block_bytes
-            begin, stop = max(offset, first) - first, min(end, first + block_bytes) - first
+        for block, begin, stop in parts:
             is_elsewhere = (
                 block in self._flights
                 or self._hot.get(block, generation) is not None
@@ -441,7 +451,6 @@ class BlockReads:
             is_asked = block in self._ranges and self._same(block, begin, stop)
             if is_elsewhere or is_asked or self._wants_whole(block, begin, stop, False):
                 return None
-            parts.append((block, begin, stop))
         return FromSource(entry, generation, parts)
 
     def begins(self, asked: FromSource, offset: int, size: int) -> None:
